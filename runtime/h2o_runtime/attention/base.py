@@ -1,0 +1,107 @@
+"""The contract between a prefill policy and whatever executes the attention operators.
+
+One method an operator of ONNX domain ``h2o``. Every method writes into arrays that the caller owns, so
+that nothing is allocated per chunk or per token. Sizes are read off the arrays:
+
+    n tokens in this call, Hq query heads, Hkv key/value heads, d head size, cap cache capacity,
+    Hs score heads (Hkv or Hq; query head h belongs to score head h // (Hq // Hs)), M memory slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tensor = NDArray[Any]  # float32 or float16: the bundle's dtype
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What an attention provider must know of the model, fixed at load time."""
+
+    query_heads: int
+    kv_heads: int
+    head_size: int
+    scale: float
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class PartialSoftmax:
+    """State of a softmax over some of the keys: normalised output, row maximum, denominator."""
+
+    o: Tensor  # [n, Hq, d]
+    m: Float32  # [n, Hq]
+    l: Float32  # [n, Hq]
+
+    def rows(self, start: int, stop: int) -> PartialSoftmax:
+        return PartialSoftmax(self.o[start:stop], self.m[start:stop], self.l[start:stop])
+
+
+class AttentionProvider(Protocol):
+    """Executes the operators of design domain ``h2o`` for one model shape."""
+
+    name: str
+
+    def activate(self, shape: AttentionShape) -> None:
+        """Prepare to run; called once before any operator."""
+
+    def deactivate(self) -> None:
+        """Give back what `activate` took."""
+
+    def chunked_intra_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, chunk_size: int, state: PartialSoftmax, colsum: Float32 | None
+    ) -> None:
+        """Causal attention inside every chunk; row 0 starts a chunk, the last chunk may be partial.
+
+        q [n, Hq, d]; k, v [n, Hkv, d]. Writes `state` and, unless it is None, `colsum` [n, Hs]: the sum
+        over the chunk's query rows and the score head's query heads of each key's probability.
+        """
+
+    def memory_fused_attention(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        memory: Int32,
+        state: PartialSoftmax,
+        colsum: Float32 | None,
+    ) -> None:
+        """Attend to the cache rows in `memory` [Hs, M] and fuse the result into `state` in place.
+
+        q [n, Hq, d]; caches [cap, Hkv, d]. `colsum` [Hs, M], unless None, gets the sums of this pass's own
+        probabilities (not the fused ones). M may be any size from 1.
+        """
+
+    def candidate_score(
+        self,
+        q_window: Tensor,
+        k: Tensor,
+        k_cache: Tensor,
+        memory: Int32,
+        score_memory: Float32,
+        score_chunk: Float32,
+    ) -> None:
+        """Votes of a chunk's last w queries, by their joint softmax over the memory and the chunk.
+
+        q_window [w, Hq, d] are the queries of the last w rows of k [n, Hkv, d]; memory [Hs, M] indexes
+        k_cache and M may be 0. Writes score_memory [Hs, M] and score_chunk [n, Hs].
+        """
+
+    def memory_select(
+        self, score: Float32, memory: Int32, start: int, stop: int, local: int, sink: int, out: Int32
+    ) -> None:
+        """M_c = sorted(last `local` tokens of [start, stop) and the top of everything else by score).
+
+        score [cap, Hs]; candidates are memory [Hs, Mp] (sorted, all below `start`) and start … stop - 1;
+        out [Hs, M] with M = local + heavy. Positions below `sink` always win; ties go to the lower index.
+        Needs Mp + (stop - start) >= M.
+        """
+
+    def cached_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, length: int, o: Tensor) -> None:
+        """Exact causal attention: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to it."""
