@@ -1,0 +1,121 @@
+"""Every error that a user of the toolchain can cause or meet.
+
+All derive from `H2OError`, so a command catches one class, prints its message and exits with 1. A message is
+one sentence, or two: what was wrong and where, then what to do. Bugs of our own (a broken invariant) are not
+here: they stay `AssertionError` or whatever Python raises, and keep their traceback.
+
+This module imports nothing, so that the export side, the commands and the tests can import it anywhere.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "BundleError",
+    "Cancelled",
+    "CheckpointError",
+    "ConfigError",
+    "ContextOverflowError",
+    "H2OError",
+    "InputError",
+    "UnknownTokenError",
+    "UnsupportedModelError",
+]
+
+
+class H2OError(Exception):
+    """Base of all errors whose message is written for the user; print it without a traceback."""
+
+
+class BundleError(H2OError):
+    """A file of a bundle is missing, truncated, altered or unreadable.
+
+    The message names the file and says how to get a good one (usually: export the checkpoint again).
+    """
+
+
+class ConfigError(H2OError, ValueError):
+    """A value of a configuration (`PrefillConfig`, `Sampling`, a load option) is out of its range.
+
+    `field` is the name of the offending field where there is one, else the empty string. The message begins
+    with that name and says which values are accepted. It is a `ValueError` too, so that a caller who knows
+    nothing of this package catches it where a bad argument is expected, and pydantic reports it as a failed
+    validation of the field.
+    """
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ContextOverflowError(H2OError):
+    """The prompt, or the prompt with its answer, does not fit the context the model was loaded with.
+
+    `n_prompt_tokens` is the number of tokens that were asked for and `n_ctx` the number that fit; a server
+    puts both into its answer.
+    """
+
+    def __init__(self, n_prompt_tokens: int, n_ctx: int, message: str | None = None) -> None:
+        super().__init__(
+            message
+            or f"the prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}: load the model with "
+            f"context={n_prompt_tokens + 1} or more (leave room for the answer), or shorten the prompt"
+        )
+        self.n_prompt_tokens = n_prompt_tokens
+        self.n_ctx = n_ctx
+
+    def __reduce__(self) -> tuple[type, tuple[int, int, str]]:
+        """Rebuild from all three arguments: the default would pass the message as `n_prompt_tokens`."""
+        return type(self), (self.n_prompt_tokens, self.n_ctx, str(self))
+
+
+class UnknownTokenError(H2OError):
+    """A token id is negative or not below the size of the vocabulary.
+
+    `token` is the offending id, `position` its index in the sequence (None when there is only one token) and
+    `vocab_size` the number of ids the model knows.
+    """
+
+    def __init__(self, token: int, vocab_size: int, position: int | None = None) -> None:
+        where = "" if position is None else f" at position {position}"
+        super().__init__(
+            f"token id {token}{where} is outside the vocabulary of {vocab_size}: ids run from 0 to "
+            f"{vocab_size - 1}; encode the text with the tokenizer of this very bundle"
+        )
+        self.token = token
+        self.vocab_size = vocab_size
+        self.position = position
+
+    def __reduce__(self) -> tuple[type, tuple[int, int, int | None]]:
+        """Rebuild from the arguments rather than from the finished message."""
+        return type(self), (self.token, self.vocab_size, self.position)
+
+
+class BackendError(H2OError):
+    """A backend or an attention provider is missing, cannot be used on this machine, or failed while running.
+
+    The message says which package to install, or which other backend to choose.
+    """
+
+
+class InputError(H2OError):
+    """The text given as input cannot be used: empty, invalid UTF-8, messages that a chat template refuses.
+
+    For invalid UTF-8 `offset` is the position of the first bad byte; otherwise it is None.
+    """
+
+    def __init__(self, message: str, *, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class CheckpointError(H2OError):
+    """A file of the checkpoint is missing, truncated or contradicts another; the message names it."""
+
+
+class UnsupportedModelError(H2OError):
+    """The checkpoint is sound but uses a feature that the exporter does not know; the message names it."""
+
+
+class Cancelled(H2OError):  # noqa: N818 - not a fault: the user's own wish, so it does not end in "Error"
+    """The request was cancelled between two steps of work, because the caller asked for it."""
