@@ -1,0 +1,1 @@
+"""Float64 references: the truth that graphs, kernels and the runtime are compared with."""
