@@ -1,0 +1,153 @@
+"""The whole export: checkpoint → bundle folder, written aside and renamed into place when it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import onnx
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
+
+from h2o_export.attention import AttentionGraphBuilder
+from h2o_export.checkpoint import TOKENIZER_FILES, Checkpoint
+from h2o_export.config import ModelConfig
+from h2o_export.dense import DenseExporter
+from h2o_export.operators import DOMAIN, VERSION
+from h2o_export.trace import OPSET
+
+LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export and where to. `force` replaces an existing output folder, once the new one is complete."""
+
+    checkpoint: str
+    output: Path
+    dtype: Literal["float32", "float16"] = "float32"
+    prefill: PrefillConfig = field(default_factory=PrefillConfig)
+    force: bool = False
+
+
+def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> ModelSpec:
+    """The part of the model's configuration that the runtime needs."""
+    return ModelSpec(
+        family=config.family,
+        hidden_size=config.hidden_size,
+        layers=config.layers,
+        query_heads=config.query_heads,
+        kv_heads=config.kv_heads,
+        head_size=config.head_size,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.max_position_embeddings,
+        parameters=config.parameters,
+        tied=config.tied,
+        scale=config.scale,
+        dtype=dtype,
+    )
+
+
+def write_bundle(checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress) -> Manifest:
+    """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest."""
+    files: dict[str, FileSpec] = {}
+    dense = DenseExporter(checkpoint, options.dtype, folder)
+    graphs: list[GraphSpec] = list(dense.export(progress))
+    files.update(dense.files)
+    progress("attention graphs")
+    for graph in AttentionGraphBuilder(checkpoint.config, options.prefill, options.dtype).all():
+        onnx.checker.check_model(graph.model, full_check=True)
+        (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
+        graphs.append(graph.spec)
+    for spec in graphs:
+        if spec.kind == "dense":
+            onnx.checker.check_model(str(folder / spec.file), full_check=True)
+    progress("tokenizer")
+    for name in TOKENIZER_FILES:
+        if (checkpoint.folder / name).is_file():
+            shutil.copyfile(checkpoint.folder / name, folder / name)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        files.setdefault(name, FileSpec(bytes=path.stat().st_size, sha256=file_sha256(path)))
+    progress("checkpoint hash")
+    manifest = Manifest(
+        created_by=_versions(),
+        opset={"": OPSET, DOMAIN: VERSION},
+        checkpoint=CheckpointSpec(source=_source(checkpoint), sha256=checkpoint.sha256()),
+        model=model_spec(checkpoint.config, options.dtype),
+        prefill=options.prefill,
+        graphs=tuple(graphs),
+        files=files,
+    )
+    manifest.write(folder)
+    return manifest
+
+
+@contextlib.contextmanager
+def staged_folder(output: Path, force: bool) -> Iterator[Path]:
+    """A temporary folder beside `output` that becomes it when the block ends well, and vanishes otherwise.
+
+    Raises ConfigError when `output` exists (unless `force`) or cannot be written.
+    """
+    check_output(output, force)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    except OSError as error:
+        raise ConfigError(f"{output.parent}: cannot write there: {error.strerror}", field="output") from error
+    try:
+        staging.chmod(0o777 & ~_umask())
+        yield staging
+        if output.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{output.name}.old.", dir=output.parent))
+            os.replace(output, old / output.name)
+            os.replace(staging, output)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(staging, output)
+    except OSError as error:
+        raise ConfigError(f"{output}: writing failed: {error.strerror or error}", field="output") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Refuse what must not be overwritten before any work is done."""
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"{output}: exists and is not a folder", field="output")
+    if output.exists() and any(output.iterdir()):
+        if not force:
+            raise ConfigError(f"{output}: exists already; choose another folder or add --force", field="output")
+        if not (output / "manifest.json").is_file():
+            raise ConfigError(f"{output}: exists and is not a bundle, so --force does not replace it", field="output")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _source(checkpoint: Checkpoint) -> str:
+    """How to find the checkpoint again: a hub name as it is, a folder as an absolute path."""
+    return str(Path(checkpoint.source).resolve()) if Path(checkpoint.source).is_dir() else checkpoint.source
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+

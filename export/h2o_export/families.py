@@ -1,0 +1,80 @@
+"""The checkpoints that can be exported: all share one decoder layer and differ in the columns below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+HEAD_SIZES = (32, 64, 80, 96, 128)
+ROPE_TYPES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What sets one `model_type` apart from plain Llama."""
+
+    model_type: str
+    architecture: str
+    qkv_bias: bool = False  # biases on q, k and v always
+    bias_flags: bool = False  # biases where config.json says attention_bias, mlp_bias
+    qk_norm: bool = False  # RMSNorm over each head of q and k
+    default_head_size: int | None = None  # where config.json may omit head_dim; None: hidden_size / heads
+    default_window: int | None = None  # sliding window where config.json has no such key
+
+
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        Family("llama", "LlamaForCausalLM", bias_flags=True),  # also SmolLM, SmolLM2, TinyLlama
+        Family("mistral", "MistralForCausalLM", default_window=4096),
+        Family("qwen2", "Qwen2ForCausalLM", qkv_bias=True),
+        Family("qwen3", "Qwen3ForCausalLM", bias_flags=True, qk_norm=True, default_head_size=128),
+    )
+}
+
+# Settings that change the arithmetic of a layer: (key of config.json, whether a value is harmless, what it is).
+_REFUSED = (
+    ("hidden_act", lambda v: v in (None, "silu", "swish"), "the activation"),
+    ("partial_rotary_factor", lambda v: v in (None, 1, 1.0), "partial rotary embedding"),
+    ("pretraining_tp", lambda v: v in (None, 0, 1), "tensor-parallel slicing"),
+    ("quantization_config", lambda v: v is None, "a quantized checkpoint"),
+    ("num_local_experts", lambda v: v in (None, 0), "mixture of experts"),
+)
+
+
+def check_supported(raw: dict[str, Any]) -> Family:
+    """Find the family of a parsed `config.json`, or say in one sentence which feature is missing."""
+    model_type = raw.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError("config.json has no model_type: this is not a Hugging Face model folder")
+    family = FAMILIES.get(model_type)
+    if family is None:
+        known = ", ".join(FAMILIES)
+        raise UnsupportedModelError(
+            f"model type '{model_type}' is not supported: its decoder layer is not Llama's; supported are {known}"
+        )
+    architectures = raw.get("architectures") or [family.architecture]
+    if family.architecture not in architectures:
+        raise UnsupportedModelError(
+            f"architecture {architectures[0]} has no language-model head of the kind exported here; "
+            f"expected {family.architecture}"
+        )
+    for key, harmless, what in _REFUSED:
+        if not harmless(raw.get(key)):
+            raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
+    _refuse_sliding_window(raw, family)
+    return family
+
+
+def _refuse_sliding_window(raw: dict[str, Any], family: Family) -> None:
+    """Qwen's configs carry a window that `use_sliding_window` switches off; Llama has none and ignores the key."""
+    window = raw.get("sliding_window", family.default_window)
+    if family.model_type == "llama" or not raw.get("use_sliding_window", True):
+        window = None
+    if window or "sliding_attention" in (raw.get("layer_types") or []):
+        raise UnsupportedModelError(
+            f"sliding-window attention (sliding_window = {window!r}) is not supported; "
+            "checkpoints with full attention in every layer are"
+        )

@@ -1,0 +1,284 @@
+"""The operators of ONNX domain `h2o`, version 1, as functions of standard operators.
+
+These bodies are the specification: any ONNX runtime can execute them, and every kernel is compared with
+them. Sizes: n tokens in this call, Hq query heads, Hkv key/value heads, G = Hq / Hkv, d head size, Hs score
+heads (Hkv or Hq), M memory slots, cap cache capacity. q, k, v, o are float32 or float16; arithmetic, states
+and scores are float32. A state of l = 0, m = -inf is empty.
+
+The bodies are read by onnxscript as source text, so they use its vocabulary: `op` is the ONNX operator set,
+annotated parameters are attributes, `op.Constant` makes scalars and shapes.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnxscript import opset18 as op
+from onnxscript import script
+from onnxscript.values import Opset
+
+from h2o_export.trace import OPSET
+
+DOMAIN, VERSION = "h2o", 1
+h2o = Opset(DOMAIN, VERSION)
+
+
+@script(h2o, default_opset=op)
+def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: int):  # type: ignore[no-untyped-def]
+    """Causal attention inside chunks of `chunk_size`; row 0 starts a chunk, the last one may be partial.
+
+    q [n, Hq, d]; k, v [n, Hkv, d] → o [n, Hq, d], m, l [n, Hq], colsum [n, score_heads]: the probability that
+    each key received, summed over its chunk's queries and the score head's query heads.
+    """
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
+    zero = op.Constant(value_ints=[0])
+    n = op.Shape(q, start=0, end=1)
+    d = op.Shape(q, start=2, end=3)
+    kv_heads = op.Shape(k, start=1, end=2)
+    size = op.Min(op.Constant(value_int=chunk_size), n)  # S, or n where that is shorter
+    chunks = op.Div(op.Sub(op.Add(n, size), one), size)  # C
+    pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), op.Sub(op.Mul(chunks, size), n), zero, zero, axis=0)
+    q_rows = op.Reshape(op.Pad(op.Cast(q, to=1), pads), op.Concat(chunks, size, kv_heads, minus_one, d, axis=0))
+    kv_shape = op.Concat(chunks, size, kv_heads, d, axis=0)
+    k_rows = op.Reshape(op.Pad(op.Cast(k, to=1), pads), kv_shape)
+    v_rows = op.Reshape(op.Pad(op.Cast(v, to=1), pads), kv_shape)
+    q_group = op.Transpose(q_rows, perm=[0, 2, 3, 1, 4])  # [C, Hkv, G, S, d]
+    k_group = op.Unsqueeze(op.Transpose(k_rows, perm=[0, 2, 3, 1]), op.Constant(value_ints=[2]))  # [C, Hkv, 1, d, S]
+    v_group = op.Unsqueeze(op.Transpose(v_rows, perm=[0, 2, 1, 3]), op.Constant(value_ints=[2]))  # [C, Hkv, 1, S, d]
+    scores = op.Mul(op.MatMul(q_group, k_group), op.Constant(value_float=scale))  # [C, Hkv, G, S, S]
+    steps = op.Range(op.Constant(value_int=0), op.Squeeze(size, zero), op.Constant(value_int=1))  # [S]
+    causal = op.LessOrEqual(op.Unsqueeze(steps, zero), op.Unsqueeze(steps, one))  # [S, S]
+    scores = op.Where(causal, scores, op.Constant(value_float=float("-inf")))
+    row_max = op.ReduceMax(scores, minus_one, keepdims=1)  # [C, Hkv, G, S, 1]
+    weights = op.Exp(op.Sub(scores, row_max))
+    row_sum = op.ReduceSum(weights, minus_one, keepdims=1)
+    probabilities = op.Div(weights, row_sum)
+    mixed = op.MatMul(probabilities, v_group)  # [C, Hkv, G, S, d]
+    # Padded queries stand behind the last real one, so they would vote for real keys: leave them out.
+    rows = op.Mul(chunks, size)  # C*S, padding included
+    every = op.Range(op.Constant(value_int=0), op.Squeeze(rows, zero), op.Constant(value_int=1))
+    positions = op.Reshape(every, op.Concat(chunks, one, one, size, one, axis=0))
+    votes = op.Where(op.Less(positions, n), probabilities, op.Constant(value_float=0.0))
+    received = op.ReduceSum(votes, op.Constant(value_ints=[3]), keepdims=0)  # [C, Hkv, G, S]
+    head_rows = op.Concat(rows, minus_one, axis=0)
+    colsum_query = op.Reshape(op.Transpose(received, perm=[0, 3, 1, 2]), head_rows)  # [C*S, Hq]
+    colsum_real = op.Slice(colsum_query, zero, n, zero)
+    colsum_split = op.Reshape(
+        colsum_real, op.Concat(n, op.Reshape(op.Constant(value_int=score_heads), one), minus_one, axis=0)
+    )
+    colsum = op.ReduceSum(colsum_split, minus_one, keepdims=0)  # [n, Hs]
+    o_rows = op.Reshape(
+        op.Transpose(mixed, perm=[0, 3, 1, 2, 4]), op.Concat(rows, minus_one, d, axis=0)
+    )
+    o = op.CastLike(op.Slice(o_rows, zero, n, zero), q)
+    m = op.Slice(op.Reshape(op.Transpose(row_max, perm=[0, 3, 1, 2, 4]), head_rows), zero, n, zero)
+    l = op.Slice(op.Reshape(op.Transpose(row_sum, perm=[0, 3, 1, 2, 4]), head_rows), zero, n, zero)
+    return o, m, l, colsum
+
+
+@script(h2o, default_opset=op)
+def MemoryGather(k_cache, v_cache, memory):  # type: ignore[no-untyped-def]
+    """Rows of the cache by position. k_cache, v_cache [cap, Hkv, d]; memory [Hs, M] → k_mem, v_mem [Hs, M, d].
+
+    With Hs = Hq, score head s reads key/value head s // (Hq / Hkv).
+    """
+    zero = op.Constant(value_ints=[0])
+    kv_heads = op.Shape(k_cache, start=1, end=2)
+    score_heads = op.Shape(memory, start=0, end=1)
+    group = op.Div(score_heads, kv_heads)
+    steps = op.Range(op.Constant(value_int=0), op.Squeeze(score_heads, zero), op.Constant(value_int=1))
+    head = op.Unsqueeze(op.Div(steps, group), op.Constant(value_ints=[1]))  # [Hs, 1]
+    rows = op.Add(op.Mul(op.Cast(memory, to=7), kv_heads), head)  # [Hs, M]
+    flat = op.Concat(op.Constant(value_ints=[-1]), op.Shape(k_cache, start=2, end=3), axis=0)
+    k_mem = op.Gather(op.Reshape(k_cache, flat), rows, axis=0)
+    v_mem = op.Gather(op.Reshape(v_cache, flat), rows, axis=0)
+    return k_mem, v_mem
+
+
+@script(h2o, default_opset=op)
+def MemoryAttention(q, k_mem, v_mem, scale: float):  # type: ignore[no-untyped-def]
+    """Every query attends to its score head's whole memory. q [n, Hq, d]; k_mem, v_mem [Hs, M, d], M ≥ 1
+    → o [n, Hq, d], m, l [n, Hq], colsum [Hs, M]: this pass's own probabilities, summed over queries."""
+    minus_one = op.Constant(value_ints=[-1])
+    n = op.Shape(q, start=0, end=1)
+    d = op.Shape(q, start=2, end=3)
+    score_heads = op.Shape(k_mem, start=0, end=1)
+    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, score_heads, minus_one, d, axis=0))
+    packed_shape = op.Concat(score_heads, minus_one, d, axis=0)
+    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), packed_shape)  # [Hs, Hq/Hs * n, d]
+    keys = op.Transpose(op.Cast(k_mem, to=1), perm=[0, 2, 1])
+    scores = op.Mul(op.MatMul(packed, keys), op.Constant(value_float=scale))  # [Hs, Hq/Hs * n, M]
+    row_max = op.ReduceMax(scores, minus_one, keepdims=1)
+    weights = op.Exp(op.Sub(scores, row_max))
+    row_sum = op.ReduceSum(weights, minus_one, keepdims=1)
+    probabilities = op.Div(weights, row_sum)
+    colsum = op.ReduceSum(probabilities, op.Constant(value_ints=[1]), keepdims=0)  # [Hs, M]
+    mixed = op.MatMul(probabilities, op.Cast(v_mem, to=1))
+    o_shape = op.Concat(score_heads, minus_one, n, d, axis=0)
+    o_rows = op.Transpose(op.Reshape(mixed, o_shape), perm=[2, 0, 1, 3])  # [n, Hs, Hq/Hs, d]
+    o = op.CastLike(op.Reshape(o_rows, op.Shape(q)), q)
+    state_shape = op.Concat(score_heads, minus_one, n, axis=0)
+    head_shape = op.Concat(n, minus_one, axis=0)
+    m = op.Reshape(op.Transpose(op.Reshape(row_max, state_shape), perm=[2, 0, 1]), head_shape)  # [n, Hq]
+    l = op.Reshape(op.Transpose(op.Reshape(row_sum, state_shape), perm=[2, 0, 1]), head_shape)
+    return o, m, l, colsum
+
+
+@script(h2o, default_opset=op)
+def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):  # type: ignore[no-untyped-def]
+    """Join two partial softmaxes over disjoint keys (Milakov and Gimelshein, 2018). o [n, Hq, d]; m, l [n, Hq].
+
+    An empty state changes nothing; two empty states give an empty one with o = 0.
+    """
+    last = op.Constant(value_ints=[-1])
+    zero = op.Constant(value_float=0.0)
+    one = op.Constant(value_float=1.0)
+    m = op.Max(m_a, m_b)
+    # exp is not asked for -inf - -inf: an empty side has weight 0 whatever its maximum says.
+    some_a = op.Greater(l_a, zero)
+    some_b = op.Greater(l_b, zero)
+    w_a = op.Mul(l_a, op.Exp(op.Where(some_a, op.Sub(m_a, m), zero)))
+    w_b = op.Mul(l_b, op.Exp(op.Where(some_b, op.Sub(m_b, m), zero)))
+    l = op.Add(w_a, w_b)
+    inverse = op.Div(one, op.Where(op.Greater(l, zero), l, one))
+    share_a = op.Unsqueeze(op.Mul(w_a, inverse), last)
+    share_b = op.Unsqueeze(op.Mul(w_b, inverse), last)
+    wide_a = op.Where(op.Unsqueeze(some_a, last), op.Cast(o_a, to=1), zero)
+    wide_b = op.Where(op.Unsqueeze(some_b, last), op.Cast(o_b, to=1), zero)
+    o = op.CastLike(op.Add(op.Mul(share_a, wide_a), op.Mul(share_b, wide_b)), o_a)
+    return o, m, l
+
+
+@script(h2o, default_opset=op)
+def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra, scale: float):  # type: ignore[no-untyped-def]
+    """MemoryGather, MemoryAttention and OnlineSoftmaxFusion in sequence → o [n, Hq, d], colsum [Hs, M]."""
+    k_mem, v_mem = h2o.MemoryGather(k_cache, v_cache, memory)
+    o_mem, m_mem, l_mem, colsum = h2o.MemoryAttention(q, k_mem, v_mem, scale=scale)
+    o, m, l = h2o.OnlineSoftmaxFusion(o_intra, m_intra, l_intra, o_mem, m_mem, l_mem)
+    return o, colsum
+
+
+@script(h2o, default_opset=op)
+def CandidateScore(q_window, k, k_mem, scale: float):  # type: ignore[no-untyped-def]
+    """Votes of a chunk's last w queries for its memory and its own keys, by one softmax over both.
+
+    q_window [w, Hq, d] belong to the last w rows of k [n, Hkv, d]; k_mem [Hs, M, d], M may be 0
+    → score_mem [Hs, M], score_chunk [n, Hs].
+    """
+    zero = op.Constant(value_ints=[0])
+    minus_one = op.Constant(value_ints=[-1])
+    w = op.Shape(q_window, start=0, end=1)
+    d = op.Shape(q_window, start=2, end=3)
+    n = op.Shape(k, start=0, end=1)
+    kv_heads = op.Shape(k, start=1, end=2)
+    score_heads = op.Shape(k_mem, start=0, end=1)
+    memory = op.Shape(k_mem, start=1, end=2)
+    rows = op.Transpose(op.Cast(q_window, to=1), perm=[1, 0, 2])  # [Hq, w, d]
+    factor = op.Constant(value_float=scale)
+    q_mem = op.Reshape(rows, op.Concat(score_heads, minus_one, d, axis=0))  # [Hs, Hq/Hs * w, d]
+    to_mem = op.Mul(op.MatMul(q_mem, op.Transpose(op.Cast(k_mem, to=1), perm=[0, 2, 1])), factor)
+    heads = op.Shape(q_window, start=1, end=2)
+    to_mem = op.Reshape(to_mem, op.Concat(heads, w, memory, axis=0), allowzero=1)  # [Hq, w, M]
+    q_chunk = op.Reshape(rows, op.Concat(kv_heads, minus_one, d, axis=0))
+    to_chunk = op.Mul(op.MatMul(q_chunk, op.Transpose(op.Cast(k, to=1), perm=[1, 2, 0])), factor)
+    to_chunk = op.Reshape(to_chunk, op.Concat(heads, w, n, axis=0))  # [Hq, w, n]
+    step = op.Constant(value_int=1)
+    last = op.Squeeze(n, zero)
+    key = op.Unsqueeze(op.Range(op.Constant(value_int=0), last, step), zero)  # [1, n]
+    query = op.Unsqueeze(op.Range(op.Sub(last, op.Squeeze(w, zero)), last, step), minus_one)  # [w, 1]
+    to_chunk = op.Where(op.LessOrEqual(key, query), to_chunk, op.Constant(value_float=float("-inf")))
+    votes = op.Softmax(op.Concat(to_mem, to_chunk, axis=-1), axis=-1)  # [Hq, w, M + n]
+    per_head = op.ReduceSum(votes, op.Constant(value_ints=[1]), keepdims=0)
+    grouped = op.Reshape(per_head, op.Concat(score_heads, minus_one, op.Add(memory, n), axis=0))
+    score = op.ReduceSum(grouped, op.Constant(value_ints=[1]), keepdims=0)  # [Hs, M + n]
+    axis = op.Constant(value_ints=[1])
+    score_mem = op.Slice(score, zero, memory, axis)
+    score_chunk = op.Transpose(op.Slice(score, memory, op.Add(memory, n), axis), perm=[1, 0])
+    return score_mem, score_chunk
+
+
+@script(h2o, default_opset=op)
+def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):  # type: ignore[no-untyped-def]
+    """The next memory set: the range's last `local` tokens and the `heavy` best of all other candidates.
+
+    score [cap, Hs]; memory int32 [Hs, Mp], sorted, all below the range; chunk_range int64 [start, stop]
+    → memory_next int32 [Hs, local + heavy], sorted. Positions below `sink` always win, then the higher score,
+    then the lower index (candidates stand in rising order, and TopK prefers the earlier of equals).
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    step = op.Constant(value_int=1)
+    start = op.Gather(chunk_range, op.Constant(value_int=0), axis=0)
+    stop = op.Gather(chunk_range, op.Constant(value_int=1), axis=0)
+    border = op.Sub(stop, op.Constant(value_int=local))
+    heads = op.Shape(memory, start=0, end=1)
+    wide = op.Concat(heads, one, axis=0)
+    from_chunk = op.Expand(op.Unsqueeze(op.Range(start, border, step), zero), wide)  # [Hs, n - L]
+    candidates = op.Concat(op.Cast(memory, to=7), from_chunk, axis=1)  # [Hs, K]
+    ranks = op.GatherElements(op.Transpose(score, perm=[1, 0]), candidates, axis=1)
+    is_sink = op.Less(candidates, op.Constant(value_int=sink))
+    ranks = op.Where(is_sink, op.Constant(value_float=float("inf")), ranks)
+    best, where = op.TopK(ranks, op.Reshape(op.Constant(value_int=heavy), one), axis=1, largest=1, sorted=1)
+    chosen = op.GatherElements(candidates, where, axis=1)  # [Hs, H]
+    # Positions are exact in float32 up to 2^24, and every runtime has TopK of floats.
+    rising, order = op.TopK(
+        op.Cast(chosen, to=1), op.Reshape(op.Constant(value_int=heavy), one), axis=1, largest=0, sorted=1
+    )
+    heavy_set = op.GatherElements(chosen, order, axis=1)
+    local_set = op.Expand(op.Unsqueeze(op.Range(border, stop, step), zero), wide)  # [Hs, L]
+    memory_next = op.Cast(op.Concat(heavy_set, local_set, axis=1), to=6)
+    return memory_next
+
+
+@script(h2o, default_opset=op)
+def CachedAttention(q, k_cache, v_cache, length, scale: float):  # type: ignore[no-untyped-def]
+    """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself.
+
+    k_cache, v_cache [cap, Hkv, d]; length int64 scalar ≥ n → o [n, Hq, d].
+    """
+    zero = op.Constant(value_ints=[0])
+    minus_one = op.Constant(value_ints=[-1])
+    n = op.Shape(q, start=0, end=1)
+    d = op.Shape(q, start=2, end=3)
+    kv_heads = op.Shape(k_cache, start=1, end=2)
+    end = op.Unsqueeze(length, zero)
+    keys = op.Cast(op.Slice(k_cache, zero, end, zero), to=1)  # [length, Hkv, d]
+    values = op.Cast(op.Slice(v_cache, zero, end, zero), to=1)
+    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
+    packed_shape = op.Concat(kv_heads, minus_one, d, axis=0)
+    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), packed_shape)  # [Hkv, G * n, d]
+    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
+    grid = op.Concat(kv_heads, minus_one, n, end, axis=0)
+    scores = op.Reshape(scores, grid)  # [Hkv, G, n, length]
+    step = op.Constant(value_int=1)
+    key = op.Unsqueeze(op.Range(op.Constant(value_int=0), length, step), zero)  # [1, length]
+    row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), minus_one)  # [n, 1]
+    scores = op.Where(op.LessOrEqual(key, row), scores, op.Constant(value_float=float("-inf")))
+    probabilities = op.Reshape(op.Softmax(scores, axis=-1), op.Concat(kv_heads, minus_one, end, axis=0))
+    mixed = op.MatMul(probabilities, op.Transpose(values, perm=[1, 0, 2]))  # [Hkv, G * n, d]
+    o_rows = op.Transpose(op.Reshape(mixed, op.Concat(kv_heads, minus_one, n, d, axis=0)), perm=[2, 0, 1, 3])
+    o = op.CastLike(op.Reshape(o_rows, op.Shape(q)), q)
+    return o
+
+
+OPERATORS = (
+    ChunkedIntraAttention,
+    MemoryGather,
+    MemoryAttention,
+    OnlineSoftmaxFusion,
+    MemoryFusedAttention,
+    CandidateScore,
+    MemorySelect,
+    CachedAttention,
+)
+
+
+def function_protos() -> list[onnx.FunctionProto]:
+    """Every operator's body, in an order where callees come first."""
+    protos = []
+    for operator in OPERATORS:
+        proto = operator.to_function_proto()
+        for opset in proto.opset_import:
+            opset.version = OPSET if opset.domain == "" else VERSION
+        protos.append(proto)
+    return protos

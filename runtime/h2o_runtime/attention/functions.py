@@ -1,0 +1,173 @@
+"""The reference provider: operators run as their ONNX function bodies, on ONNX Runtime.
+
+It executes the very functions that the bundle's attention graphs carry, with whatever attributes the prefill
+asks for. It is exact and runs everywhere, but is made for checking rather than for speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax, Tensor
+from h2o_runtime.backends.onnxruntime import default_threads, open_session, run_bound
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import BackendError, BundleError
+
+SCORE_BYTES = 64 << 20  # cached_attention takes as many rows at once as keep its score matrix below this
+
+
+class FunctionProvider:
+    """Runs each operator as a one-node ONNX model."""
+
+    name = "functions"
+
+    def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+        self.bundle = bundle
+        self.threads = threads or default_threads()
+        self._sessions: dict[tuple[Any, ...], Any] = {}
+
+    def activate(self, shape: AttentionShape) -> None:
+        """Raises BackendError without the onnx package, BundleError for a broken graph."""
+        try:
+            import onnx
+        except ImportError:
+            raise BackendError(
+                "running attention through ONNX function bodies needs the package onnx: pip install onnx, or "
+                "choose the native attention provider"
+            ) from None
+        path = self.bundle.path(self.bundle.graph("decode"))
+        try:
+            model = onnx.load(path)
+        except Exception as error:  # protobuf's decoding errors differ between its implementations
+            raise BundleError(f"{path}: not a readable ONNX file ({error}); export the checkpoint again") from error
+        self._shape = shape
+        self._functions = list(model.functions)
+        self._opsets = list(model.opset_import)
+
+    def deactivate(self) -> None:
+        self._sessions.clear()
+
+    def chunked_intra_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, chunk_size: int, state: PartialSoftmax, colsum: Float32 | None
+    ) -> None:
+        # One chunk at a time: the body holds a whole score matrix, and chunks do not see each other.
+        heads = self._shape.kv_heads if colsum is None else colsum.shape[1]
+        for start in range(0, len(q), chunk_size):
+            stop = min(start + chunk_size, len(q))
+            part = state.rows(start, stop)
+            outputs = {"o": part.o, "m": part.m, "l": part.l}
+            if colsum is not None:
+                outputs["colsum"] = colsum[start:stop]
+            inputs = {"q": q[start:stop], "k": k[start:stop], "v": v[start:stop]}
+            attributes = {"chunk_size": chunk_size, "scale": self._shape.scale, "score_heads": heads}
+            self._run("ChunkedIntraAttention", inputs, outputs, ("o", "m", "l", "colsum"), attributes)
+
+    def memory_fused_attention(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        memory: Int32,
+        state: PartialSoftmax,
+        colsum: Float32 | None,
+    ) -> None:
+        inputs = {
+            "q": q,
+            "k_cache": k_cache,
+            "v_cache": v_cache,
+            "memory": memory,
+            "o_intra": state.o.copy(),  # the graph may not write over its own input
+            "m_intra": state.m,
+            "l_intra": state.l,
+        }
+        outputs = {"o": state.o} if colsum is None else {"o": state.o, "colsum": colsum}
+        self._run("MemoryFusedAttention", inputs, outputs, ("o", "colsum"), {"scale": self._shape.scale})
+
+    def candidate_score(
+        self,
+        q_window: Tensor,
+        k: Tensor,
+        k_cache: Tensor,
+        memory: Int32,
+        score_memory: Float32,
+        score_chunk: Float32,
+    ) -> None:
+        k_mem = np.empty((*memory.shape, self._shape.head_size), self._shape.dtype)
+        if memory.size:
+            gathered = {"k_mem": k_mem, "v_mem": np.empty_like(k_mem)}
+            inputs = {"k_cache": k_cache, "v_cache": k_cache, "memory": memory}
+            self._run("MemoryGather", inputs, gathered, ("k_mem", "v_mem"), {})
+        outputs = {"score_mem": score_memory, "score_chunk": score_chunk}
+        inputs = {"q_window": q_window, "k": k, "k_mem": k_mem}
+        self._run("CandidateScore", inputs, outputs, tuple(outputs), {"scale": self._shape.scale})
+
+    def memory_select(
+        self, score: Float32, memory: Int32, start: int, stop: int, local: int, sink: int, out: Int32
+    ) -> None:
+        inputs = {"score": score, "memory": memory, "chunk_range": np.array([start, stop], np.int64)}
+        attributes = {"local": local, "heavy": out.shape[1] - local, "sink": sink}
+        self._run("MemorySelect", inputs, {"memory_next": out}, ("memory_next",), attributes)
+
+    def cached_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, length: int, o: Tensor) -> None:
+        past = length - len(q)
+        rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
+        for start in range(0, len(q), rows):
+            stop = min(start + rows, len(q))
+            inputs = {
+                "q": q[start:stop],
+                "k_cache": k_cache,
+                "v_cache": v_cache,
+                "length": np.array(past + stop, np.int64),
+            }
+            self._run("CachedAttention", inputs, {"o": o[start:stop]}, ("o",), {"scale": self._shape.scale})
+
+    def _run(
+        self,
+        operator: str,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+        names: tuple[str, ...],
+        attributes: dict[str, float],
+    ) -> None:
+        """Execute one operator; of its outputs `names`, in order, only those in `outputs` are computed."""
+        key = (operator, tuple(outputs), tuple(attributes.items()))
+        if key not in self._sessions:
+            model = self._one_node_model(operator, inputs, outputs, names, attributes)
+            self._sessions[key] = open_session(model, self.threads)
+        run_bound(self._sessions[key], inputs, outputs)
+
+    def _one_node_model(
+        self,
+        operator: str,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+        names: tuple[str, ...],
+        attributes: dict[str, float],
+    ) -> bytes:
+        from onnx import helper
+
+        # Every dimension is left free: one session serves all sizes.
+        def info(name: str, array: Any) -> Any:
+            element = helper.np_dtype_to_tensor_dtype(array.dtype)
+            return helper.make_tensor_value_info(name, element, [None] * array.ndim)
+
+        node = helper.make_node(
+            operator,
+            list(inputs),
+            [name if name in outputs else "" for name in names],
+            domain="h2o",
+            **attributes,
+        )
+        graph = helper.make_graph(
+            [node],
+            operator,
+            [info(name, array) for name, array in inputs.items()],
+            [info(name, array) for name, array in outputs.items()],
+        )
+        model = helper.make_model(
+            graph, functions=self._functions, opset_imports=self._opsets, ir_version=10
+        )
+        serialized: bytes = model.SerializeToString()
+        return serialized

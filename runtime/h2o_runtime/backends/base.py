@@ -1,0 +1,29 @@
+"""The contract between the layer loop and whatever executes dense graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+class Backend(Protocol):
+    """Executes the dense graphs of one bundle."""
+
+    name: str
+
+    def activate(self) -> None:
+        """Load every graph. Raises BackendError when the engine is not installed, BundleError for bad files."""
+
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+        """Run one graph. All arrays are C-contiguous and the caller's; results are written in place.
+
+        The free dimension n is read off the arrays. An output array may be any slice of a larger one, so a
+        layer's k and v go straight into the cache.
+        """
+
+    def deactivate(self) -> None:
+        """Give back sessions and memory."""

@@ -1,0 +1,55 @@
+"""The key/value cache of one request, and what is known of the tokens in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.manifest import ModelSpec
+
+IntArray = NDArray[np.int64]
+
+
+class KVCache:
+    """Keys and values of every layer, token-major, with the token ids they belong to.
+
+    keys[layer], values[layer]  [cap, Hkv, d] in the model's dtype
+    tokens                      int64 [cap], of which the first `length` are valid
+    generated                   bool [cap], true where decode put the token, not a prompt
+
+    Memory is reserved for the whole capacity; the operating system commits it as rows are written.
+    """
+
+    def __init__(self, model: ModelSpec, capacity: int) -> None:
+        shape = (capacity, model.kv_heads, model.head_size)
+        dtype = np.dtype(model.dtype)
+        self.capacity = capacity
+        self.keys: list[NDArray[Any]] = [np.empty(shape, dtype) for _ in range(model.layers)]
+        self.values: list[NDArray[Any]] = [np.empty(shape, dtype) for _ in range(model.layers)]
+        self.tokens: IntArray = np.zeros(capacity, np.int64)
+        self.generated: NDArray[np.bool_] = np.zeros(capacity, np.bool_)
+        self.length = 0
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from `length` on."""
+        self.length = min(self.length, length)
+
+    def append(self, tokens: IntArray, generated: bool) -> None:
+        """Record tokens whose keys and values every layer has written."""
+        end = self.length + len(tokens)
+        self.tokens[self.length : end] = tokens
+        self.generated[self.length : end] = generated
+        self.length = end
+
+    def shared_prefix(self, tokens: IntArray) -> int:
+        """How many of `tokens`, from the first on, the cache already holds."""
+        limit = min(self.length, len(tokens))
+        different = np.flatnonzero(self.tokens[:limit] != tokens[:limit])
+        return int(different[0]) if len(different) else limit
+
+    @property
+    def nbytes(self) -> int:
+        """Reserved bytes of keys and values."""
+        return sum(array.nbytes for array in (*self.keys, *self.values))

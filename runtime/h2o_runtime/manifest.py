@@ -1,0 +1,130 @@
+"""`manifest.json`: what a bundle holds. Written by the exporter, read by everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import BundleError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+DType = Literal["float32", "float16", "int64", "int32"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSpec(_Strict):
+    """The model's shape, as the runtime needs it."""
+
+    family: str
+    hidden_size: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    query_heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    vocab_size: int = Field(gt=0)
+    max_position_embeddings: int = Field(gt=0)
+    parameters: int = Field(gt=0)
+    tied: bool
+    scale: float = Field(gt=0)
+    dtype: Literal["float32", "float16"]
+
+
+class TensorSpec(_Strict):
+    """One input or output of a graph; a dimension is a number or the name of a free size."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...]
+
+
+class GraphSpec(_Strict):
+    name: str
+    file: str
+    kind: Literal["dense", "attention"]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    weights: tuple[str, ...] = ()  # files, relative to the bundle
+
+
+class FileSpec(_Strict):
+    bytes: int = Field(ge=0)
+    sha256: str
+
+
+class CheckpointSpec(_Strict):
+    source: str
+    sha256: str
+
+
+class Validation(_Strict):
+    """Errors against the checkpoint under transformers, measured at export."""
+
+    tokens: int
+    reference: str
+    max_abs_error: float
+    max_abs_value: float
+    relative_error: float  # Frobenius norm of the error over that of the reference
+    tolerance: float
+    layers: tuple[float, ...]  # relative error of each layer's hidden states
+    passed: bool
+
+
+class Manifest(_Strict):
+    format: int = FORMAT
+    created_by: dict[str, str]  # package → version
+    opset: dict[str, int]  # ONNX domain → version
+    checkpoint: CheckpointSpec
+    model: ModelSpec
+    prefill: PrefillConfig  # defaults for this bundle
+    graphs: tuple[GraphSpec, ...]
+    files: dict[str, FileSpec]
+    validation: Validation | None = None
+
+    def dense_graphs(self) -> tuple[GraphSpec, ...]:
+        """dense_00 … dense_n in the order of the model."""
+        return tuple(graph for graph in self.graphs if graph.kind == "dense")
+
+    def write(self, folder: Path) -> None:
+        (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raises BundleError when there is no manifest, or it is broken, or from another format."""
+        path = folder / MANIFEST
+        if not folder.is_dir():
+            raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            hint = ": it looks like a checkpoint, run h2o-export on it" if (folder / "config.json").exists() else ""
+            raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise BundleError(f"{path}: cannot be read as JSON ({error}); export the checkpoint again") from error
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            found = raw.get("format") if isinstance(raw, dict) else None
+            raise BundleError(f"{path}: bundle format {found!r}, this version reads {FORMAT}; export again with it")
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise BundleError(f"{path}: {where}: {first['msg']}; export the checkpoint again") from error
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's content, read in pieces of 1 MiB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,8 @@
+"""Text on both sides of the model: tokens, chat templates, and the answer as it streams out."""
+
+from h2o_runtime.text.chat import ChatTemplate
+from h2o_runtime.text.files import decode_utf8
+from h2o_runtime.text.stream import StopStrings, TextStream
+from h2o_runtime.text.tokenizer import Tokenizer
+
+__all__ = ["ChatTemplate", "StopStrings", "TextStream", "Tokenizer", "decode_utf8"]

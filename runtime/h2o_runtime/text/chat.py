@@ -1,0 +1,222 @@
+"""A conversation as one prompt, by the chat template that comes with the checkpoint.
+
+Templates are Jinja programs written by whoever published the checkpoint, for transformers'
+`apply_chat_template`. They are rendered here in the same environment, with the same names in it, and equal
+text comes out; they run in Jinja's sandbox and see nothing but plain JSON values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from h2o_runtime.errors import BundleError, InputError
+from h2o_runtime.text.files import REMEDY, read_json, read_text, special_tokens
+
+__all__ = ["ChatTemplate"]
+
+
+class ChatTemplate:
+    """A checkpoint's chat template, compiled. Make one with `ChatTemplate.load`.
+
+    A checkpoint may have several by name: "tool_use" is taken when tools are given, else "default".
+
+    source: the file that the template came from, for messages.
+    """
+
+    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], source: str) -> None:
+        """templates: Jinja source by name. special_tokens: text by role, as {"bos_token": "<s>"}."""
+        self.source = source
+        self._special_tokens = dict(special_tokens)
+        environment = _environment()
+        self._compiled: dict[str, jinja2.Template] = {}
+        for name, text in templates.items():
+            try:
+                self._compiled[name] = environment.from_string(text)
+            except jinja2.TemplateSyntaxError as error:
+                raise BundleError(
+                    f"{source}: the chat template {name!r} has a syntax error in line {error.lineno} "
+                    f"({error.message}): {REMEDY}"
+                ) from error
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ChatTemplate:
+        """Load the chat template of a bundle or a checkpoint from its folder.
+
+        It is chat_template.jinja (and additional_chat_templates/*.jinja), or else the key `chat_template` of
+        tokenizer_config.json. Raises `BundleError` when there is none or a file is damaged.
+        """
+        folder = Path(folder)
+        source, templates = folder / "chat_template.jinja", _from_files(folder)
+        if not templates:
+            source = folder / "tokenizer_config.json"
+            templates = _from_config((read_json(source) or {}).get("chat_template"), source)
+        if not templates:
+            raise BundleError(
+                f"{folder} has no chat template, so it is probably a base model: give a plain prompt instead "
+                "of a conversation, or put a chat_template.jinja into the folder"
+            )
+        return cls(templates, special_tokens(folder), str(source))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The conversation as one text, to be encoded with `add_special_tokens=False`.
+
+        messages: mappings with a `role` and usually a `content`; keys whose value is None count as absent.
+        tools: JSON schemas of functions. add_generation_prompt: end where the assistant's answer begins.
+        variables: further names for the template, as `enable_thinking=False`.
+
+        Raises `InputError` when the template refuses the messages or cannot render them, `BundleError` when
+        the template itself is at fault.
+        """
+        if not messages:
+            raise InputError("the conversation is empty: give at least one message")
+        chat = [_checked_message(message, index) for index, message in enumerate(messages)]
+        names = {
+            "documents": None,
+            **self._special_tokens,
+            **{name: _plain(value, name) for name, value in variables.items()},
+            "messages": chat,
+            "tools": None if tools is None else _plain(list(tools), "tools"),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        template = self._choose(tools is not None)
+        try:
+            return template.render(names)
+        except _RefusedError as error:
+            raise InputError(f"the chat template refuses these messages: {error.message}") from error
+        except jinja2.exceptions.SecurityError as error:
+            raise BundleError(
+                f"{self.source}: the chat template does what no template may ({error}); do not trust it"
+            ) from error
+        except Exception as error:  # the template is a foreign program and fails in any way it likes
+            raise InputError(
+                f"the chat template cannot render these messages ({type(error).__name__}: {error}): check "
+                "that each has the fields it expects, usually a role and a content that is text"
+            ) from error
+
+    def _choose(self, with_tools: bool) -> jinja2.Template:
+        for name in ("tool_use", "default") if with_tools else ("default",):
+            if name in self._compiled:
+                return self._compiled[name]
+        raise BundleError(
+            f"{self.source} has chat templates only for {', '.join(sorted(self._compiled))}: "
+            "one that is named default is needed"
+        )
+
+
+class _RefusedError(jinja2.TemplateError):
+    """The template called raise_exception: it was asked for something it does not do."""
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}`: marks the assistant's words for training. Here it only shows its content.
+
+    The content has a scope of its own, as in transformers, where it is the body of a call.
+    """
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration is a plain set
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=lineno)
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    """The names and the whitespace rules that published templates are written for."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes <, > and & for HTML, which would put escapes into the prompt."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise _RefusedError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _from_files(folder: Path) -> dict[str, str]:
+    """Templates in files of their own, by name."""
+    paths = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    paths["default"] = folder / "chat_template.jinja"
+    texts = {name: read_text(path) for name, path in paths.items()}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _from_config(value: Any, source: Path) -> dict[str, str]:
+    """Templates under tokenizer_config.json's key: one text, or a list of records with name and template."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    try:
+        named = value if isinstance(value, dict) else {entry["name"]: entry["template"] for entry in value}
+    except (TypeError, KeyError):
+        named = {"": None}
+    if not all(isinstance(text, str) for text in named.values()):
+        raise BundleError(
+            f"{source}: chat_template must be text, or a list of records with a name and a template; {REMEDY}"
+        )
+    return named
+
+
+def _checked_message(message: Any, index: int) -> dict[str, Any]:
+    """A copy of the message in plain values, without absent ones; a client may send `"content": null`."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise InputError(
+            f'message {index} must be an object with a "role", as {{"role": "user", "content": …}}'
+        )
+    plain = _plain(message, f"message {index}")
+    return {key: value for key, value in plain.items() if value is not None}
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A deep copy in JSON's types: other objects have methods that the sandbox does not know as dangerous."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    for plain in (str, int, float):  # enums, NumPy's float64 and other subclasses
+        if isinstance(value, plain):
+            return plain(value) if plain is not str else str.__str__(value)
+    if isinstance(value, Mapping):
+        return {_plain(key, where): _plain(item, where) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, where) for item in value]
+    raise InputError(
+        f"{where} holds a {type(value).__name__}: use only what JSON has (text, numbers, lists, objects)"
+    )
