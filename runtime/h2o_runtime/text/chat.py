@@ -210,13 +210,17 @@ def _plain(value: Any, where: str) -> Any:
     """A deep copy in JSON's types: other objects have methods that the sandbox does not know as dangerous."""
     if value is None or type(value) in (str, int, float, bool):
         return value
-    for plain in (str, int, float):  # enums, NumPy's float64 and other subclasses
-        if isinstance(value, plain):
-            return plain(value) if plain is not str else str.__str__(value)
+    if isinstance(value, str):
+        return str.__str__(value)  # an enum's own __str__ would give its name
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)  # NumPy's float64 is one
     if isinstance(value, Mapping):
         return {_plain(key, where): _plain(item, where) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, where) for item in value]
+    kind = type(value).__name__
     raise InputError(
-        f"{where} holds a {type(value).__name__}: use only what JSON has (text, numbers, lists, objects)"
+        f"{where} holds a value of type {kind}: use what JSON has (text, numbers, lists, objects)"
     )
