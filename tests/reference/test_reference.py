@@ -57,10 +57,10 @@ def model(folders: dict[str, Path]) -> Model:
 def compute_in_float64(model: PreTrainedModel) -> PreTrainedModel:
     """transformers computes norms and RoPE in float32 whatever the model's dtype: lift both."""
 
-    def norm(self: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def norm(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.weight * x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
-    def rope(self: torch.nn.Module, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def rope(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         half = position_ids[..., None].double() * self.inv_freq.double()
         angle = torch.cat((half, half), dim=-1)
         return angle.cos(), angle.sin()
@@ -78,7 +78,7 @@ NAMES = [*checkpoints.SHAPES, "llama-llama3-sharded", "qwen3-llama3", "llama-flo
 @pytest.mark.parametrize("name", NAMES)
 def test_full_logits_equal_transformers(folders: dict[str, Path], name: str) -> None:
     ours = llama.load_model(folders[name])
-    theirs = AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float64).eval()
+    theirs = AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float64)
     vocab = ours.weights["lm_head.weight"].shape[0]
     ids = random_ids(150, vocab=vocab)
 
