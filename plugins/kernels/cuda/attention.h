@@ -1,0 +1,26 @@
+// Host entry points of the attention and column-sum kernels, float16 and float32 alike.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "attention_args.h"
+#include "h2o/status.h"
+
+namespace h2o::cuda {
+
+h2o_status launch_attention(const AttentionArgs& args, int head_size, h2o_dtype dtype, cudaStream_t stream);
+h2o_status launch_column_sums(const ColumnSumArgs& args, int head_size, h2o_dtype dtype, cudaStream_t stream);
+
+// out [count] = the sum of `splits` parts, in order.
+h2o_status launch_sum_of_parts(const float* parts, int splits, int64_t count, float* out,
+                               cudaStream_t stream);
+
+// Packed rows that one block of launch_attention owns.
+int attention_tile_rows(int packed_rows, h2o_dtype dtype);
+
+h2o_status launch_attention_f16(const AttentionArgs& args, int head_size, cudaStream_t stream);
+h2o_status launch_attention_f32(const AttentionArgs& args, int head_size, cudaStream_t stream);
+h2o_status launch_column_sums_f16(const ColumnSumArgs& args, int head_size, cudaStream_t stream);
+h2o_status launch_column_sums_f32(const ColumnSumArgs& args, int head_size, cudaStream_t stream);
+
+}  // namespace h2o::cuda

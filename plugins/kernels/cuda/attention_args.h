@@ -1,0 +1,76 @@
+// What the attention kernels are told, for every operator built on them.
+//
+// A launch covers `sets` key sets: one a key/value head, or one a query head when each query head has its
+// own memory. The `group` query heads of a set share its keys, so token and head are packed into one row
+// index, row = token * group + g: one tile of keys then serves the whole group.
+#pragma once
+
+#include <cstdint>
+
+namespace h2o::cuda {
+
+// Where the keys and values of a set lie, and how many there are.
+struct KeySource {
+    const void* k = nullptr;
+    const void* v = nullptr;          // null: only the row states m and l are wanted
+    int64_t row_stride = 0;           // elements from one key to the next
+    int64_t head_stride = 0;          // elements from one key/value head to the next
+    int sets_per_head = 1;            // set s reads key/value head s / sets_per_head
+    const int32_t* memory = nullptr;  // [sets, keys]: key j is row memory[s * keys + j]; null: row j
+    int keys = 0;
+    const int64_t* length = nullptr;  // on the device; replaces `keys` and puts the last token at length - 1
+    bool causal = false;              // row of token t sees keys 0 .. first_position + t
+    int first_position = 0;
+};
+
+// The rows that attend. With `chunk` > 0 tokens and keys are cut alike, and attention stays inside a chunk.
+struct RowSource {
+    const void* q = nullptr;  // [tokens, heads, d]
+    int tokens = 0;
+    int heads = 0;
+    int group = 1;  // query heads a set
+    int sets = 0;
+    int chunk = 0;
+};
+
+struct AttentionArgs {
+    RowSource rows;
+    KeySource keys;
+    float scale = 0;
+
+    void* o = nullptr;   // [tokens, heads, d]
+    float* m = nullptr;  // [tokens, heads]; may be null
+    float* l = nullptr;
+
+    // Fuse with this state before writing; its arrays may be the outputs.
+    const void* with_o = nullptr;
+    const float* with_m = nullptr;
+    const float* with_l = nullptr;
+
+    // When fusing, the state of this pass alone goes here (for the column sums); may be null.
+    float* own_m = nullptr;
+    float* own_l = nullptr;
+
+    // splits > 1, or partial_m set: part p of the keys writes its state at partial_*[p], all float32.
+    int splits = 1;
+    float* partial_o = nullptr;  // [splits, tokens, heads, d]; null without v
+    float* partial_m = nullptr;  // [splits, tokens, heads]
+    float* partial_l = nullptr;
+};
+
+struct ColumnSumArgs {
+    RowSource rows;
+    KeySource keys;
+    float scale = 0;
+    const float* m = nullptr;  // [tokens, heads]: final state of the rows
+    const float* l = nullptr;
+
+    // Sum of key j of set s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
+    float* out = nullptr;
+    int splits = 1;
+    int64_t split_stride = 0;
+    int64_t key_stride = 0;
+    int64_t set_stride = 0;
+};
+
+}  // namespace h2o::cuda

@@ -1,0 +1,325 @@
+// Attention of packed rows to a set's keys in float16, on tensor cores.
+//
+// A block owns WARPS * MT * 16 packed rows and walks over the keys in tiles of 64, keeping for each row the
+// running maximum, the denominator and the unnormalised output in registers (online softmax). Scores live
+// only in registers: the accumulator layout of q k^T is the operand layout of p v.
+//
+// Floor: 4 * d FLOP for each (row, visible key), on the tensor cores; q and o once, and k, v once a block
+// from L2. What keeps it near that floor:
+//  - each warp owns 32 rows (MT = 2), so every key fragment read from shared memory feeds two products;
+//    with 16 rows the shared memory would be the limit, not the tensor cores;
+//  - values of a tile arrive while its scores are computed, keys of the next one during softmax and p v;
+//  - rows of a tile in shared memory are padded by 16 bytes, which makes every ldmatrix conflict-free for
+//    all head sizes; the scale and log2(e) ride on the multiply-add in front of exp2;
+//  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only
+//    when some row of the warp met a new maximum.
+// With WARPS = MT = 1 a block is one warp with 16 rows: the decode shape. There the bytes of the cache are
+// the floor, and many such small blocks on a multiprocessor keep enough of them in flight.
+#pragma once
+
+#include "attention_args.h"
+#include "ptx.cuh"
+#include "row_range.cuh"
+#include "tile_copy.cuh"
+
+namespace h2o::cuda {
+
+template <int D, int WARPS, int MT>
+struct AttentionTile {
+    static constexpr int kThreads = WARPS * 32;
+    static constexpr int kRows = WARPS * MT * 16;
+    static constexpr int kStride = D + 8;  // halves from one row to the next in shared memory
+    static constexpr int kQBytes = kRows * kStride * 2;
+    static constexpr int kKeyBytes = kKeyTile * kStride * 2;
+    static constexpr int kSlotBytes = 3 * kKeyTile * 4;  // memory entries of three tiles
+    static constexpr int kSharedBytes = kQBytes + 2 * kKeyBytes + kSlotBytes;
+    static constexpr bool kQInRegisters = MT * (D / 16) <= 8;
+};
+
+template <int D, int WARPS, int MT, bool GATHER>
+__global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(const AttentionArgs args) {
+    using Tile = AttentionTile<D, WARPS, MT>;
+    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
+    const RowSource& rows = args.rows;
+    const KeySource& keys = args.keys;
+
+    const bool parted = args.partial_m != nullptr;
+    const Extent extent = extent_of(rows, keys, parted ? 0 : blockIdx.z);
+    const int set = blockIdx.y;
+    // Late rows see most keys: start them first, so that the short blocks fill the gaps at the end.
+    const int first_row = (gridDim.x - 1 - blockIdx.x) * kRows;
+    if (first_row >= extent.rows) return;
+
+    const int last_row = min(first_row + kRows, extent.rows) - 1;
+    int key_begin = 0, key_end = last_key_of(extent, last_row, rows.group) + 1;
+    if (parted) {
+        const int tiles = (extent.keys + kKeyTile - 1) / kKeyTile;
+        const int part = (tiles + args.splits - 1) / args.splits * kKeyTile;
+        key_begin = blockIdx.z * part;
+        key_end = min(key_end, key_begin + part);
+    }
+    const int tiles = key_end > key_begin ? (key_end - key_begin + kKeyTile - 1) / kKeyTile : 0;
+    const int sees_all_below = last_key_of(extent, first_row, rows.group) + 1;  // keys that need no mask
+
+    unsigned char* shared = dynamic_shared();
+    const shared_t q_shared = shared_address(shared);
+    const shared_t k_shared = q_shared + Tile::kQBytes;
+    const shared_t v_shared = k_shared + Tile::kKeyBytes;
+    const int* slots = reinterpret_cast<const int*>(shared + Tile::kQBytes + 2 * Tile::kKeyBytes);
+    const shared_t slots_shared = v_shared + Tile::kKeyBytes;
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const half* q = static_cast<const half*>(rows.q);
+    const half* k_base = key_pointer<half>(keys.k, keys, set, extent.first_key);
+    const half* v_base = keys.v ? key_pointer<half>(keys.v, keys, set, extent.first_key) : nullptr;
+    const bool with_values = v_base != nullptr;
+
+    // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
+    const auto fetch_slots = [&](int tile) {
+        for (int i = threadIdx.x; i < kKeyTile; i += kThreads) {
+            const int key = key_begin + tile * kKeyTile + i;
+            const bool valid = key < key_end;
+            copy4_async(slots_shared + ((tile % 3) * kKeyTile + i) * 4,
+                        keys.memory + (valid ? static_cast<int64_t>(set) * extent.keys + key : 0), valid);
+        }
+    };
+    const auto fetch_keys = [&](shared_t to, const half* base, int tile) {
+        copy_rows_async<D, kKeyTile, kThreads>(to, base, [&](int row) -> const half* {
+            const int key = key_begin + tile * kKeyTile + row;
+            if (key >= key_end) return nullptr;
+            if constexpr (GATHER) return base + slots[(tile % 3) * kKeyTile + row] * keys.row_stride;
+            return base + key * keys.row_stride;
+        });
+    };
+
+    float o[MT][D / 8][4] = {};
+    float row_max[MT][2], row_sum[MT][2];
+#pragma unroll
+    for (int i = 0; i < MT; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            row_max[i][h] = -INFINITY;
+            row_sum[i][h] = 0;
+        }
+
+    // Lane's row of a 16 x 16 operand read by ldmatrix: rows (keys) for q, p and v; keys pairwise for k.
+    const shared_t q_lane = q_shared + ((warp * MT * 16 + lane % 16) * kStride + lane / 16 * 8) * 2;
+    const shared_t k_lane = k_shared + ((lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8) * 2;
+    const shared_t v_lane = v_shared + ((lane % 16) * kStride + lane / 16 * 8) * 2;
+
+    if (tiles > 0) {
+        copy_rows_async<D, kRows, kThreads>(q_shared, q, [&](int row) -> const half* {
+            const int packed = first_row + row;
+            return packed < extent.rows ? q + row_index(rows, extent, set, packed) * D : nullptr;
+        });
+        if constexpr (GATHER) {
+            fetch_slots(0);
+            fetch_slots(1);
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+        }
+        fetch_keys(k_shared, k_base, 0);
+        copy_commit();
+    }
+
+    uint32_t q_registers[Tile::kQInRegisters ? MT : 1][Tile::kQInRegisters ? D / 16 : 1][4];
+    const float scale = args.scale * kLog2E;
+
+    for (int tile = 0; tile < tiles; ++tile) {
+        copy_wait<0>();
+        __syncthreads();  // keys have landed, and every warp has finished with the values before
+        if (with_values) fetch_keys(v_shared, v_base, tile);
+        copy_commit();
+
+        if constexpr (Tile::kQInRegisters) {
+            if (tile == 0) {
+#pragma unroll
+                for (int i = 0; i < MT; ++i)
+#pragma unroll
+                    for (int kk = 0; kk < D / 16; ++kk)
+                        load_matrices(q_registers[i][kk], q_lane + (i * 16 * kStride + kk * 16) * 2);
+            }
+        }
+
+        float s[MT][kKeyTile / 8][4] = {};
+#pragma unroll
+        for (int kk = 0; kk < D / 16; ++kk) {
+            uint32_t a[MT][4];
+#pragma unroll
+            for (int i = 0; i < MT; ++i) {
+                if constexpr (Tile::kQInRegisters) {
+#pragma unroll
+                    for (int r = 0; r < 4; ++r) a[i][r] = q_registers[i][kk][r];
+                } else {
+                    load_matrices(a[i], q_lane + (i * 16 * kStride + kk * 16) * 2);
+                }
+            }
+#pragma unroll
+            for (int nn = 0; nn < kKeyTile / 16; ++nn) {
+                uint32_t b[4];
+                load_matrices(b, k_lane + (nn * 16 * kStride + kk * 16) * 2);
+#pragma unroll
+                for (int i = 0; i < MT; ++i) {
+                    mma_16x8x16(s[i][nn * 2], a[i], b[0], b[1]);
+                    mma_16x8x16(s[i][nn * 2 + 1], a[i], b[2], b[3]);
+                }
+            }
+        }
+
+        copy_wait<0>();
+        __syncthreads();  // values have landed, and every warp has finished with the keys
+        if (tile + 1 < tiles) {
+            fetch_keys(k_shared, k_base, tile + 1);
+            if constexpr (GATHER) {
+                if (tile + 2 < tiles) fetch_slots(tile + 2);
+            }
+        }
+        copy_commit();
+
+        const int tile_key = key_begin + tile * kKeyTile;
+        if (tile_key + kKeyTile > min(sees_all_below, key_end)) {
+#pragma unroll
+            for (int i = 0; i < MT; ++i)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int row = min(first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4, last_row);
+                    const int last = min(last_key_of(extent, row, rows.group), key_end - 1);
+#pragma unroll
+                    for (int nn = 0; nn < kKeyTile / 8; ++nn)
+#pragma unroll
+                        for (int e = 0; e < 2; ++e)
+                            if (tile_key + nn * 8 + lane % 4 * 2 + e > last) s[i][nn][h * 2 + e] = -INFINITY;
+                }
+        }
+
+        float rescale[MT][2];
+        bool grew = false;
+#pragma unroll
+        for (int i = 0; i < MT; ++i)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                float top = s[i][0][h * 2];
+#pragma unroll
+                for (int nn = 0; nn < kKeyTile / 8; ++nn)
+                    top = fmaxf(top, fmaxf(s[i][nn][h * 2], s[i][nn][h * 2 + 1]));
+                top = fmaxf(row_max[i][h], lanes_max<4>(top));
+                grew |= top > row_max[i][h];
+                // A row that has met no key yet has maximum -inf: subtract 0 instead, and exp2(-inf) is 0.
+                const float offset = top == -INFINITY ? 0.f : top * scale;
+                rescale[i][h] = exp2_fast(row_max[i][h] * scale - offset);
+                row_max[i][h] = top;
+                float sum = 0;
+#pragma unroll
+                for (int nn = 0; nn < kKeyTile / 8; ++nn)
+#pragma unroll
+                    for (int e = h * 2; e < h * 2 + 2; ++e) {
+                        s[i][nn][e] = exp2_fast(s[i][nn][e] * scale - offset);
+                        sum += s[i][nn][e];
+                    }
+                row_sum[i][h] = row_sum[i][h] * rescale[i][h] + sum;
+            }
+        if (!with_values) continue;
+
+        if (__any_sync(kAllLanes, grew)) {
+#pragma unroll
+            for (int i = 0; i < MT; ++i)
+#pragma unroll
+                for (int nn = 0; nn < D / 8; ++nn)
+#pragma unroll
+                    for (int r = 0; r < 4; ++r) o[i][nn][r] *= rescale[i][r / 2];
+        }
+#pragma unroll
+        for (int kk = 0; kk < kKeyTile / 16; ++kk) {
+            uint32_t p[MT][4];
+#pragma unroll
+            for (int i = 0; i < MT; ++i)
+#pragma unroll
+                for (int r = 0; r < 4; ++r)
+                    p[i][r] =
+                        pack_half2(s[i][kk * 2 + r / 2][r % 2 * 2], s[i][kk * 2 + r / 2][r % 2 * 2 + 1]);
+#pragma unroll
+            for (int nn = 0; nn < D / 16; ++nn) {
+                uint32_t b[4];
+                load_matrices_transposed(b, v_lane + (kk * 16 * kStride + nn * 16) * 2);
+#pragma unroll
+                for (int i = 0; i < MT; ++i) {
+                    mma_16x8x16(o[i][nn * 2], p[i], b[0], b[1]);
+                    mma_16x8x16(o[i][nn * 2 + 1], p[i], b[2], b[3]);
+                }
+            }
+        }
+    }
+
+    // Each warp writes its own rows. Through shared memory (the rows of q, which only this warp read), so
+    // that a lane stores 16 bytes; float32 parts go straight out.
+    half* staged = reinterpret_cast<half*>(shared) + warp * MT * 16 * kStride;
+    if (Tile::kQInRegisters) __syncwarp();
+#pragma unroll
+    for (int i = 0; i < MT; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int row = first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4;
+            const bool valid = row <= last_row;
+            const float sum = lanes_sum<4>(row_sum[i][h]);
+            const float maximum = row_max[i][h] * args.scale;
+            float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0;
+            float m = maximum, l = sum;
+            const int64_t index = valid ? row_index(rows, extent, set, row) : 0;
+            if (valid && args.with_o) {
+                const float wm = args.with_m[index], wl = args.with_l[index];
+                m = fmaxf(maximum, wm);
+                const float weight = sum > 0 ? sum * exp2_fast((maximum - m) * kLog2E) : 0.f;
+                const float with_weight = wl > 0 ? wl * exp2_fast((wm - m) * kLog2E) : 0.f;
+                l = weight + with_weight;
+                factor = l > 0 ? factor * weight / l : 0.f;
+                with_factor = l > 0 ? with_weight / l : 0.f;
+            }
+            const int64_t part =
+                parted ? static_cast<int64_t>(blockIdx.z) * rows.tokens * rows.heads + index : index;
+            __syncwarp();  // the four lanes of a row have read its state; now it may be overwritten
+            if (valid && lane % 4 == 0) {
+                if (parted) {
+                    args.partial_m[part] = m;
+                    args.partial_l[part] = l;
+                } else {
+                    if (args.m) args.m[index] = m;
+                    if (args.l) args.l[index] = l;
+                    if (args.own_m) args.own_m[index] = maximum;
+                    if (args.own_l) args.own_l[index] = sum;
+                }
+            }
+            if (!with_values) continue;
+#pragma unroll
+            for (int nn = 0; nn < D / 8; ++nn) {
+                float x = o[i][nn][h * 2] * factor, y = o[i][nn][h * 2 + 1] * factor;
+                const int column = nn * 8 + lane % 4 * 2;
+                if (parted) {
+                    if (valid)
+                        *reinterpret_cast<float2*>(args.partial_o + part * D + column) = make_float2(x, y);
+                    continue;
+                }
+                if (valid && args.with_o) {
+                    const half* with = static_cast<const half*>(args.with_o) + index * D + column;
+                    const float2 w = __half22float2(*reinterpret_cast<const __half2*>(with));
+                    x += with_factor > 0 ? w.x * with_factor : 0.f;
+                    y += with_factor > 0 ? w.y * with_factor : 0.f;
+                }
+                *reinterpret_cast<uint32_t*>(staged + (i * 16 + h * 8 + lane / 4) * kStride + column) =
+                    pack_half2(x, y);
+            }
+        }
+    if (parted || !with_values || !args.o) return;
+    __syncwarp();
+    constexpr int kPieces = D / 8;
+#pragma unroll
+    for (int i = lane; i < MT * 16 * kPieces; i += 32) {
+        const int row = i / kPieces, piece = i % kPieces;
+        const int packed = first_row + warp * MT * 16 + row;
+        if (packed > last_row) continue;
+        half* to = static_cast<half*>(args.o) + row_index(rows, extent, set, packed) * D + piece * 8;
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(staged + row * kStride + piece * 8);
+    }
+}
+
+}  // namespace h2o::cuda

@@ -1,0 +1,237 @@
+// Attention of packed rows to a set's keys in float32, on the ordinary arithmetic units.
+//
+// A block owns WARPS * 16 packed rows and walks over the keys in tiles of 32. Eight neighbouring lanes share
+// four rows: each computes 4 x 4 scores with keys 8 apart, then 4 rows of output over its share of the
+// columns. Only those eight lanes ever read a row's probabilities, so a warp needs no block barrier for them.
+//
+// Floor: 4 * d FLOP for each (row, visible key) as fused multiply-adds. The tile of 4 x 4 reads one word of
+// shared memory for two multiply-adds, which is what bounds it; float32 is the format for checking, not for
+// speed. Masks, parts, fusion and states are those of attention_f16.cuh.
+#pragma once
+
+#include "attention_args.h"
+#include "ptx.cuh"
+#include "row_range.cuh"
+
+namespace h2o::cuda {
+
+constexpr int kKeyTileF32 = 32;
+
+template <int D, int WARPS>
+struct AttentionTileF32 {
+    static constexpr int kThreads = WARPS * 32;
+    static constexpr int kRows = WARPS * 16;
+    static constexpr int kStride = D + 4;  // floats; 16 bytes of padding spread rows over the banks
+    static constexpr int kPStride = kKeyTileF32 + 4;
+    static constexpr int kSharedBytes = ((kRows + 2 * kKeyTileF32) * kStride + kRows * kPStride) * 4;
+};
+
+// ROWS rows of D floats into padded shared memory; pointer_of(row) is null for rows that are to be zero.
+template <int D, int ROWS, int THREADS, class F>
+__device__ __forceinline__ void copy_rows_f32(float* to, const float* somewhere, F&& pointer_of) {
+    constexpr int kPieces = D / 4;
+#pragma unroll 4
+    for (int i = 0; i < ROWS * kPieces / THREADS; ++i) {
+        const int index = i * THREADS + static_cast<int>(threadIdx.x);
+        const int row = index / kPieces, piece = index % kPieces;
+        const float* from = pointer_of(row);
+        copy16_async(shared_address(to + row * (D + 4) + piece * 4), (from ? from : somewhere) + piece * 4,
+                     from != nullptr);
+    }
+}
+
+// sum[i][j] = a row i . b row j of this thread's 4 x 4 rows, `b_step` rows apart in b.
+template <int D>
+__device__ __forceinline__ void dot_4x4(float (&sum)[4][4], const float* a, const float* b, int b_step) {
+#pragma unroll 4
+    for (int c = 0; c < D; c += 4) {
+        float4 x[4], y[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            x[i] = *reinterpret_cast<const float4*>(a + i * (D + 4) + c);
+            y[i] = *reinterpret_cast<const float4*>(b + i * b_step * (D + 4) + c);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                sum[i][j] = fmaf(x[i].x, y[j].x, sum[i][j]);
+                sum[i][j] = fmaf(x[i].y, y[j].y, sum[i][j]);
+                sum[i][j] = fmaf(x[i].z, y[j].z, sum[i][j]);
+                sum[i][j] = fmaf(x[i].w, y[j].w, sum[i][j]);
+            }
+    }
+}
+
+template <int D, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs args) {
+    using Tile = AttentionTileF32<D, WARPS>;
+    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
+    const RowSource& rows = args.rows;
+    const KeySource& keys = args.keys;
+
+    const bool parted = args.partial_m != nullptr;
+    const Extent extent = extent_of(rows, keys, parted ? 0 : blockIdx.z);
+    const int set = blockIdx.y;
+    const int first_row = (gridDim.x - 1 - blockIdx.x) * kRows;
+    if (first_row >= extent.rows) return;
+
+    const int last_row = min(first_row + kRows, extent.rows) - 1;
+    int key_begin = 0, key_end = last_key_of(extent, last_row, rows.group) + 1;
+    if (parted) {
+        const int tiles = (extent.keys + kKeyTileF32 - 1) / kKeyTileF32;
+        const int part = (tiles + args.splits - 1) / args.splits * kKeyTileF32;
+        key_begin = blockIdx.z * part;
+        key_end = min(key_end, key_begin + part);
+    }
+
+    float* q_shared = reinterpret_cast<float*>(dynamic_shared());
+    float* k_shared = q_shared + kRows * kStride;
+    float* v_shared = k_shared + kKeyTileF32 * kStride;
+    float* p_shared = v_shared + kKeyTileF32 * kStride;
+
+    const int lane8 = threadIdx.x % 8, local_row = threadIdx.x / 8 * 4;
+    const float* q = static_cast<const float*>(rows.q);
+    const float* k_base = key_pointer<float>(keys.k, keys, set, extent.first_key);
+    const float* v_base = keys.v ? key_pointer<float>(keys.v, keys, set, extent.first_key) : nullptr;
+    const bool with_values = v_base != nullptr;
+    const auto fetch_keys = [&](float* to, const float* base, int tile_key) {
+        copy_rows_f32<D, kKeyTileF32, kThreads>(to, base, [&](int i) -> const float* {
+            const int key = tile_key + i;
+            if (key >= key_end) return nullptr;
+            const int64_t row =
+                keys.memory ? keys.memory[static_cast<int64_t>(set) * extent.keys + key] : key;
+            return base + row * keys.row_stride;
+        });
+    };
+
+    float o[4][D / 8] = {};  // columns lane8 * 2 + {0, 1} of every 16
+    float row_max[4], row_sum[4] = {};
+    int last_key[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        row_max[i] = -INFINITY;
+        const int row = min(first_row + local_row + i, last_row);
+        last_key[i] = min(last_key_of(extent, row, rows.group), key_end - 1);
+    }
+
+    copy_rows_f32<D, kRows, kThreads>(q_shared, q, [&](int row) -> const float* {
+        const int packed = first_row + row;
+        return packed < extent.rows ? q + row_index(rows, extent, set, packed) * D : nullptr;
+    });
+    if (key_begin < key_end) fetch_keys(k_shared, k_base, key_begin);
+    copy_commit();
+
+    for (int tile_key = key_begin; tile_key < key_end; tile_key += kKeyTileF32) {
+        copy_wait<0>();
+        __syncthreads();
+        if (with_values) fetch_keys(v_shared, v_base, tile_key);
+        copy_commit();
+
+        float s[4][4] = {};
+        dot_4x4<D>(s, q_shared + local_row * kStride, k_shared + lane8 * kStride, 8);
+
+        copy_wait<0>();
+        __syncthreads();
+        if (tile_key + kKeyTileF32 < key_end) fetch_keys(k_shared, k_base, tile_key + kKeyTileF32);
+        copy_commit();
+
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float top = row_max[i];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                s[i][j] = tile_key + lane8 + 8 * j > last_key[i] ? -INFINITY : s[i][j] * args.scale;
+                top = fmaxf(top, s[i][j]);
+            }
+            top = lanes_max<8>(top);
+            const float offset = top == -INFINITY ? 0.f : top;
+            const float rescale = expf(row_max[i] - offset);
+            row_max[i] = top;
+            float sum = 0;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                s[i][j] = expf(s[i][j] - offset);
+                sum += s[i][j];
+                p_shared[(local_row + i) * Tile::kPStride + lane8 + 8 * j] = s[i][j];
+            }
+            row_sum[i] = row_sum[i] * rescale + sum;
+#pragma unroll
+            for (int c = 0; c < D / 8; ++c) o[i][c] *= rescale;
+        }
+        if (!with_values) continue;
+        __syncwarp();
+#pragma unroll 2
+        for (int j = 0; j < kKeyTileF32; j += 4) {
+            float4 p[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                p[i] = *reinterpret_cast<const float4*>(p_shared + (local_row + i) * Tile::kPStride + j);
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+#pragma unroll
+                for (int c = 0; c < D / 16; ++c) {
+                    const float2 v =
+                        *reinterpret_cast<const float2*>(v_shared + (j + e) * kStride + c * 16 + lane8 * 2);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        const float weight = e == 0 ? p[i].x : e == 1 ? p[i].y : e == 2 ? p[i].z : p[i].w;
+                        o[i][c * 2] = fmaf(weight, v.x, o[i][c * 2]);
+                        o[i][c * 2 + 1] = fmaf(weight, v.y, o[i][c * 2 + 1]);
+                    }
+                }
+        }
+        __syncwarp();
+    }
+    copy_wait<0>();
+
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int row = first_row + local_row + i;
+        const bool valid = row <= last_row;
+        const float sum = lanes_sum<8>(row_sum[i]);
+        float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0;
+        float m = row_max[i], l = sum;
+        const int64_t index = valid ? row_index(rows, extent, set, row) : 0;
+        if (valid && args.with_o) {
+            const float wm = args.with_m[index], wl = args.with_l[index];
+            m = fmaxf(row_max[i], wm);
+            const float weight = sum > 0 ? sum * expf(row_max[i] - m) : 0.f;
+            const float with_weight = wl > 0 ? wl * expf(wm - m) : 0.f;
+            l = weight + with_weight;
+            factor = l > 0 ? factor * weight / l : 0.f;
+            with_factor = l > 0 ? with_weight / l : 0.f;
+        }
+        const int64_t part =
+            parted ? static_cast<int64_t>(blockIdx.z) * rows.tokens * rows.heads + index : index;
+        __syncwarp();  // the eight lanes of a row have read its state; now it may be overwritten
+        if (!valid) continue;
+        if (lane8 == 0) {
+            if (parted) {
+                args.partial_m[part] = m;
+                args.partial_l[part] = l;
+            } else {
+                if (args.m) args.m[index] = m;
+                if (args.l) args.l[index] = l;
+                if (args.own_m) args.own_m[index] = row_max[i];
+                if (args.own_l) args.own_l[index] = sum;
+            }
+        }
+        float* out = parted ? args.partial_o : static_cast<float*>(args.o);
+        if (!with_values || !out) continue;
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) {
+            const int64_t at = part * D + c * 16 + lane8 * 2;
+            float2 value = make_float2(o[i][c * 2] * factor, o[i][c * 2 + 1] * factor);
+            if (with_factor > 0) {
+                const float2 with =
+                    *reinterpret_cast<const float2*>(static_cast<const float*>(args.with_o) + at);
+                value.x = fmaf(with.x, with_factor, value.x);
+                value.y = fmaf(with.y, with_factor, value.y);
+            }
+            *reinterpret_cast<float2*>(out + at) = value;
+        }
+    }
+}
+
+}  // namespace h2o::cuda

@@ -1,0 +1,91 @@
+// CachedAttention: every new token against the whole cache, keys split over the device.
+//
+// Floor for one token: the bytes of the cache up to its length. The grid is fixed by the capacity; how many
+// keys a part takes follows from the length, which only the device reads, and parts beyond it end at once.
+
+#include "attention.h"
+#include "checks.h"
+#include "parts.h"
+
+using namespace h2o::cuda;
+
+namespace {
+
+constexpr int kMaxParts = 128;
+constexpr int kKeysATile = 64;  // no part gets less
+
+// Blocks that a multiprocessor runs at once: small tiles are limited by shared memory, large ones by
+// registers.
+int blocks_at_once(int tile_rows, int head_size) {
+    if (tile_rows > 16) return 2;
+    return head_size > 96 ? 4 : head_size > 64 ? 5 : 8;
+}
+
+// The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
+int multiprocessors() {
+    int device = 0, count = 0;
+    if (cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess && count > 0)
+        return count;
+    (void)cudaGetLastError();
+    return kMaxParts;
+}
+
+int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
+    const int64_t packed = static_cast<int64_t>(n) * (shape.query_heads / shape.kv_heads);
+    const int tile_rows = attention_tile_rows(static_cast<int>(packed), shape.dtype);
+    const int64_t blocks = (packed + tile_rows - 1) / tile_rows * shape.kv_heads;
+    const int64_t wanted =
+        static_cast<int64_t>(blocks_at_once(tile_rows, shape.head_size)) * processors / blocks;
+    const int64_t most = (capacity + kKeysATile - 1) / kKeysATile;
+    int64_t parts = wanted < most ? wanted : most;
+    if (parts > kMaxParts) parts = kMaxParts;
+    return parts < 1 ? 1 : static_cast<int>(parts);
+}
+
+}  // namespace
+
+extern "C" size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n,
+                                                      int32_t capacity) {
+    if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
+    const int parts = parts_of(*shape, n, capacity, multiprocessors());
+    if (parts == 1) return 0;
+    const int64_t states = static_cast<int64_t>(parts) * n * shape->query_heads;
+    Workspace pieces;
+    pieces.take<float>(states * shape->head_size);
+    pieces.take<float>(states);
+    pieces.take<float>(states);
+    return pieces.used();
+}
+
+extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                                int32_t n, int32_t capacity, const void* q,
+                                                const void* k_cache, const void* v_cache,
+                                                const int64_t* length, void* o, void* workspace,
+                                                size_t workspace_bytes) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (n <= 0 || capacity < n || any_null(q, k_cache, v_cache) || !length || !o) return H2O_BAD_ARGUMENT;
+
+    AttentionArgs attention;
+    attention.rows = rows_of(*shape, q, n, shape->kv_heads);
+    attention.keys = token_major_keys(*shape, k_cache, v_cache, capacity, shape->kv_heads);
+    attention.keys.length = length;
+    attention.keys.causal = true;
+    attention.scale = shape->scale;
+    attention.splits = parts_of(*shape, n, capacity, multiprocessors());
+    if (attention.splits == 1) {
+        attention.o = o;
+        return launch_attention(attention, shape->head_size, shape->dtype, stream);
+    }
+
+    const int64_t rows = static_cast<int64_t>(n) * shape->query_heads;
+    Workspace pieces(workspace, workspace_bytes);
+    attention.partial_o = pieces.take<float>(attention.splits * rows * shape->head_size);
+    attention.partial_m = pieces.take<float>(attention.splits * rows);
+    attention.partial_l = pieces.take<float>(attention.splits * rows);
+    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+    const h2o_status status = launch_attention(attention, shape->head_size, shape->dtype, stream);
+    if (status != H2O_OK) return status;
+    return launch_combine_parts(attention.partial_o, attention.partial_m, attention.partial_l,
+                                attention.splits, rows, shape->head_size, shape->dtype, o, stream);
+}

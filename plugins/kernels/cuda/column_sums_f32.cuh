@@ -1,0 +1,99 @@
+// How much attention each key received, in float32: the key-stationary pass of column_sums_f16.cuh on the
+// ordinary arithmetic units. A block keeps 64 keys of a set in shared memory and walks over the packed rows
+// in tiles of 32; eight neighbouring lanes share four keys, and each adds up its own rows in order.
+//
+// Floor: 2 * d FLOP for each (row, visible key) as fused multiply-adds.
+#pragma once
+
+#include "attention_f32.cuh"
+
+namespace h2o::cuda {
+
+template <int D>
+struct ColumnSumTileF32 {
+    static constexpr int kThreads = 128;
+    static constexpr int kKeys = 64;
+    static constexpr int kRows = 32;
+    static constexpr int kStride = D + 4;
+    static constexpr int kSharedBytes = ((kKeys + kRows) * kStride + 3 * kRows) * 4;
+};
+
+template <int D>
+__global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32(const ColumnSumArgs args) {
+    using Tile = ColumnSumTileF32<D>;
+    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
+    const RowSource& rows = args.rows;
+    const KeySource& keys = args.keys;
+
+    const bool parted = args.splits > 1;
+    const Extent extent = extent_of(rows, keys, parted ? 0 : blockIdx.z);
+    const int set = blockIdx.y;
+    const int first_key = blockIdx.x * Tile::kKeys;
+    if (first_key >= extent.keys) return;
+
+    int row_begin = 0, row_end = extent.rows;
+    if (extent.causal) row_begin = max(0, (first_key - extent.first_position) * rows.group) / kRows * kRows;
+    if (parted) {
+        const int part = ((extent.rows + kRows - 1) / kRows + args.splits - 1) / args.splits * kRows;
+        row_begin = max(row_begin, static_cast<int>(blockIdx.z) * part);
+        row_end = min(row_end, static_cast<int>(blockIdx.z + 1) * part);
+    }
+
+    float* k_shared = reinterpret_cast<float*>(dynamic_shared());
+    float* q_shared = k_shared + Tile::kKeys * kStride;
+    float* maxima = q_shared + kRows * kStride;
+    float* inverses = maxima + kRows;
+    int* last_keys = reinterpret_cast<int*>(inverses + kRows);
+
+    const int lane8 = threadIdx.x % 8, local_key = threadIdx.x / 8 * 4;
+    const float* q = static_cast<const float*>(rows.q);
+    const float* k_base = key_pointer<float>(keys.k, keys, set, extent.first_key);
+    copy_rows_f32<D, Tile::kKeys, kThreads>(k_shared, k_base, [&](int i) -> const float* {
+        const int key = first_key + i;
+        if (key >= extent.keys) return nullptr;
+        const int64_t row = keys.memory ? keys.memory[static_cast<int64_t>(set) * extent.keys + key] : key;
+        return k_base + row * keys.row_stride;
+    });
+
+    float sums[4] = {};
+    for (int row = row_begin; row < row_end; row += kRows) {
+        __syncthreads();  // every warp has finished with the rows before
+        copy_rows_f32<D, kRows, kThreads>(q_shared, q, [&](int i) -> const float* {
+            return row + i < extent.rows ? q + row_index(rows, extent, set, row + i) * D : nullptr;
+        });
+        copy_commit();
+        if (threadIdx.x < kRows) {
+            const int packed = row + static_cast<int>(threadIdx.x);
+            const int64_t index = row_index(rows, extent, set, min(packed, extent.rows - 1));
+            const float l = packed < row_end ? args.l[index] : 0.f;
+            maxima[threadIdx.x] = l > 0 ? args.m[index] : 0.f;
+            inverses[threadIdx.x] = l > 0 ? 1.f / l : 0.f;
+            last_keys[threadIdx.x] = l > 0 ? last_key_of(extent, packed, rows.group) : -1;
+        }
+        copy_wait<0>();
+        __syncthreads();
+
+        float s[4][4] = {};
+        dot_4x4<D>(s, k_shared + local_key * kStride, q_shared + lane8 * kStride, 8);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int column = lane8 + 8 * j;
+            const float m = maxima[column], inverse = inverses[column];
+            const int last = last_keys[column];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                if (first_key + local_key + i <= last) sums[i] += expf(s[i][j] * args.scale - m) * inverse;
+        }
+    }
+    copy_wait<0>();
+
+    float* out = args.out + (parted ? blockIdx.z * args.split_stride : 0) + set * args.set_stride;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float sum = lanes_sum<8>(sums[i]);
+        const int key = first_key + local_key + i;
+        if (lane8 == 0 && key < extent.keys) out[(extent.first_key + key) * args.key_stride] = sum;
+    }
+}
+
+}  // namespace h2o::cuda

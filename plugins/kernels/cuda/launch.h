@@ -1,0 +1,65 @@
+// Launching a kernel, and turning whatever went wrong into a status. Nothing here throws or allocates.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "h2o/cuda.h"
+
+namespace h2o::cuda {
+
+constexpr int kMaxGridYZ = 65535;
+constexpr size_t kDefaultSharedBytes = 48 * 1024;  // more needs an explicit opt-in for each kernel
+
+inline h2o_status status_of(cudaError_t error) {
+    if (error == cudaSuccess) return H2O_OK;
+    (void)cudaGetLastError();  // leave no sticky error for the next caller
+    return H2O_CUDA_ERROR;
+}
+
+template <class... P, class... A>
+h2o_status launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+                  A... arguments) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return H2O_OK;
+    if (grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) return H2O_UNSUPPORTED;
+    if (shared_bytes > kDefaultSharedBytes) {
+        const h2o_status status = status_of(cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+        if (status != H2O_OK) return status;
+    }
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads), 1, 1);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    return status_of(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+// Calls f with head size d as a compile-time constant.
+template <int D>
+struct HeadSize {
+    static constexpr int value = D;
+};
+
+template <class F>
+h2o_status dispatch_head_size(int d, F&& f) {
+    switch (d) {
+        case 32:
+            return f(HeadSize<32>());
+        case 64:
+            return f(HeadSize<64>());
+        case 80:
+            return f(HeadSize<80>());
+        case 96:
+            return f(HeadSize<96>());
+        case 128:
+            return f(HeadSize<128>());
+        default:
+            return H2O_UNSUPPORTED;
+    }
+}
+
+inline unsigned ceil_div(int64_t a, int64_t b) {
+    return static_cast<unsigned>((a + b - 1) / b);
+}
+
+}  // namespace h2o::cuda

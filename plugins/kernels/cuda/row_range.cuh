@@ -1,0 +1,70 @@
+// Which tokens and keys a block works on: host-side arguments resolved for one chunk and one part.
+#pragma once
+
+#include "attention_args.h"
+#include "ptx.cuh"
+
+namespace h2o::cuda {
+
+struct Extent {
+    int first_token;     // of the chunk
+    int rows;            // packed rows of the chunk: tokens * group
+    int first_key;       // of the chunk
+    int keys;            // of the chunk
+    int first_position;  // token t of the chunk sees keys 0 .. first_position + t of it
+    bool causal;
+};
+
+__device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySource& keys, int chunk) {
+    Extent e;
+    e.causal = keys.causal;
+    if (rows.chunk > 0) {
+        e.first_token = e.first_key = chunk * rows.chunk;
+        e.keys = min(rows.chunk, rows.tokens - e.first_token);
+        e.rows = e.keys * rows.group;
+        e.first_position = 0;
+    } else {
+        e.first_token = e.first_key = 0;
+        e.rows = rows.tokens * rows.group;
+        e.keys = keys.length ? static_cast<int>(*keys.length) : keys.keys;
+        e.first_position = keys.length ? e.keys - rows.tokens : keys.first_position;
+    }
+    return e;
+}
+
+// Last key that packed row `row` sees.
+__device__ __forceinline__ int last_key_of(const Extent& e, int row, int group) {
+    return e.causal ? min(e.first_position + row / group, e.keys - 1) : e.keys - 1;
+}
+
+// Index of packed row `row` of set `set` in [tokens, heads].
+__device__ __forceinline__ int64_t row_index(const RowSource& rows, const Extent& e, int set, int row) {
+    const int token = row / rows.group;
+    return static_cast<int64_t>(e.first_token + token) * rows.heads + set * rows.group +
+           (row - token * rows.group);
+}
+
+// First element of key `key` of the chunk; `slot` is that key's entry in the memory, if there is one.
+template <class T>
+__device__ __forceinline__ const T* key_pointer(const void* base, const KeySource& source, int set,
+                                                int64_t row) {
+    return static_cast<const T*>(base) + (set / source.sets_per_head) * source.head_stride +
+           row * source.row_stride;
+}
+
+// Sum or maximum over the aligned group of COUNT neighbouring lanes.
+template <int COUNT>
+__device__ __forceinline__ float lanes_max(float x) {
+#pragma unroll
+    for (int i = COUNT / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, i));
+    return x;
+}
+
+template <int COUNT>
+__device__ __forceinline__ float lanes_sum(float x) {
+#pragma unroll
+    for (int i = COUNT / 2; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
+    return x;
+}
+
+}  // namespace h2o::cuda

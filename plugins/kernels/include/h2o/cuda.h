@@ -1,0 +1,107 @@
+// The operators on an NVIDIA GPU (SM80 and later), as plain C.
+//
+// Every pointer is device memory; every call only enqueues work on `stream` and returns. No call allocates,
+// waits for the device, throws or prints, so a sequence of calls can be captured into a CUDA graph.
+//
+// n tokens in this call, Hq / Hkv query and key/value heads, Hs score heads (Hkv or Hq), d head size, M
+// memory slots, cap cache rows; T is the shape's dtype. Layouts are token-major: q [n, Hq, d],
+// k, v [n, Hkv, d], caches [cap, Hkv, d]. States m, l and all scores are float32. Rows start on 16 bytes.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "h2o/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st* h2o_cuda_stream;  // the same type as cudaStream_t
+
+typedef struct h2o_cuda_shape {
+    int32_t query_heads;  // Hq, a multiple of kv_heads
+    int32_t kv_heads;     // Hkv
+    int32_t score_heads;  // Hs: kv_heads or query_heads
+    int32_t head_size;    // 32, 64, 80, 96 or 128
+    float scale;          // above 0; the softmax is over scale * (q . k)
+    h2o_dtype dtype;
+} h2o_cuda_shape;
+
+// Partial softmax: normalised output o [n, Hq, d] T, row maximum m [n, Hq], denominator l [n, Hq].
+typedef struct h2o_cuda_state {
+    void* o;
+    float* m;
+    float* l;
+} h2o_cuda_state;
+
+// Causal attention inside every chunk; row 0 starts a chunk, the last chunk may be partial.
+// Writes `state` and, unless it is null, colsum [n, Hs].
+h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                            int32_t chunk_size, const void* q, const void* k, const void* v,
+                                            const h2o_cuda_state* state, float* colsum);
+
+// k_mem, v_mem [Hs, M, d] = the cache rows at memory [Hs, M].
+h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t slots,
+                                  const void* k_cache, const void* v_cache, const int32_t* memory,
+                                  void* k_mem, void* v_mem);
+
+// Bytes of workspace for memory_attention and memory_fused_attention; less suffices without colsum.
+size_t h2o_cuda_memory_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t slots);
+
+// Attention to gathered rows k_mem, v_mem [Hs, M, d]. Writes `state` and, unless it is null, colsum [Hs, M].
+h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                     int32_t slots, const void* q, const void* k_mem, const void* v_mem,
+                                     const h2o_cuda_state* state, float* colsum, void* workspace,
+                                     size_t workspace_bytes);
+
+// Gather, attention and fusion in one pass over the cache rows in memory [Hs, M]. `fused` may be `intra`
+// itself, and its m and l may be null. colsum [Hs, M], unless null: sums of this pass's own probabilities.
+h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                           int32_t slots, const void* q, const void* k_cache,
+                                           const void* v_cache, const int32_t* memory,
+                                           const h2o_cuda_state* intra, const h2o_cuda_state* fused,
+                                           float* colsum, void* workspace, size_t workspace_bytes);
+
+// Two partial softmaxes of the same rows become one. `fused` may be `a` or `b` itself.
+h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                          const h2o_cuda_state* a, const h2o_cuda_state* b,
+                                          const h2o_cuda_state* fused);
+
+size_t h2o_cuda_candidate_score_workspace(const h2o_cuda_shape* shape, int32_t window, int32_t n,
+                                          int32_t slots);
+
+// Votes of the last `window` rows of a chunk by their joint softmax over the memory and the chunk.
+// q_window [window, Hq, d], k [n, Hkv, d]. Memory keys: with `memory` null, k_mem is [Hs, M, d]; otherwise
+// k_mem is a cache [cap, Hkv, d] and memory [Hs, M] names its rows. Writes score_memory [Hs, M] (M may be 0)
+// and score_chunk [n, Hs].
+h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t window,
+                                    int32_t n, int32_t slots, const void* q_window, const void* k,
+                                    const void* k_mem, const int32_t* memory, float* score_memory,
+                                    float* score_chunk, void* workspace, size_t workspace_bytes);
+
+// score [cap, Hs] at the positions memory [Hs, M]: `addend` [Hs, M] is added, or replaces what is there.
+h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
+                                 const int32_t* memory, const float* addend, int32_t replace, float* score);
+
+// memory_next [Hs, local + heavy]: the last `local` positions of [start, stop) and the best of everything
+// else by score, sorted. chunk_range is {start, stop}, read on the device. Candidates are memory
+// [Hs, previous_slots] (sorted, all below start) and the range; at least local + heavy of them exist.
+// Positions below `sink` always win; ties go to the lower position. memory_next must not be memory.
+h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t previous_slots,
+                                  int32_t local, int32_t heavy, int32_t sink, const float* score,
+                                  const int32_t* memory, const int64_t* chunk_range, int32_t* memory_next);
+
+// Bytes of workspace for cached_attention, for every length up to `capacity`.
+size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t capacity);
+
+// Exact causal attention: row r of q [n, Hq, d] stands at position length - n + r and sees the cache up to
+// itself. `length` is one int64 on the device, read when the work runs: a captured call serves every length.
+h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                     int32_t capacity, const void* q, const void* k_cache,
+                                     const void* v_cache, const int64_t* length, void* o, void* workspace,
+                                     size_t workspace_bytes);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,175 @@
+// ChunkedIntraAttention, MemoryAttention, MemoryFusedAttention, MemoryGather and CachedAttention against the
+// float64 reference, over random shapes.
+
+#include <algorithm>
+
+#include "cases.h"
+#include "reference.h"
+
+namespace test {
+namespace {
+
+void test_intra(const Case& c, int n, int chunk, std::mt19937& random) {
+    name_case("intra", c, "n=%d chunk=%d", n, chunk);
+    const h2o_cuda_shape s = c.shape;
+    const int d = s.head_size;
+    Numbers q(size_t(n) * s.query_heads * d, s.dtype), k(size_t(n) * s.kv_heads * d, s.dtype),
+        v(size_t(n) * s.kv_heads * d, s.dtype);
+    fill_normal(q, s.dtype, c.spread, random);
+    fill_normal(k, s.dtype, 1, random);
+    fill_normal(v, s.dtype, 1, random);
+    StateBuffers state(s, n, true);
+    Buffer colsum(size_t(n) * s.score_heads * 4, true);
+    run_twice({&state.o, &state.m, &state.l, &colsum}, [&] {
+        const h2o_cuda_state out = state.pointers();
+        return h2o_cuda_chunked_intra_attention(nullptr, &s, n, chunk, q.buffer.device(), k.buffer.device(),
+                                                v.buffer.device(), &out, colsum.device<float>());
+    });
+
+    const int per_head = s.score_heads / s.kv_heads;
+    const auto reference = [&](Precision precision) {
+        return attend(
+            s, q.exact, n, n,
+            [&](int set, int j) { return &k.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
+            [&](int set, int j) { return &v.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
+            [&](int row, int j) { return j <= row && j / chunk == row / chunk; }, precision);
+    };
+    const Reference exact = reference(Precision::kExact);
+    const Reference low = reference(yardstick(c));
+    compare_state(c, state, exact, low);
+    compare_to(c, "colsum", download(colsum, H2O_F32), token_major(exact.colsum, s.score_heads, n),
+               token_major(low.colsum, s.score_heads, n));
+}
+
+void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra, std::mt19937& random) {
+    name_case("memory", c, "n=%d M=%d cap=%d%s", n, slots, capacity, empty_intra ? " empty state" : "");
+    const h2o_cuda_shape s = c.shape;
+    const int d = s.head_size, sets = s.score_heads, per_head = sets / s.kv_heads;
+    Numbers q(size_t(n) * s.query_heads * d, s.dtype), k(size_t(capacity) * s.kv_heads * d, s.dtype),
+        v(size_t(capacity) * s.kv_heads * d, s.dtype);
+    fill_normal(q, s.dtype, c.spread, random);
+    fill_normal(k, s.dtype, 1, random);
+    fill_normal(v, s.dtype, 1, random);
+    const std::vector<int32_t> memory = random_memory(sets, slots, capacity, random);
+    Buffer memory_buffer(memory.size() * 4, false);
+    fill_ints(memory_buffer, memory);
+
+    const auto row_of = [&](int set, int j) {
+        return (size_t(memory[size_t(set) * slots + j]) * s.kv_heads + set / per_head) * d;
+    };
+    const auto reference = [&](Precision precision) {
+        return attend(
+            s, q.exact, n, slots, [&](int set, int j) { return &k.exact[row_of(set, j)]; },
+            [&](int set, int j) { return &v.exact[row_of(set, j)]; }, [](int, int) { return true; },
+            precision);
+    };
+    const Reference exact = reference(Precision::kExact);
+    const Reference low = reference(yardstick(c));
+
+    const size_t bytes = h2o_cuda_memory_attention_workspace(&s, n, slots);
+    Buffer workspace(bytes, true), k_mem(size_t(sets) * slots * d * size_of(s.dtype), true),
+        v_mem(size_t(sets) * slots * d * size_of(s.dtype), true);
+    run_twice({&k_mem, &v_mem}, [&] {
+        return h2o_cuda_memory_gather(nullptr, &s, slots, k.buffer.device(), v.buffer.device(),
+                                      memory_buffer.device<int32_t>(), k_mem.device(), v_mem.device());
+    });
+    std::vector<double> gathered;
+    for (int set = 0; set < sets; ++set)
+        for (int j = 0; j < slots; ++j)
+            gathered.insert(gathered.end(), &k.exact[row_of(set, j)], &k.exact[row_of(set, j)] + d);
+    EXPECT(download(k_mem, s.dtype) == gathered);
+
+    {
+        StateBuffers state(s, n, true);
+        Buffer colsum(size_t(sets) * slots * 4, true);
+        run_twice({&state.o, &state.m, &state.l, &colsum}, [&] {
+            const h2o_cuda_state out = state.pointers();
+            return h2o_cuda_memory_attention(nullptr, &s, n, slots, q.buffer.device(), k_mem.device(),
+                                             v_mem.device(), &out, colsum.device<float>(), workspace.device(),
+                                             bytes);
+        });
+        compare_state(c, state, exact, low);
+        compare_to(c, "colsum", download(colsum, H2O_F32), exact.colsum, low.colsum);
+    }
+
+    // Fused in place with a random state; some rows of it are empty, with outputs that must not be read.
+    StateBuffers fused(s, n, false);
+    const Reference intra = random_state(s, n, empty_intra, fused, random);
+    Buffer colsum(size_t(sets) * slots * 4, true);
+    run_twice({&fused.o, &fused.m, &fused.l, &colsum}, [&] {
+        const h2o_cuda_state state = fused.pointers();
+        return h2o_cuda_memory_fused_attention(nullptr, &s, n, slots, q.buffer.device(), k.buffer.device(),
+                                               v.buffer.device(), memory_buffer.device<int32_t>(), &state,
+                                               &state, colsum.device<float>(), workspace.device(), bytes);
+    });
+    const Reference expected = fuse(intra, exact, d, Precision::kExact);
+    const Reference expected_low = fuse(intra, low, d, yardstick(c));
+    compare_state(c, fused, expected, expected_low);
+    compare_to(c, "colsum", download(colsum, H2O_F32), exact.colsum, low.colsum);
+}
+
+void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& random) {
+    name_case("cached", c, "n=%d length=%d cap=%d", n, length, capacity);
+    const h2o_cuda_shape s = c.shape;
+    const int d = s.head_size, per_head = s.score_heads / s.kv_heads;
+    Numbers q(size_t(n) * s.query_heads * d, s.dtype), k(size_t(capacity) * s.kv_heads * d, s.dtype),
+        v(size_t(capacity) * s.kv_heads * d, s.dtype);
+    fill_normal(q, s.dtype, c.spread, random);
+    fill_normal(k, s.dtype, 1, random);
+    fill_normal(v, s.dtype, 1, random);
+    // Rows past the length hold NaN, as fresh memory may: they must not count.
+    const size_t row_bytes = size_t(s.kv_heads) * d * size_of(s.dtype);
+    for (Numbers* numbers : {&k, &v}) {
+        std::memset(numbers->buffer.host().data() + length * row_bytes, 0xff,
+                    (capacity - length) * row_bytes);
+        numbers->buffer.reset();
+    }
+    Buffer length_buffer(8, false), o(size_t(n) * s.query_heads * d * size_of(s.dtype), true);
+    const int64_t length64 = length;
+    std::memcpy(length_buffer.host().data(), &length64, 8);
+    length_buffer.reset();
+    const size_t bytes = h2o_cuda_cached_attention_workspace(&s, n, capacity);
+    Buffer workspace(bytes, true);
+    run_twice({&o, &workspace}, [&] {
+        return h2o_cuda_cached_attention(nullptr, &s, n, capacity, q.buffer.device(), k.buffer.device(),
+                                         v.buffer.device(), length_buffer.device<int64_t>(), o.device(),
+                                         workspace.device(), bytes);
+    });
+    const auto reference = [&](Precision precision) {
+        return attend(
+            s, q.exact, n, length,
+            [&](int set, int j) { return &k.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
+            [&](int set, int j) { return &v.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
+            [&](int row, int j) { return j <= length - n + row; }, precision);
+    };
+    const Reference exact = reference(Precision::kExact);
+    const Reference low = reference(yardstick(c));
+    compare_to(c, "o", download(o, s.dtype), exact.o, low.o);
+}
+
+}  // namespace
+
+void test_attention(const Options& options) {
+    std::mt19937 random(options.seed + 1);
+    const auto between = [&](int low, int high) {
+        return std::uniform_int_distribution<int>(low, high)(random);
+    };
+    for (const Case& c : cases(options)) {
+        const int most = options.small ? 150 : 700;
+        for (int repeat = 0; repeat < (options.small ? 1 : 3); ++repeat) {
+            const int n = between(1, most);
+            test_intra(c, n, between(std::max(1, n / 4), n + 20), random);
+            const int capacity = between(most / 2, most * 2), slots = between(1, capacity / 2);
+            test_memory(c, between(1, most / 2), slots, capacity, repeat == 1, random);
+            test_cached(c, 1, between(1, capacity), capacity, random);
+            const int rows = between(2, std::min(capacity, most / 2)) | 1;
+            test_cached(c, std::min(rows, capacity), between(std::min(rows, capacity), capacity), capacity,
+                        random);
+        }
+        test_intra(c, 1, 16, random);
+        test_memory(c, 3, 1, 5, true, random);
+        test_cached(c, 1, 1, 300, random);
+    }
+}
+
+}  // namespace test

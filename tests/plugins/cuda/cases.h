@@ -1,0 +1,136 @@
+// Shapes that the kernel tests run over, and the small pieces their cases share.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "reference.h"
+#include "support.h"
+
+namespace test {
+
+struct Case {
+    h2o_cuda_shape shape;
+    double spread = 1;  // of q: 1 gives scores of a few units; 30 gives scores beyond +-100
+};
+
+inline size_t size_of(h2o_dtype dtype) {
+    return dtype == H2O_F16 ? 2 : 4;
+}
+
+template <class... A>
+void name_case(const char* what, const Case& c, const char* format, A... arguments) {
+    char shape[160], rest[160];
+    std::snprintf(shape, sizeof shape, "%s %s Hq=%d Hkv=%d Hs=%d d=%d spread=%g ", what,
+                  c.shape.dtype == H2O_F16 ? "f16" : "f32", c.shape.query_heads, c.shape.kv_heads,
+                  c.shape.score_heads, c.shape.head_size, c.spread);
+    std::snprintf(rest, sizeof rest, format, arguments...);
+    context = std::string(shape) + rest;
+}
+
+// Both dtypes, every head size, groups of 1, 2, 4, 8 and one that is no power of two, both score heads.
+inline std::vector<Case> cases(const Options& options) {
+    std::vector<Case> all;
+    const int groups[] = {1, 2, 4, 8, 3};
+    int which = 0;
+    for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
+        for (const int d : {32, 64, 80, 96, 128})
+            for (int i = 0; i < (options.small ? 2 : 5); ++i, ++which) {
+                const int group = groups[which % 5], kv = which % 3 == 0 ? 2 : 1;
+                Case c;
+                c.shape = {kv * group, kv, i % 2 ? kv * group : kv, d, 1.f / std::sqrt(static_cast<float>(d)),
+                           dtype};
+                c.spread = i % 4 == 1 ? 30 : 1;
+                all.push_back(c);
+            }
+    return all;
+}
+
+struct StateBuffers {
+    Buffer o, m, l;
+
+    StateBuffers(const h2o_cuda_shape& s, int n, bool output)
+        : o(size_t(n) * s.query_heads * s.head_size * size_of(s.dtype), output),
+          m(size_t(n) * s.query_heads * 4, output),
+          l(size_t(n) * s.query_heads * 4, output) {}
+    h2o_cuda_state pointers() { return {o.device(), m.device<float>(), l.device<float>()}; }
+};
+
+// The precision whose own error a kernel is measured by. In float32 the tolerance is absolute, but where
+// scores reach +-100, rounding them in float32 alone moves a probability by more than that.
+inline Precision yardstick(const Case& c) {
+    if (c.shape.dtype == H2O_F16) return Precision::kHalf;
+    return c.spread > 1 ? Precision::kFloat : Precision::kExact;
+}
+
+inline void compare_to(const Case& c, const char* what, const std::vector<double>& got,
+                       const std::vector<double>& exact, const std::vector<double>& low) {
+    compare(what, got, exact, yardstick(c) == Precision::kExact ? nullptr : &low, c.shape.dtype);
+}
+
+inline void compare_state(const Case& c, const StateBuffers& state, const Reference& exact,
+                          const Reference& low) {
+    compare_to(c, "o", download(state.o, c.shape.dtype), exact.o, low.o);
+    compare_to(c, "m", download(state.m, H2O_F32), exact.m, low.m);
+    compare_to(c, "l", download(state.l, H2O_F32), exact.l, low.l);
+}
+
+inline std::vector<double> token_major(const std::vector<double>& colsum, int sets, int keys) {
+    std::vector<double> out(colsum.size());
+    for (int set = 0; set < sets; ++set)
+        for (int j = 0; j < keys; ++j) out[size_t(j) * sets + set] = colsum[size_t(set) * keys + j];
+    return out;
+}
+
+template <class R>
+std::vector<int32_t> random_memory(int sets, int slots, int capacity, R& random) {
+    std::vector<int32_t> all(capacity), memory;
+    std::iota(all.begin(), all.end(), 0);
+    for (int set = 0; set < sets; ++set) {
+        std::shuffle(all.begin(), all.end(), random);
+        std::sort(all.begin(), all.begin() + slots);
+        memory.insert(memory.end(), all.begin(), all.begin() + slots);
+    }
+    return memory;
+}
+
+// A state as some pass may have left it. With `some_empty`, every third row saw no key: l = 0, m = -inf,
+// and NaN where the output would be.
+template <class R>
+Reference random_state(const h2o_cuda_shape& s, int n, bool some_empty, StateBuffers& to, R& random) {
+    Reference r;
+    const size_t rows = size_t(n) * s.query_heads, d = size_t(s.head_size);
+    std::normal_distribution<double> normal;
+    for (size_t i = 0; i < rows; ++i) {
+        const bool empty = some_empty && i % 3 == 0;
+        r.m.push_back(empty ? -INFINITY : normal(random) * 3);
+        r.l.push_back(empty ? 0 : 1 + std::fabs(normal(random)) * 20);
+        store(to.m.host(), i, H2O_F32, r.m.back());
+        store(to.l.host(), i, H2O_F32, r.l.back());
+        for (size_t c = 0; c < d; ++c) {
+            r.o.push_back(empty ? NAN : normal(random));
+            store(to.o.host(), i * d + c, s.dtype, r.o.back());
+            if (empty) r.o.back() = 0;
+        }
+    }
+    for (Buffer* b : {&to.o, &to.m, &to.l}) b->reset();
+    return r;
+}
+
+inline Reference fuse(const Reference& a, const Reference& b, int d, Precision precision) {
+    Reference r;
+    for (size_t i = 0; i < a.m.size(); ++i) {
+        const double m = std::fmax(a.m[i], b.m[i]);
+        const double wa = a.l[i] > 0 ? a.l[i] * std::exp(a.m[i] - m) : 0;
+        const double wb = b.l[i] > 0 ? b.l[i] * std::exp(b.m[i] - m) : 0;
+        r.m.push_back(m);
+        r.l.push_back(wa + wb);
+        for (int c = 0; c < d; ++c) {
+            const double x = wa + wb > 0 ? (wa * a.o[i * d + c] + wb * b.o[i * d + c]) / (wa + wb) : 0;
+            r.o.push_back(round_to(precision, x));
+        }
+    }
+    return r;
+}
+
+}  // namespace test

@@ -1,0 +1,130 @@
+// The C++ half of the stand-in: built-in variables, vector types, warp functions, kernel launches.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "cuda_runtime_api.h"
+#include "emulator.h"
+
+using std::max;
+using std::min;
+
+struct alignas(8) int2 {
+    int x, y;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) {
+    return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return {x, y, z, w};
+}
+
+extern uint3 threadIdx;
+extern uint3 blockIdx;
+extern dim3 blockDim;
+extern dim3 gridDim;
+
+template <class T>
+T __ldg(const T* pointer) {
+    return *pointer;
+}
+
+inline void __syncthreads() {
+    emulator::block_barrier();
+}
+inline void __syncwarp(unsigned = 0xffffffffu) {
+    int nothing = 0;
+    emulator::warp_collective(&nothing, +[](void* const*) {});
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int lane_mask) {
+    struct Slot {
+        T in, out;
+        int lane_mask;
+    } slot{value, value, lane_mask};
+    emulator::warp_collective(
+        &slot, +[](void* const* lanes) {
+            for (int i = 0; i < 32; ++i) {
+                auto* s = static_cast<Slot*>(lanes[i]);
+                s->out = static_cast<Slot*>(lanes[i ^ s->lane_mask])->in;
+            }
+        });
+    return slot.out;
+}
+
+template <class T>
+T __shfl_up_sync(unsigned, T value, int delta) {
+    struct Slot {
+        T in, out;
+        int delta;
+    } slot{value, value, delta};
+    emulator::warp_collective(
+        &slot, +[](void* const* lanes) {
+            for (int i = 0; i < 32; ++i) {
+                auto* s = static_cast<Slot*>(lanes[i]);
+                s->out = i >= s->delta ? static_cast<Slot*>(lanes[i - s->delta])->in : s->in;
+            }
+        });
+    return slot.out;
+}
+
+inline unsigned __ballot_sync(unsigned, int predicate) {
+    struct Slot {
+        int in;
+        unsigned out;
+    } slot{predicate, 0};
+    emulator::warp_collective(
+        &slot, +[](void* const* lanes) {
+            unsigned bits = 0;
+            for (int i = 0; i < 32; ++i) bits |= (static_cast<Slot*>(lanes[i])->in ? 1u : 0u) << i;
+            for (int i = 0; i < 32; ++i) static_cast<Slot*>(lanes[i])->out = bits;
+        });
+    return slot.out;
+}
+inline int __any_sync(unsigned mask, int predicate) {
+    return __ballot_sync(mask, predicate) != 0;
+}
+inline int __popc(unsigned bits) {
+    return __builtin_popcount(bits);
+}
+
+inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &value, 4);
+    return bits;
+}
+
+// Lanes run one at a time between switches, so a plain read-modify-write is atomic here.
+template <class T>
+T atomicAdd(T* address, T value) {
+    T old = *address;
+    *address = old + value;
+    return old;
+}
+
+template <class K>
+cudaError_t cudaFuncSetAttribute(K*, cudaFuncAttribute, int) {
+    return cudaSuccess;
+}
+
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {
+    emulator::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                     [&] { kernel(arguments...); });
+    return cudaSuccess;
+}

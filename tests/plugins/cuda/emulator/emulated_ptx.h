@@ -1,0 +1,118 @@
+// plugins/kernels/cuda/ptx.cuh for the CPU: each instruction written out from its description in the PTX
+// manual, for a whole warp at once.
+#pragma once
+
+#include <cstring>
+
+#include "cuda_fp16.h"
+#include "emulator.h"
+
+namespace h2o::cuda {
+
+using shared_t = uintptr_t;
+
+inline unsigned char* dynamic_shared() {
+    return emulator::shared_memory();
+}
+inline shared_t shared_address(const void* pointer) {
+    return reinterpret_cast<shared_t>(pointer);
+}
+
+inline void copy16_async(shared_t to, const void* from, bool valid) {
+    emulator::copy_async(reinterpret_cast<void*>(to), from, 16, valid ? 16 : 0);
+}
+inline void copy4_async(shared_t to, const void* from, bool valid) {
+    emulator::copy_async(reinterpret_cast<void*>(to), from, 4, valid ? 4 : 0);
+}
+inline void copy_commit() {
+    emulator::copy_commit();
+}
+template <int LEFT>
+void copy_wait() {
+    emulator::copy_wait(LEFT);
+}
+
+struct MatricesSlot {
+    shared_t row;
+    uint32_t* out;
+};
+
+inline void load_matrices(uint32_t (&r)[4], shared_t row) {
+    MatricesSlot slot{row, r};
+    emulator::warp_collective(
+        &slot, +[](void* const* lanes) {
+            for (int lane = 0; lane < 32; ++lane)
+                for (int matrix = 0; matrix < 4; ++matrix) {
+                    // Lane i holds elements 2 (i % 4) and the next of row i / 4.
+                    const auto* from = static_cast<MatricesSlot*>(lanes[matrix * 8 + lane / 4]);
+                    std::memcpy(
+                        &static_cast<MatricesSlot*>(lanes[lane])->out[matrix],
+                        reinterpret_cast<const void*>(from->row + static_cast<shared_t>(lane % 4) * 4), 4);
+                }
+        });
+}
+
+inline void load_matrices_transposed(uint32_t (&r)[4], shared_t row) {
+    MatricesSlot slot{row, r};
+    emulator::warp_collective(
+        &slot, +[](void* const* lanes) {
+            for (int lane = 0; lane < 32; ++lane)
+                for (int matrix = 0; matrix < 4; ++matrix) {
+                    uint16_t pair[2];
+                    for (int e = 0; e < 2; ++e) {
+                        const auto* from = static_cast<MatricesSlot*>(lanes[matrix * 8 + (lane % 4) * 2 + e]);
+                        std::memcpy(
+                            &pair[e],
+                            reinterpret_cast<const void*>(from->row + static_cast<shared_t>(lane / 4) * 2),
+                            2);
+                    }
+                    std::memcpy(&static_cast<MatricesSlot*>(lanes[lane])->out[matrix], pair, 4);
+                }
+        });
+}
+
+inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    struct Slot {
+        float* c;
+        uint32_t a[4], b[2];
+    } slot{c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    emulator::warp_collective(
+        &slot, +[](void* const* lanes) {
+            const auto half_at = [](uint32_t word, int which) {
+                const uint16_t bits = static_cast<uint16_t>(word >> (16 * which));
+                _Float16 value;
+                std::memcpy(&value, &bits, 2);
+                return static_cast<float>(value);
+            };
+            float a_matrix[16][16], b_matrix[8][16];
+            for (int lane = 0; lane < 32; ++lane) {
+                const auto* s = static_cast<Slot*>(lanes[lane]);
+                const int row = lane / 4, pair = (lane % 4) * 2;
+                for (int i = 0; i < 8; ++i)
+                    a_matrix[row + (i / 2 % 2) * 8][pair + i % 2 + (i / 4) * 8] = half_at(s->a[i / 2], i % 2);
+                for (int i = 0; i < 4; ++i)
+                    b_matrix[row][pair + i % 2 + (i / 2) * 8] = half_at(s->b[i / 2], i % 2);
+            }
+            for (int lane = 0; lane < 32; ++lane)
+                for (int i = 0; i < 4; ++i) {
+                    const float* x = a_matrix[lane / 4 + (i / 2) * 8];
+                    const float* y = b_matrix[(lane % 4) * 2 + i % 2];
+                    float sum = 0;
+                    for (int k = 0; k < 16; ++k) sum += x[k] * y[k];
+                    static_cast<Slot*>(lanes[lane])->c[i] += sum;
+                }
+        });
+}
+
+inline float exp2_fast(float x) {
+    return std::exp2(x);
+}
+
+inline uint32_t pack_half2(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    uint32_t packed;
+    std::memcpy(&packed, &pair, 4);
+    return packed;
+}
+
+}  // namespace h2o::cuda

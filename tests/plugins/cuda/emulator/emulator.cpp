@@ -1,0 +1,283 @@
+#include "emulator.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+uint3 threadIdx;
+uint3 blockIdx;
+dim3 blockDim;
+dim3 gridDim;
+
+namespace emulator {
+namespace {
+
+constexpr size_t kStackBytes = 256 * 1024;
+
+[[noreturn]] void fail(const char* what) {
+    std::fprintf(stderr, "cuda emulator: %s (block %u,%u,%u thread %u)\n", what, blockIdx.x, blockIdx.y,
+                 blockIdx.z, threadIdx.x);
+    std::abort();
+}
+
+// A buffer whose last byte is followed by an unmapped page, so that reading past it is a fault.
+struct GuardedBuffer {
+    unsigned char* base = nullptr;
+    size_t mapped = 0;
+    unsigned char* data = nullptr;
+
+    explicit GuardedBuffer(size_t bytes) {
+        const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        const size_t rounded = (bytes + 15) / 16 * 16;
+        mapped = (rounded + page - 1) / page * page + page;
+        base = static_cast<unsigned char*>(
+            mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        if (base == MAP_FAILED) fail("out of memory");
+        mprotect(base + mapped - page, page, PROT_NONE);
+        data = base + mapped - page - rounded;
+        std::memset(data, 0xff, rounded);
+    }
+    ~GuardedBuffer() { munmap(base, mapped); }
+    GuardedBuffer(const GuardedBuffer&) = delete;
+    GuardedBuffer& operator=(const GuardedBuffer&) = delete;
+};
+
+struct Copy {
+    void* to;
+    const void* from;
+    int bytes, valid_bytes, group;
+};
+
+void land(const Copy& copy) {
+    std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.valid_bytes));
+    std::memset(static_cast<char*>(copy.to) + copy.valid_bytes, 0,
+                static_cast<size_t>(copy.bytes - copy.valid_bytes));
+}
+
+struct Fiber {
+    enum State { kReady, kWarp, kBlock, kDone } state = kReady;
+    bool started = false;
+    ucontext_t context;
+    jmp_buf jump;
+    std::vector<unsigned char> stack = std::vector<unsigned char>(kStackBytes);
+    std::vector<Copy> copies;
+    int group = 0;
+};
+
+struct Warp {
+    void* slots[32];
+    void (*compute)(void* const*) = nullptr;
+    int arrived = 0;
+};
+
+std::vector<std::unique_ptr<Fiber>> fibers;  // kept between blocks: making one is the slow part
+std::vector<Warp> warps;
+const std::function<void()>* body = nullptr;
+std::unique_ptr<GuardedBuffer> shared;
+ucontext_t scheduler_context;
+jmp_buf scheduler_jump;
+unsigned current = 0;
+unsigned threads = 0;
+std::minstd_rand random_bits(1);
+
+void fiber_main() {
+    for (;;) {
+        (*body)();
+        Fiber& fiber = *fibers[current];
+        for (const Copy& copy : fiber.copies) land(copy);
+        fiber.copies.clear();
+        fiber.state = Fiber::kDone;
+        if (_setjmp(fiber.jump) == 0) _longjmp(scheduler_jump, 1);
+    }
+}
+
+void run(unsigned thread) {
+    current = thread;
+    threadIdx = {thread, 0, 0};
+    Fiber& fiber = *fibers[thread];
+    if (_setjmp(scheduler_jump) != 0) return;
+    if (fiber.started) _longjmp(fiber.jump, 1);
+    fiber.started = true;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, fiber_main, 0);
+    swapcontext(&scheduler_context, &fiber.context);
+}
+
+void block_until_woken(Fiber::State state) {
+    Fiber& fiber = *fibers[current];
+    fiber.state = state;
+    if (_setjmp(fiber.jump) == 0) _longjmp(scheduler_jump, 1);
+}
+
+void run_block() {
+    for (unsigned i = 0; i < threads; ++i) fibers[i]->state = Fiber::kReady;
+    for (Warp& warp : warps) warp.arrived = 0;
+    const unsigned warp_count = threads / 32;
+    unsigned idle = 0, warp = 0, done = 0;
+    while (done < threads) {
+        // Mostly stay on one warp, so that warps drift far apart.
+        if (random_bits() % 8 == 0 || idle > 0) warp = (warp + 1 + random_bits() % warp_count) % warp_count;
+        bool progress = false;
+        for (unsigned i = warp * 32; i < warp * 32 + 32; ++i) {
+            if (fibers[i]->state != Fiber::kReady) continue;
+            run(i);
+            progress = true;
+            if (fibers[i]->state == Fiber::kDone) ++done;
+        }
+        idle = progress ? 0 : idle + 1;
+        if (idle < 4) continue;
+        // Nothing ran for a while: look at every thread. All waiting at the barrier opens it.
+        unsigned ready = 0, waiting = 0;
+        for (unsigned i = 0; i < threads; ++i) {
+            ready += fibers[i]->state == Fiber::kReady;
+            waiting += fibers[i]->state == Fiber::kBlock;
+        }
+        if (ready > 0) continue;
+        if (waiting + done < threads) fail("some lanes of a warp never reached a warp-wide operation");
+        for (unsigned i = 0; i < threads; ++i)
+            if (fibers[i]->state == Fiber::kBlock) fibers[i]->state = Fiber::kReady;
+        idle = 0;
+    }
+}
+
+}  // namespace
+
+void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
+    threads = block.x;
+    if (threads % 32 != 0 || block.y != 1 || block.z != 1) fail("blocks are whole warps in x");
+    while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
+    warps.resize(threads / 32);
+    body = &kernel;
+    gridDim = grid;
+    blockDim = block;
+    for (unsigned z = 0; z < grid.z; ++z)
+        for (unsigned y = 0; y < grid.y; ++y)
+            for (unsigned x = 0; x < grid.x; ++x) {
+                blockIdx = {x, y, z};
+                shared = std::make_unique<GuardedBuffer>(shared_bytes);
+                run_block();
+            }
+    shared.reset();
+}
+
+unsigned char* shared_memory() {
+    return shared->data;
+}
+
+void block_barrier() {
+    block_until_woken(Fiber::kBlock);
+}
+
+void warp_collective(void* slot, void (*compute)(void* const*)) {
+    const unsigned first = current / 32 * 32;
+    Warp& warp = warps[current / 32];
+    if (warp.arrived > 0 && warp.compute != compute) fail("lanes of a warp meet in different operations");
+    warp.compute = compute;
+    warp.slots[current - first] = slot;
+    if (++warp.arrived < 32) {
+        block_until_woken(Fiber::kWarp);
+        return;
+    }
+    compute(warp.slots);
+    warp.arrived = 0;
+    for (unsigned i = first; i < first + 32; ++i)
+        if (i != current) fibers[i]->state = Fiber::kReady;
+}
+
+void copy_async(void* to, const void* from, int bytes, int valid_bytes) {
+    if (reinterpret_cast<uintptr_t>(to) % static_cast<unsigned>(bytes) != 0)
+        fail("cp.async to a misaligned address");
+    if (reinterpret_cast<uintptr_t>(from) % static_cast<unsigned>(bytes) != 0)
+        fail("cp.async from a misaligned address");
+    const Copy copy{to, from, bytes, valid_bytes, fibers[current]->group};
+    if (random_bits() % 2 == 0)
+        land(copy);
+    else
+        fibers[current]->copies.push_back(copy);
+}
+
+void copy_commit() {
+    ++fibers[current]->group;
+}
+
+void copy_wait(int groups_left) {
+    Fiber& fiber = *fibers[current];
+    size_t kept = 0;
+    for (const Copy& copy : fiber.copies) {
+        if (copy.group < fiber.group - groups_left)
+            land(copy);
+        else
+            fiber.copies[kept++] = copy;
+    }
+    fiber.copies.resize(kept);
+}
+
+void seed(unsigned value) {
+    random_bits.seed(value + 1);
+}
+
+namespace {
+std::map<void*, std::unique_ptr<GuardedBuffer>>& allocations() {
+    static std::map<void*, std::unique_ptr<GuardedBuffer>> all;
+    return all;
+}
+}  // namespace
+}  // namespace emulator
+
+extern "C" {
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+    auto buffer = std::make_unique<emulator::GuardedBuffer>(bytes);
+    *pointer = buffer->data;
+    emulator::allocations()[*pointer] = std::move(buffer);
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) {
+    emulator::allocations().erase(pointer);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    std::memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+    return cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    std::memset(to, value, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+    *value = 8;  // few multiprocessors, so that splits get several tiles each at test sizes
+    return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t) {
+    return "an emulated error";
+}
+}

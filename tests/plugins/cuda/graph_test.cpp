@@ -1,0 +1,197 @@
+// The loop over chunks of Phase 2, and the decode step: the operators in sequence, without the host in
+// between. On a GPU the loop is also captured into a CUDA graph; a capture in global mode refuses every
+// allocation and synchronisation, so that a capture that succeeds shows there is none.
+
+#include "cases.h"
+
+namespace test {
+namespace {
+
+// Everything one layer needs, as the runtime would hold it.
+struct Layer {
+    h2o_cuda_shape s;
+    int n, chunk, local, heavy, chunks;
+    Numbers q, k, v;
+    StateBuffers state;
+    Buffer score, ranges, memories, addend, workspace;
+    size_t workspace_bytes;
+
+    Layer(const h2o_cuda_shape& shape, int n_, int chunk_, int local_, int heavy_, std::mt19937& random)
+        : s(shape),
+          n(n_),
+          chunk(chunk_),
+          local(local_),
+          heavy(heavy_),
+          chunks((n_ + chunk_ - 1) / chunk_),
+          q(size_t(n_) * s.query_heads * s.head_size, s.dtype),
+          k(size_t(n_) * s.kv_heads * s.head_size, s.dtype),
+          v(size_t(n_) * s.kv_heads * s.head_size, s.dtype),
+          state(s, n_, true),
+          score(size_t(n_) * s.score_heads * 4, true),
+          ranges(size_t(chunks) * 16, false),
+          memories(size_t(chunks) * s.score_heads * slots() * 4, true),
+          addend(size_t(s.score_heads) * slots() * 4, true),
+          workspace(h2o_cuda_memory_attention_workspace(&s, chunk_, slots()), true),
+          workspace_bytes(h2o_cuda_memory_attention_workspace(&s, chunk_, slots())) {
+        for (Numbers* numbers : {&q, &k, &v}) fill_normal(*numbers, s.dtype, 1, random);
+        for (int c = 0; c < chunks; ++c) {
+            const int64_t range[2] = {int64_t(c) * chunk, std::min<int64_t>(n, int64_t(c + 1) * chunk)};
+            std::memcpy(ranges.host().data() + c * 16, range, 16);
+        }
+        ranges.reset();
+    }
+    int slots() const { return local + heavy; }
+    int32_t* memory(int c) { return memories.device<int32_t>() + size_t(c) * s.score_heads * slots(); }
+    std::vector<Buffer*> outputs() {
+        return {&state.o, &state.m, &state.l, &score, &memories, &addend, &workspace};
+    }
+
+    h2o_status run(h2o_cuda_stream stream) {
+        const h2o_cuda_state all = state.pointers();
+        const size_t elements = size_of(s.dtype);
+        h2o_status status =
+            h2o_cuda_chunked_intra_attention(stream, &s, n, chunk, q.buffer.device(), k.buffer.device(),
+                                             v.buffer.device(), &all, score.device<float>());
+        for (int c = 0; c + 1 < chunks && status == H2O_OK; ++c) {
+            status = h2o_cuda_memory_select(stream, s.score_heads, c == 0 ? 0 : slots(), local, heavy, 2,
+                                            score.device<float>(), c == 0 ? nullptr : memory(c - 1),
+                                            ranges.device<int64_t>() + c * 2, memory(c));
+            if (status != H2O_OK) break;
+            const int first = (c + 1) * chunk, rows = std::min(chunk, n - first);
+            const size_t at = size_t(first) * s.query_heads;
+            const h2o_cuda_state here = {static_cast<unsigned char*>(all.o) + at * s.head_size * elements,
+                                         all.m + at, all.l + at};
+            status = h2o_cuda_memory_fused_attention(
+                stream, &s, rows, slots(),
+                static_cast<unsigned char*>(q.buffer.device()) + at * s.head_size * elements,
+                k.buffer.device(), v.buffer.device(), memory(c), &here, &here, addend.device<float>(),
+                workspace.device(), workspace_bytes);
+            if (status != H2O_OK) break;
+            status = h2o_cuda_score_update(stream, s.score_heads, slots(), memory(c), addend.device<float>(),
+                                           0, score.device<float>());
+        }
+        return status;
+    }
+};
+
+// The result must be the softmax over each row's chunk and the memory that the device chose for it.
+void check_loop(const Case& which, Layer& layer) {
+    const h2o_cuda_shape& s = layer.s;
+    const int d = s.head_size, per_head = s.score_heads / s.kv_heads, slots = layer.slots();
+    const std::vector<int32_t> memories = layer.memories.values<int32_t>();
+    const auto remembered = [&](int c, int set, int j) {
+        return memories[(size_t(c) * s.score_heads + set) * slots + j];
+    };
+    for (int c = 0; c + 1 < layer.chunks; ++c)
+        for (int set = 0; set < s.score_heads; ++set)
+            for (int j = 0; j < slots; ++j) {
+                EXPECT(j == 0 || remembered(c, set, j - 1) < remembered(c, set, j));
+                EXPECT(remembered(c, set, 0) == 0 && remembered(c, set, 1) == 1);  // sinks
+                if (j >= layer.heavy) EXPECT(remembered(c, set, j) == (c + 1) * layer.chunk - slots + j);
+            }
+    for (int c = 0; c < layer.chunks; ++c) {
+        const int first = c * layer.chunk, rows = std::min(layer.chunk, layer.n - first);
+        const int before = c == 0 ? 0 : slots;
+        const auto at = [&](int set, int j) {
+            const int position = j < before ? remembered(c - 1, set, j) : first + j - before;
+            return (size_t(position) * s.kv_heads + set / per_head) * d;
+        };
+        const std::vector<double> q(
+            &layer.q.exact[size_t(first) * s.query_heads * d],
+            &layer.q.exact[size_t(first) * s.query_heads * d] + size_t(rows) * s.query_heads * d);
+        const auto reference = [&](Precision precision) {
+            return attend(
+                s, q, rows, before + rows, [&](int set, int j) { return &layer.k.exact[at(set, j)]; },
+                [&](int set, int j) { return &layer.v.exact[at(set, j)]; },
+                [&](int row, int j) { return j - before <= row; }, precision);
+        };
+        const std::vector<double> all = download(layer.state.o, s.dtype);
+        const std::vector<double> got(all.begin() + size_t(first) * s.query_heads * d,
+                                      all.begin() + size_t(first + rows) * s.query_heads * d);
+        compare_to(which, "o of a chunk", got, reference(Precision::kExact).o, reference(yardstick(which)).o);
+    }
+}
+
+#ifndef H2O_EMULATED
+struct Graph {
+    cudaStream_t stream = nullptr;
+    cudaGraphExec_t exec = nullptr;
+
+    template <class F>
+    explicit Graph(F&& enqueue) {
+        must(cudaStreamCreate(&stream));
+        cudaGraph_t graph = nullptr;
+        must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        const h2o_status status = enqueue(stream);
+        must(cudaStreamEndCapture(stream, &graph));
+        EXPECT(status == H2O_OK);
+        must(cudaGraphInstantiate(&exec, graph, 0));
+        must(cudaGraphDestroy(graph));
+    }
+    ~Graph() {
+        cudaGraphExecDestroy(exec);
+        cudaStreamDestroy(stream);
+    }
+    void replay() {
+        must(cudaDeviceSynchronize());
+        must(cudaGraphLaunch(exec, stream));
+        must(cudaStreamSynchronize(stream));
+    }
+};
+
+void check_loop_graph(Layer& layer) {
+    std::vector<std::vector<unsigned char>> eager;
+    for (Buffer* b : layer.outputs()) eager.push_back(b->download());
+    Graph graph([&](cudaStream_t stream) { return layer.run(stream); });
+    for (int replay = 0; replay < 2; ++replay) {
+        for (Buffer* b : layer.outputs()) b->reset();
+        graph.replay();
+        for (size_t i = 0; i < eager.size(); ++i) EXPECT(layer.outputs()[i]->download() == eager[i]);
+    }
+}
+
+void check_decode_graph(Layer& layer) {
+    const h2o_cuda_shape& s = layer.s;
+    const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, layer.n);
+    Buffer workspace(bytes, true), length(8, false),
+        o(size_t(s.query_heads) * s.head_size * size_of(s.dtype), true);
+    length.reset();
+    const auto step = [&](cudaStream_t stream) {
+        return h2o_cuda_cached_attention(stream, &s, 1, layer.n, layer.q.buffer.device(),
+                                         layer.k.buffer.device(), layer.v.buffer.device(),
+                                         length.device<int64_t>(), o.device(), workspace.device(), bytes);
+    };
+    Graph graph(step);
+    for (const int64_t value : {int64_t(1), int64_t(65), int64_t(layer.n / 2), int64_t(layer.n)}) {
+        std::memcpy(length.host().data(), &value, 8);
+        for (Buffer* b : {&workspace, &length, &o}) b->reset();
+        EXPECT(step(nullptr) == H2O_OK);
+        must(cudaDeviceSynchronize());
+        const std::vector<unsigned char> eager = o.download();
+        for (Buffer* b : {&workspace, &o}) b->reset();
+        graph.replay();
+        EXPECT(o.download() == eager);
+    }
+}
+#endif
+
+}  // namespace
+
+void test_graph(const Options& options) {
+    std::mt19937 random(options.seed + 5);
+    for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
+        for (const bool per_query : {false, true}) {
+            Case c{{4, 2, per_query ? 4 : 2, 64, 0.125f, dtype}, 1};
+            name_case("loop", c, "");
+            const int chunk = options.small ? 64 : 256;
+            Layer layer(c.shape, chunk * 4 - 13, chunk, chunk / 4, chunk / 4, random);
+            run_twice(layer.outputs(), [&] { return layer.run(nullptr); });
+            check_loop(c, layer);
+#ifndef H2O_EMULATED
+            check_loop_graph(layer);
+            check_decode_graph(layer);
+#endif
+        }
+}
+
+}  // namespace test

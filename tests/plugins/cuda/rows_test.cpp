@@ -1,0 +1,140 @@
+// CandidateScore, OnlineSoftmaxFusion and the score update against the float64 reference.
+
+#include "cases.h"
+
+namespace test {
+namespace {
+
+void test_candidate(const Case& c, int window, int n, int slots, bool gathered, std::mt19937& random) {
+    name_case("candidate", c, "w=%d n=%d M=%d%s", window, n, slots, gathered ? " gathered" : " by index");
+    const h2o_cuda_shape s = c.shape;
+    const int d = s.head_size, sets = s.score_heads, per_head = sets / s.kv_heads, capacity = slots * 2 + 3;
+    Numbers q(size_t(window) * s.query_heads * d, s.dtype), k(size_t(n) * s.kv_heads * d, s.dtype),
+        cache(size_t(capacity) * s.kv_heads * d, s.dtype), k_mem(size_t(sets) * slots * d, s.dtype);
+    fill_normal(q, s.dtype, c.spread, random);
+    fill_normal(k, s.dtype, 1, random);
+    fill_normal(cache, s.dtype, 1, random);
+    fill_normal(k_mem, s.dtype, 1, random);
+    const std::vector<int32_t> memory = random_memory(sets, slots, capacity, random);
+    Buffer memory_buffer(memory.size() * 4, false), score_memory(size_t(sets) * slots * 4, true),
+        score_chunk(size_t(sets) * n * 4, true);
+    fill_ints(memory_buffer, memory);
+    const size_t bytes = h2o_cuda_candidate_score_workspace(&s, window, n, slots);
+    Buffer workspace(bytes, true);
+    run_twice({&score_memory, &score_chunk, &workspace}, [&] {
+        return h2o_cuda_candidate_score(
+            nullptr, &s, window, n, slots, q.buffer.device(), k.buffer.device(),
+            (gathered ? k_mem : cache).buffer.device(), gathered ? nullptr : memory_buffer.device<int32_t>(),
+            score_memory.device<float>(), score_chunk.device<float>(), workspace.device(), bytes);
+    });
+
+    const auto key = [&](int set, int j) -> const double* {
+        if (j >= slots) return &k.exact[(size_t(j - slots) * s.kv_heads + set / per_head) * d];
+        if (gathered) return &k_mem.exact[(size_t(set) * slots + j) * d];
+        return &cache.exact[(size_t(memory[size_t(set) * slots + j]) * s.kv_heads + set / per_head) * d];
+    };
+    const auto reference = [&](Precision precision) {
+        return attend(
+            s, q.exact, window, slots + n, key, [](int, int) -> const double* { return nullptr; },
+            [&](int row, int j) { return j - slots <= n - window + row; }, precision);
+    };
+    const auto split = [&](const Reference& r, bool chunk) {
+        std::vector<double> part;
+        for (int set = 0; set < sets; ++set) {
+            const double* row = &r.colsum[size_t(set) * (slots + n)];
+            if (chunk)
+                part.insert(part.end(), row + slots, row + slots + n);
+            else
+                part.insert(part.end(), row, row + slots);
+        }
+        return chunk ? token_major(part, sets, n) : part;
+    };
+    const Reference exact = reference(Precision::kExact);
+    const Reference low = reference(yardstick(c));
+    compare_to(c, "score_memory", download(score_memory, H2O_F32), split(exact, false), split(low, false));
+    compare_to(c, "score_chunk", download(score_chunk, H2O_F32), split(exact, true), split(low, true));
+}
+
+void test_fusion(const Case& c, int n, std::mt19937& random) {
+    name_case("fusion", c, "n=%d", n);
+    const h2o_cuda_shape s = c.shape;
+    StateBuffers a(s, n, false), b(s, n, false), none(s, n, false), out(s, n, true);
+    const Reference x = random_state(s, n, true, a, random);
+    Reference y = random_state(s, n, false, b, random);
+    const h2o_cuda_state pa = a.pointers(), pb = b.pointers(), po = out.pointers();
+    run_twice({&out.o, &out.m, &out.l},
+              [&] { return h2o_cuda_online_softmax_fusion(nullptr, &s, n, &pa, &pb, &po); });
+    const Reference expected = fuse(x, y, s.head_size, Precision::kExact);
+    compare_state(c, out, expected, fuse(x, y, s.head_size, yardstick(c)));
+
+    run_twice({&a.o, &a.m, &a.l},
+              [&] { return h2o_cuda_online_softmax_fusion(nullptr, &s, n, &pa, &pb, &pa); });
+    EXPECT(a.o.download() == out.o.download() && a.m.download() == out.m.download() &&
+           a.l.download() == out.l.download());
+
+    // Two empty states fuse to an empty one, with output 0.
+    for (StateBuffers* state : {&a, &b}) {
+        std::fill(state->o.host().begin(), state->o.host().end(), static_cast<unsigned char>(0xff));
+        for (size_t i = 0; i < size_t(n) * s.query_heads; ++i) {
+            double m = -INFINITY, l = 0;
+            store(state->m.host(), i, H2O_F32, m);
+            store(state->l.host(), i, H2O_F32, l);
+        }
+    }
+    run_twice({&a.o, &a.m, &a.l, &b.o, &b.m, &b.l, &out.o, &out.m, &out.l},
+              [&] { return h2o_cuda_online_softmax_fusion(nullptr, &s, n, &pa, &pb, &po); });
+    for (const double o : download(out.o, s.dtype)) EXPECT(o == 0);
+    for (const double m : download(out.m, H2O_F32)) EXPECT(m == -INFINITY);
+    for (const double l : download(out.l, H2O_F32)) EXPECT(l == 0);
+}
+
+void test_score_update(int heads, int slots, bool replace, std::mt19937& random) {
+    const int capacity = slots + 50;
+    Case c{{heads, heads, heads, 64, 1, H2O_F32}, 1};
+    name_case("score update", c, "M=%d replace=%d", slots, replace);
+    Numbers score(size_t(capacity) * heads, H2O_F32), addend(size_t(heads) * slots, H2O_F32);
+    fill_normal(score, H2O_F32, 1, random);
+    fill_normal(addend, H2O_F32, 1, random);
+    const std::vector<int32_t> memory = random_memory(heads, slots, capacity, random);
+    Buffer memory_buffer(memory.size() * 4, false);
+    fill_ints(memory_buffer, memory);
+    run_twice({&score.buffer}, [&] {
+        return h2o_cuda_score_update(nullptr, heads, slots, memory_buffer.device<int32_t>(),
+                                     addend.buffer.device<float>(), replace, score.buffer.device<float>());
+    });
+    std::vector<double> expected = score.exact;
+    for (int h = 0; h < heads; ++h)
+        for (int j = 0; j < slots; ++j) {
+            double& to = expected[size_t(memory[size_t(h) * slots + j]) * heads + h];
+            to = replace ? addend.exact[size_t(h) * slots + j] : to + addend.exact[size_t(h) * slots + j];
+        }
+    compare("score", download(score.buffer, H2O_F32), expected, nullptr);
+}
+
+}  // namespace
+
+void test_candidates(const Options& options) {
+    std::mt19937 random(options.seed + 2);
+    const auto between = [&](int low, int high) {
+        return std::uniform_int_distribution<int>(low, high)(random);
+    };
+    for (const Case& c : cases(options)) {
+        const int most = options.small ? 100 : 600;
+        for (int repeat = 0; repeat < (options.small ? 1 : 3); ++repeat) {
+            const int n = between(1, most);
+            test_candidate(c, between(1, std::min(n, 100)), n, between(1, most), repeat == 1, random);
+        }
+        test_candidate(c, 5, 40, 0, false, random);
+    }
+}
+
+void test_rows(const Options& options) {
+    std::mt19937 random(options.seed + 3);
+    for (const Case& c : cases(options)) test_fusion(c, options.small ? 5 : 131, random);
+    for (const bool replace : {false, true}) {
+        test_score_update(1, 1, replace, random);
+        test_score_update(5, 333, replace, random);
+    }
+}
+
+}  // namespace test

@@ -1,0 +1,93 @@
+// MemorySelect against a plain sort, with ties, sinks, infinities, short histories and long ones.
+
+#include "cases.h"
+
+namespace test {
+namespace {
+
+struct Selection {
+    int heads, capacity, start, stop, previous, local, heavy, sink;
+    int levels;  // scores are multiples of 1 / levels, so that many are equal; 0: all different
+};
+
+std::vector<int32_t> expected_memory(const Selection& s, int head, const std::vector<float>& score,
+                                     const std::vector<int32_t>& memory) {
+    const int recent = std::min(s.local, s.stop - s.start);
+    std::vector<int32_t> candidates(memory.begin() + head * s.previous,
+                                    memory.begin() + (head + 1) * s.previous);
+    for (int i = s.start; i < s.stop - recent; ++i) candidates.push_back(i);
+    const auto value = [&](int32_t i) { return i < s.sink ? INFINITY : score[size_t(i) * s.heads + head]; };
+    std::stable_sort(candidates.begin(), candidates.end(), [&](int32_t a, int32_t b) {
+        const bool sa = a < s.sink, sb = b < s.sink;
+        return sa != sb ? sa : value(a) > value(b);
+    });
+    candidates.resize(size_t(s.local + s.heavy - recent));
+    for (int i = s.stop - recent; i < s.stop; ++i) candidates.push_back(i);
+    std::sort(candidates.begin(), candidates.end());
+    return candidates;
+}
+
+void test_selection(const Selection& s, std::mt19937& random) {
+    char name[160];
+    std::snprintf(name, sizeof name, "select Hs=%d range=%d..%d Mp=%d L=%d H=%d sink=%d levels=%d", s.heads,
+                  s.start, s.stop, s.previous, s.local, s.heavy, s.sink, s.levels);
+    context = name;
+    Numbers score(size_t(s.capacity) * s.heads, H2O_F32);
+    fill_normal(score, H2O_F32, 1, random);
+    std::vector<float> values;
+    for (size_t i = 0; i < score.exact.size(); ++i) {
+        if (s.levels > 0) score.exact[i] = std::round(score.exact[i] * s.levels) / s.levels;
+        store(score.buffer.host(), i, H2O_F32, score.exact[i]);  // -0 among them: it equals 0
+        values.push_back(static_cast<float>(score.exact[i]));
+    }
+    score.buffer.reset();
+    const std::vector<int32_t> memory = random_memory(s.heads, s.previous, s.start, random);
+    Buffer memory_buffer(memory.size() * 4, false), range(16, false),
+        next(size_t(s.heads) * (s.local + s.heavy) * 4, true);
+    fill_ints(memory_buffer, memory);
+    const int64_t bounds[2] = {s.start, s.stop};
+    std::memcpy(range.host().data(), bounds, 16);
+    range.reset();
+    run_twice({&next}, [&] {
+        return h2o_cuda_memory_select(nullptr, s.heads, s.previous, s.local, s.heavy, s.sink,
+                                      score.buffer.device<float>(), memory_buffer.device<int32_t>(),
+                                      range.device<int64_t>(), next.device<int32_t>());
+    });
+    std::vector<int32_t> expected;
+    for (int h = 0; h < s.heads; ++h) {
+        const std::vector<int32_t> one = expected_memory(s, h, values, memory);
+        expected.insert(expected.end(), one.begin(), one.end());
+    }
+    EXPECT(next.values<int32_t>() == expected);
+}
+
+}  // namespace
+
+void test_select(const Options& options) {
+    std::mt19937 random(options.seed + 4);
+    const auto between = [&](int low, int high) {
+        return std::uniform_int_distribution<int>(low, high)(random);
+    };
+    test_selection({2, 64, 0, 40, 0, 8, 8, 0, 0}, random);
+    test_selection({2, 64, 0, 40, 0, 8, 32, 4, 2}, random);           // exactly as many candidates as places
+    test_selection({3, 64, 0, 40, 0, 16, 0, 4, 2}, random);           // no heavy hitters
+    test_selection({1, 64, 0, 40, 0, 0, 16, 30, 1}, random);          // more sinks than places
+    test_selection({2, 300, 200, 210, 64, 16, 16, 3, 3}, random);     // a chunk shorter than the local window
+    test_selection({2, 20000, 0, 20000, 0, 64, 200, 0, 50}, random);  // more candidates than are kept at hand
+    for (int i = 0; i < (options.small ? 4 : 60); ++i) {
+        Selection s;
+        s.heads = between(1, options.small ? 2 : 8);
+        s.start = between(0, 3000);
+        s.stop = s.start + between(1, 1500);
+        s.previous = between(0, std::min(s.start, 600));
+        const int total = between(1, s.previous + s.stop - s.start);
+        s.local = between(0, total);
+        s.heavy = total - s.local;
+        s.sink = between(0, 20);
+        s.levels = i % 3 == 0 ? 0 : between(1, 40);
+        s.capacity = s.stop + 10;
+        test_selection(s, random);
+    }
+}
+
+}  // namespace test
