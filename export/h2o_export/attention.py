@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
-from h2o_runtime.config import PrefillConfig
-from h2o_runtime.manifest import GraphSpec, TensorSpec
 from onnx import NodeProto, TensorProto, helper
 
 from h2o_export.config import ModelConfig
 from h2o_export.operators import DOMAIN, VERSION, function_protos
 from h2o_export.trace import OPSET
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.manifest import GraphSpec, TensorSpec
 
 _ELEMENT = {
     "float32": TensorProto.FLOAT,
@@ -62,7 +62,11 @@ class AttentionGraphBuilder:
         )
         kv = [self._tensor(name, "n", self.model.kv_heads) for name in ("k", "v")]
         inputs = (self._tensor("q", "n", self.model.query_heads), *kv)
-        outputs = (self._tensor("o", "n", self.model.query_heads), *self._state(""), self._float("colsum", "n"))
+        outputs = (
+            self._tensor("o", "n", self.model.query_heads),
+            *self._state(""),
+            self._float("colsum", "n"),
+        )
         return self._graph("phase1", inputs, outputs, [node])
 
     def phase2(self) -> AttentionGraph:
@@ -106,9 +110,7 @@ class AttentionGraphBuilder:
         heads = self.model.query_heads
         caches = [self._tensor(name, "cap", self.model.kv_heads) for name in ("k_cache", "v_cache")]
         length = TensorSpec(name="length", dtype="int64", shape=())
-        node = _node(
-            "CachedAttention", ("q", "k_cache", "v_cache", "length"), ("o",), scale=self.model.scale
-        )
+        node = _node("CachedAttention", ("q", "k_cache", "v_cache", "length"), ("o",), scale=self.model.scale)
         inputs = (self._tensor("q", "n", heads), *caches, length)
         return self._graph("decode", inputs, (self._tensor("o", "n", heads),), [node])
 
@@ -144,7 +146,9 @@ class AttentionGraphBuilder:
             ),
             _standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),
             _standard("Transpose", ("score_memory",), "score_memory_rows", perm=[1, 0]),
-            _standard("ScatterElements", ("score", "memory_rows", "score_memory_rows"), "score_ranked", axis=0),
+            _standard(
+                "ScatterElements", ("score", "memory_rows", "score_memory_rows"), "score_ranked", axis=0
+            ),
             _standard("Shape", ("score",), "capacity", start=0, end=1),
             _standard("Slice", ("score_ranked", "rows", "start", "rows"), "score_head"),
             _standard("Slice", ("score_ranked", "stop", "capacity", "rows"), "score_rest"),
@@ -165,7 +169,9 @@ class AttentionGraphBuilder:
         self, name: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], nodes: list[NodeProto]
     ) -> AttentionGraph:
         inputs, outputs = tuple(inputs), tuple(outputs)
-        graph = helper.make_graph(nodes, name, list(map(_value_info, inputs)), list(map(_value_info, outputs)))
+        graph = helper.make_graph(
+            nodes, name, list(map(_value_info, inputs)), list(map(_value_info, outputs))
+        )
         model = helper.make_model(
             graph,
             functions=function_protos(),
@@ -173,16 +179,18 @@ class AttentionGraphBuilder:
             ir_version=10,
             producer_name="h2o-export",
         )
-        spec = GraphSpec(name=name, file=f"onnx/{name}.onnx", kind="attention", inputs=inputs, outputs=outputs)
+        spec = GraphSpec(
+            name=name, file=f"onnx/{name}.onnx", kind="attention", inputs=inputs, outputs=outputs
+        )
         return AttentionGraph(spec, model)
 
 
 def _node(operator: str, inputs: Iterable[str], outputs: Iterable[str], **attributes: float) -> NodeProto:
-    return helper.make_node(operator, list(inputs), list(outputs), name=operator, domain=DOMAIN, **attributes)
+    return helper.make_node(operator, list(inputs), list(outputs), name=operator, domain=DOMAIN, **attributes)  # type: ignore[arg-type]
 
 
 def _standard(operator: str, inputs: Iterable[str], output: str, **attributes: object) -> NodeProto:
-    return helper.make_node(operator, list(inputs), [output], name=output, **attributes)
+    return helper.make_node(operator, list(inputs), [output], name=output, **attributes)  # type: ignore[arg-type]
 
 
 def _constant(name: str, values: list[int]) -> NodeProto:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from h2o_runtime.errors import CheckpointError
-from h2o_runtime.manifest import file_sha256
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from h2o_export.config import ModelConfig
+from h2o_runtime.errors import CheckpointError
+from h2o_runtime.manifest import file_sha256
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -47,18 +47,24 @@ class Checkpoint:
         """Read one tensor in its stored dtype. The file is opened anew, so no mapping outlives the call."""
         file = self.files.get(name)
         if file is None:
-            raise CheckpointError(f"{self.source}: no tensor '{name}' in its safetensors files; is it incomplete?")
+            raise CheckpointError(
+                f"{self.source}: no tensor '{name}' in its safetensors files; is it incomplete?"
+            )
         try:
             with safe_open(file, framework="pt") as handle:
                 tensor: Tensor = handle.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{file}: cannot read tensor '{name}': {error}; download it again") from error
+            raise CheckpointError(
+                f"{file}: cannot read tensor '{name}': {error}; download it again"
+            ) from error
         if tuple(tensor.shape) != shape:
             raise CheckpointError(
                 f"{file}: tensor '{name}' has shape {list(tensor.shape)}, but config.json implies {list(shape)}"
             )
         if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise CheckpointError(f"{file}: tensor '{name}' is {tensor.dtype}; quantized weights are not supported")
+            raise CheckpointError(
+                f"{file}: tensor '{name}' is {tensor.dtype}; quantized weights are not supported"
+            )
         return tensor
 
     def sha256(self) -> str:
@@ -82,7 +88,9 @@ def _locate(source: str) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise CheckpointError(f"{source} is a file; give the folder that holds config.json and the safetensors files")
+        raise CheckpointError(
+            f"{source} is a file; give the folder that holds config.json and the safetensors files"
+        )
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise CheckpointError(f"{source}: no such folder")
     from huggingface_hub import snapshot_download
@@ -93,14 +101,18 @@ def _locate(source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{source}: no such folder here, and the hub could not give it: {reason}") from error
+        raise CheckpointError(
+            f"{source}: no such folder here, and the hub could not give it: {reason}"
+        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent}: no {path.name}; is this a Hugging Face model folder?") from None
+        raise CheckpointError(
+            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?"
+        ) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(raw, dict):
@@ -130,7 +142,9 @@ def _index(folder: Path) -> dict[str, Path]:
             with safe_open(path, framework="pt") as handle:
                 files.update(dict.fromkeys(handle.keys(), path))
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path}: not a whole safetensors file ({error}); download it again") from error
+            raise CheckpointError(
+                f"{path}: not a whole safetensors file ({error}); download it again"
+            ) from error
     return files
 
 
@@ -138,5 +152,7 @@ def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     """Convert weights; a value that leaves float16's range is an error, not a silent infinity."""
     converted = tensor.to(dtype)
     if dtype == torch.float16 and not bool(torch.isfinite(converted).all()):
-        raise CheckpointError(f"tensor '{name}' has values beyond float16's range; export with --dtype float32")
+        raise CheckpointError(
+            f"tensor '{name}' has values beyond float16's range; export with --dtype float32"
+        )
     return converted

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+import torch
 from numpy.typing import NDArray
 
 from h2o_export.families import HEAD_SIZES, ROPE_TYPES, check_supported
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class RopeConfig:
 
     def inverse_frequencies(self, head_size: int) -> NDArray[np.float32]:
         """Rotation per position of each pair, float32 [d/2]; Llama 3's rule is from its reference code."""
-        exponent = np.arange(0, head_size, 2, dtype=np.int64).astype(np.float32) / np.float32(head_size)
-        inv_freq = (1.0 / np.power(np.float32(self.theta), exponent, dtype=np.float32)).astype(np.float32)
+        # torch, in this very order of operations: one unit in the last place is felt at position 5,000.
+        exponent = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
+        inv_freq: NDArray[np.float32] = (1.0 / (self.theta**exponent)).numpy()
         if self.kind == "linear":
-            return inv_freq / np.float32(self.factor)
+            scaled: NDArray[np.float32] = (inv_freq / np.float32(self.factor)).astype(np.float32)
+            return scaled
         if self.kind == "llama3":
             return self._llama3(inv_freq)
         return inv_freq
@@ -40,7 +43,8 @@ class RopeConfig:
         span = self.high_freq_factor - self.low_freq_factor
         smooth = np.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
         blended = (1.0 - smooth) * inv_freq / self.factor + smooth * inv_freq
-        return blended.astype(np.float32)
+        stretched: NDArray[np.float32] = blended.astype(np.float32)
+        return stretched
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class ModelConfig:
     @property
     def scale(self) -> float:
         """Factor of the dot products before softmax."""
-        return self.head_size**-0.5
+        return 1.0 / math.sqrt(self.head_size)
 
     @property
     def parameters(self) -> int:

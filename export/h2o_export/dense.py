@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import torch
-from h2o_runtime.manifest import FileSpec, GraphSpec, TensorSpec
 from torch import Tensor, nn
 
 from h2o_export.checkpoint import Checkpoint, to_dtype
@@ -20,6 +19,7 @@ from h2o_export.config import ModelConfig
 from h2o_export.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.trace import trace
 from h2o_export.weights import StoredTensor, WeightFile
+from h2o_runtime.manifest import FileSpec, GraphSpec, TensorSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16}
@@ -138,7 +138,7 @@ class DenseExporter:
             for value in parameters:
                 assert value.name is not None
                 assert value.shape is not None
-                shape = tuple(int(size) for size in value.shape)
+                shape = tuple(value.shape.numpy())
                 source = parameter_source(part, value.name, self.checkpoint.config.tied)
                 if value.name == "inv_freq":
                     stored[value.name] = file.add(self._inverse_frequencies())

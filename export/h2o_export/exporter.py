@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Literal
 
 import onnx
-from h2o_runtime.config import PrefillConfig
-from h2o_runtime.errors import ConfigError
-from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
 
 from h2o_export.attention import AttentionGraphBuilder
 from h2o_export.checkpoint import TOKENIZER_FILES, Checkpoint
@@ -23,6 +20,9 @@ from h2o_export.config import ModelConfig
 from h2o_export.dense import DenseExporter
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.trace import OPSET
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import OutputError
+from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
 
 LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors")
 Progress = Callable[[str], None]
@@ -58,7 +58,9 @@ def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> Mod
     )
 
 
-def write_bundle(checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress) -> Manifest:
+def write_bundle(
+    checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress
+) -> Manifest:
     """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest."""
     files: dict[str, FileSpec] = {}
     dense = DenseExporter(checkpoint, options.dtype, folder)
@@ -97,14 +99,14 @@ def write_bundle(checkpoint: Checkpoint, options: ExportOptions, folder: Path, p
 def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     """A temporary folder beside `output` that becomes it when the block ends well, and vanishes otherwise.
 
-    Raises ConfigError when `output` exists (unless `force`) or cannot be written.
+    Raises OutputError when `output` exists (unless `force`) or cannot be written.
     """
     check_output(output, force)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     except OSError as error:
-        raise ConfigError(f"{output.parent}: cannot write there: {error.strerror}", field="output") from error
+        raise OutputError(f"{output.parent}: cannot write there: {error.strerror}") from error
     try:
         staging.chmod(0o777 & ~_umask())
         yield staging
@@ -116,7 +118,7 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
         else:
             os.replace(staging, output)
     except OSError as error:
-        raise ConfigError(f"{output}: writing failed: {error.strerror or error}", field="output") from error
+        raise OutputError(f"{output}: writing failed: {error.strerror or error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -124,12 +126,12 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
 def check_output(output: Path, force: bool) -> None:
     """Refuse what must not be overwritten before any work is done."""
     if output.exists() and not output.is_dir():
-        raise ConfigError(f"{output}: exists and is not a folder", field="output")
+        raise OutputError(f"{output}: exists and is not a folder")
     if output.exists() and any(output.iterdir()):
         if not force:
-            raise ConfigError(f"{output}: exists already; choose another folder or add --force", field="output")
+            raise OutputError(f"{output}: exists already; choose another folder or add --force")
         if not (output / "manifest.json").is_file():
-            raise ConfigError(f"{output}: exists and is not a bundle, so --force does not replace it", field="output")
+            raise OutputError(f"{output}: exists and is not a bundle, so --force does not replace it")
 
 
 def _umask() -> int:
@@ -149,5 +151,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-

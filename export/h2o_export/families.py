@@ -34,13 +34,13 @@ FAMILIES = {
     )
 }
 
-# Settings that change the arithmetic of a layer: (key of config.json, whether a value is harmless, what it is).
-_REFUSED = (
-    ("hidden_act", lambda v: v in (None, "silu", "swish"), "the activation"),
-    ("partial_rotary_factor", lambda v: v in (None, 1, 1.0), "partial rotary embedding"),
-    ("pretraining_tp", lambda v: v in (None, 0, 1), "tensor-parallel slicing"),
-    ("quantization_config", lambda v: v is None, "a quantized checkpoint"),
-    ("num_local_experts", lambda v: v in (None, 0), "mixture of experts"),
+# Settings that change the arithmetic of a layer: (key of config.json, harmless values, what it is).
+_REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("hidden_act", (None, "silu", "swish"), "the activation"),
+    ("partial_rotary_factor", (None, 1, 1.0), "partial rotary embedding"),
+    ("pretraining_tp", (None, 0, 1), "tensor-parallel slicing"),
+    ("quantization_config", (None,), "a quantized checkpoint"),
+    ("num_local_experts", (None, 0), "mixture of experts"),
 )
 
 
@@ -62,7 +62,7 @@ def check_supported(raw: dict[str, Any]) -> Family:
             f"expected {family.architecture}"
         )
     for key, harmless, what in _REFUSED:
-        if not harmless(raw.get(key)):
+        if raw.get(key) not in harmless:
             raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
     _refuse_sliding_window(raw, family)
     return family

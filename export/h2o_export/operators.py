@@ -9,6 +9,9 @@ The bodies are read by onnxscript as source text, so they use its vocabulary: `o
 annotated parameters are attributes, `op.Constant` makes scalars and shapes.
 """
 
+# mypy takes the bodies for Python and every value for a union of all tensor types.
+# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+
 from __future__ import annotations
 
 import onnx
@@ -23,7 +26,7 @@ h2o = Opset(DOMAIN, VERSION)
 
 
 @script(h2o, default_opset=op)
-def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: int):  # type: ignore[no-untyped-def]
+def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: int):
     """Causal attention inside chunks of `chunk_size`; row 0 starts a chunk, the last one may be partial.
 
     q [n, Hq, d]; k, v [n, Hkv, d] → o [n, Hq, d], m, l [n, Hq], colsum [n, score_heads]: the probability that
@@ -38,13 +41,19 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
     size = op.Min(op.Constant(value_int=chunk_size), n)  # S, or n where that is shorter
     chunks = op.Div(op.Sub(op.Add(n, size), one), size)  # C
     pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), op.Sub(op.Mul(chunks, size), n), zero, zero, axis=0)
-    q_rows = op.Reshape(op.Pad(op.Cast(q, to=1), pads), op.Concat(chunks, size, kv_heads, minus_one, d, axis=0))
+    q_rows = op.Reshape(
+        op.Pad(op.Cast(q, to=1), pads), op.Concat(chunks, size, kv_heads, minus_one, d, axis=0)
+    )
     kv_shape = op.Concat(chunks, size, kv_heads, d, axis=0)
     k_rows = op.Reshape(op.Pad(op.Cast(k, to=1), pads), kv_shape)
     v_rows = op.Reshape(op.Pad(op.Cast(v, to=1), pads), kv_shape)
     q_group = op.Transpose(q_rows, perm=[0, 2, 3, 1, 4])  # [C, Hkv, G, S, d]
-    k_group = op.Unsqueeze(op.Transpose(k_rows, perm=[0, 2, 3, 1]), op.Constant(value_ints=[2]))  # [C, Hkv, 1, d, S]
-    v_group = op.Unsqueeze(op.Transpose(v_rows, perm=[0, 2, 1, 3]), op.Constant(value_ints=[2]))  # [C, Hkv, 1, S, d]
+    k_group = op.Unsqueeze(
+        op.Transpose(k_rows, perm=[0, 2, 3, 1]), op.Constant(value_ints=[2])
+    )  # [C, Hkv, 1, d, S]
+    v_group = op.Unsqueeze(
+        op.Transpose(v_rows, perm=[0, 2, 1, 3]), op.Constant(value_ints=[2])
+    )  # [C, Hkv, 1, S, d]
     scores = op.Mul(op.MatMul(q_group, k_group), op.Constant(value_float=scale))  # [C, Hkv, G, S, S]
     steps = op.Range(op.Constant(value_int=0), op.Squeeze(size, zero), op.Constant(value_int=1))  # [S]
     causal = op.LessOrEqual(op.Unsqueeze(steps, zero), op.Unsqueeze(steps, one))  # [S, S]
@@ -67,9 +76,7 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
         colsum_real, op.Concat(n, op.Reshape(op.Constant(value_int=score_heads), one), minus_one, axis=0)
     )
     colsum = op.ReduceSum(colsum_split, minus_one, keepdims=0)  # [n, Hs]
-    o_rows = op.Reshape(
-        op.Transpose(mixed, perm=[0, 3, 1, 2, 4]), op.Concat(rows, minus_one, d, axis=0)
-    )
+    o_rows = op.Reshape(op.Transpose(mixed, perm=[0, 3, 1, 2, 4]), op.Concat(rows, minus_one, d, axis=0))
     o = op.CastLike(op.Slice(o_rows, zero, n, zero), q)
     m = op.Slice(op.Reshape(op.Transpose(row_max, perm=[0, 3, 1, 2, 4]), head_rows), zero, n, zero)
     l = op.Slice(op.Reshape(op.Transpose(row_sum, perm=[0, 3, 1, 2, 4]), head_rows), zero, n, zero)
@@ -77,7 +84,7 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
 
 
 @script(h2o, default_opset=op)
-def MemoryGather(k_cache, v_cache, memory):  # type: ignore[no-untyped-def]
+def MemoryGather(k_cache, v_cache, memory):
     """Rows of the cache by position. k_cache, v_cache [cap, Hkv, d]; memory [Hs, M] → k_mem, v_mem [Hs, M, d].
 
     With Hs = Hq, score head s reads key/value head s // (Hq / Hkv).
@@ -96,7 +103,7 @@ def MemoryGather(k_cache, v_cache, memory):  # type: ignore[no-untyped-def]
 
 
 @script(h2o, default_opset=op)
-def MemoryAttention(q, k_mem, v_mem, scale: float):  # type: ignore[no-untyped-def]
+def MemoryAttention(q, k_mem, v_mem, scale: float):
     """Every query attends to its score head's whole memory. q [n, Hq, d]; k_mem, v_mem [Hs, M, d], M ≥ 1
     → o [n, Hq, d], m, l [n, Hq], colsum [Hs, M]: this pass's own probabilities, summed over queries."""
     minus_one = op.Constant(value_ints=[-1])
@@ -125,7 +132,7 @@ def MemoryAttention(q, k_mem, v_mem, scale: float):  # type: ignore[no-untyped-d
 
 
 @script(h2o, default_opset=op)
-def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):  # type: ignore[no-untyped-def]
+def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):
     """Join two partial softmaxes over disjoint keys (Milakov and Gimelshein, 2018). o [n, Hq, d]; m, l [n, Hq].
 
     An empty state changes nothing; two empty states give an empty one with o = 0.
@@ -150,7 +157,7 @@ def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):  # type: ignore[no-untype
 
 
 @script(h2o, default_opset=op)
-def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra, scale: float):  # type: ignore[no-untyped-def]
+def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra, scale: float):
     """MemoryGather, MemoryAttention and OnlineSoftmaxFusion in sequence → o [n, Hq, d], colsum [Hs, M]."""
     k_mem, v_mem = h2o.MemoryGather(k_cache, v_cache, memory)
     o_mem, m_mem, l_mem, colsum = h2o.MemoryAttention(q, k_mem, v_mem, scale=scale)
@@ -159,7 +166,7 @@ def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra,
 
 
 @script(h2o, default_opset=op)
-def CandidateScore(q_window, k, k_mem, scale: float):  # type: ignore[no-untyped-def]
+def CandidateScore(q_window, k, k_mem, scale: float):
     """Votes of a chunk's last w queries for its memory and its own keys, by one softmax over both.
 
     q_window [w, Hq, d] belong to the last w rows of k [n, Hkv, d]; k_mem [Hs, M, d], M may be 0
@@ -198,12 +205,13 @@ def CandidateScore(q_window, k, k_mem, scale: float):  # type: ignore[no-untyped
 
 
 @script(h2o, default_opset=op)
-def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):  # type: ignore[no-untyped-def]
+def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
     """The next memory set: the range's last `local` tokens and the `heavy` best of all other candidates.
 
     score [cap, Hs]; memory int32 [Hs, Mp], sorted, all below the range; chunk_range int64 [start, stop]
     → memory_next int32 [Hs, local + heavy], sorted. Positions below `sink` always win, then the higher score,
-    then the lower index (candidates stand in rising order, and TopK prefers the earlier of equals).
+    then the lower index (candidates stand in rising order, and TopK prefers the earlier of equals). A score
+    below 1e-30 counts as 0: so close to float32's end, engines differ in what they round to zero.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -216,6 +224,8 @@ def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
     from_chunk = op.Expand(op.Unsqueeze(op.Range(start, border, step), zero), wide)  # [Hs, n - L]
     candidates = op.Concat(op.Cast(memory, to=7), from_chunk, axis=1)  # [Hs, K]
     ranks = op.GatherElements(op.Transpose(score, perm=[1, 0]), candidates, axis=1)
+    negligible = op.Less(ranks, op.Constant(value_float=1e-30))
+    ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
     is_sink = op.Less(candidates, op.Constant(value_int=sink))
     ranks = op.Where(is_sink, op.Constant(value_float=float("inf")), ranks)
     best, where = op.TopK(ranks, op.Reshape(op.Constant(value_int=heavy), one), axis=1, largest=1, sorted=1)
@@ -231,7 +241,7 @@ def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
 
 
 @script(h2o, default_opset=op)
-def CachedAttention(q, k_cache, v_cache, length, scale: float):  # type: ignore[no-untyped-def]
+def CachedAttention(q, k_cache, v_cache, length, scale: float):
     """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself.
 
     k_cache, v_cache [cap, Hkv, d]; length int64 scalar ≥ n → o [n, Hq, d].

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 import torch
-from h2o_runtime.manifest import FileSpec
 from torch import Tensor
+
+from h2o_runtime.manifest import FileSpec
 
 ALIGNMENT = 4096  # a page, so that readers can map each tensor by itself
 
@@ -63,7 +64,7 @@ class WeightFile:
     def add(self, tensor: Tensor) -> StoredTensor:
         self._write(bytes(-self._size % ALIGNMENT))
         offset = self._size
-        self._write(memoryview(tensor.contiguous().numpy()).cast("B"))
+        self._write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
         return StoredTensor(self.file, offset, self._size - offset, tensor.dtype, tuple(tensor.shape))
 
     def spec(self) -> FileSpec:

@@ -73,7 +73,8 @@ class PrefillConfig:
             )
         if self.score == "window" and not 1 <= self.score_window <= self.local:
             raise ConfigError(
-                f"score_window ({self.score_window}) must be from 1 to local ({self.local})", field="score_window"
+                f"score_window ({self.score_window}) must be from 1 to local ({self.local})",
+                field="score_window",
             )
 
     def _check_types(self) -> None:

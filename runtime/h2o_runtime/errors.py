@@ -18,6 +18,7 @@ __all__ = [
     "ContextOverflowError",
     "H2OError",
     "InputError",
+    "OutputError",
     "UnknownTokenError",
     "UnsupportedModelError",
 ]
@@ -107,6 +108,10 @@ class InputError(H2OError):
     def __init__(self, message: str, *, offset: int | None = None) -> None:
         super().__init__(message)
         self.offset = offset
+
+
+class OutputError(H2OError):
+    """The place where a command should write cannot be used: it exists, is read-only, or the disk is full."""
 
 
 class CheckpointError(H2OError):

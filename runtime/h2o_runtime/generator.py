@@ -118,7 +118,9 @@ class Generator:
 
     # The three calls of design: prefill, decode, logprobs
 
-    def prefill(self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None) -> Float32:
+    def prefill(
+        self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
+    ) -> Float32:
         """Run a whole prompt, keeping what the cache holds of it → logits after its last token, float32 [vocab].
 
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
@@ -180,14 +182,17 @@ class Generator:
         context is full (reason "length"). Raises Cancelled between two tokens when `watch` says so.
         """
         if max_new_tokens < 0:
-            raise ConfigError(f"max_new_tokens must not be negative, but is {max_new_tokens}", field="max_new_tokens")
+            raise ConfigError(
+                f"max_new_tokens must not be negative, but is {max_new_tokens}", field="max_new_tokens"
+            )
         watch = watch or Watch()
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = self._checked(ids)
         logits = self.prefill(tokens, config, watch)
-        yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=replace(self._forward.timer))
-        for token in tokens:
-            sampler.accept(int(token))
+        yield Prefilled(
+            prompt_tokens=len(tokens), reused_tokens=self.reused, timer=replace(self._forward.timer)
+        )
+        sampler.reset(tokens.tolist())
         stops = frozenset(stop_tokens)
         for produced in range(max_new_tokens):
             sampled = sampler.sample(logits)
@@ -228,7 +233,9 @@ class Generator:
     def _checked(self, ids: ArrayLike) -> IntArray:
         tokens = np.asarray(ids)
         if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
-            raise InputError(f"token ids must be a flat list of integers, but have shape {list(tokens.shape)}")
+            raise InputError(
+                f"token ids must be a flat list of integers, but have shape {list(tokens.shape)}"
+            )
         if not tokens.size:
             raise InputError("the prompt is empty: give at least one token")
         if len(tokens) > self.context:

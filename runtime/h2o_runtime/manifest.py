@@ -106,13 +106,21 @@ class Manifest(_Strict):
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            hint = ": it looks like a checkpoint, run h2o-export on it" if (folder / "config.json").exists() else ""
+            hint = (
+                ": it looks like a checkpoint, run h2o-export on it"
+                if (folder / "config.json").exists()
+                else ""
+            )
             raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise BundleError(f"{path}: cannot be read as JSON ({error}); export the checkpoint again") from error
+            raise BundleError(
+                f"{path}: cannot be read as JSON ({error}); export the checkpoint again"
+            ) from error
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             found = raw.get("format") if isinstance(raw, dict) else None
-            raise BundleError(f"{path}: bundle format {found!r}, this version reads {FORMAT}; export again with it")
+            raise BundleError(
+                f"{path}: bundle format {found!r}, this version reads {FORMAT}; export again with it"
+            )
         try:
             return cls.model_validate(raw)
         except ValidationError as error:

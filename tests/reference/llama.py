@@ -134,7 +134,9 @@ def linear(model: Model, x: Float64, name: str) -> Float64:
 
 def rotate(x: Float64, positions: Float64, inv_freq: Float64) -> Float64:
     """RoPE on x [n, heads, d] at positions [n]; the pair of entry i is entry i + d/2."""
-    angle = positions[:, None, None] * inv_freq  # [n, 1, d/2]
+    # transformers rounds frequencies and angles to float32, whatever the model's dtype, and so makes that part
+    # of the model: with a float32 `inv_freq` this does the same, with a float64 one it is exact.
+    angle = (positions[:, None, None].astype(inv_freq.dtype) * inv_freq).astype(np.float64)  # [n, 1, d/2]
     a, b = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angle), np.sin(angle)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)

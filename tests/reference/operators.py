@@ -176,7 +176,8 @@ def _local_and_ranked(
     others = [int(j) for j in memory[s]] + list(range(start, first_local))
     if any(j >= start for j in memory[s]) or len(set(others)) != len(others):
         raise ValueError("memory must be unique and lie below the range")
-    rank_by = {j: np.inf if j < sink else float(score[j, s]) for j in others}
+    # Scores are float32 by design; below 1e-30 all of them count as 0, for engines round there as they like.
+    rank_by = {j: np.inf if j < sink else float(score[j, s]) if score[j, s] >= 1e-30 else 0.0 for j in others}
     ranked = sorted(others, key=lambda j: (-rank_by[j], j))  # best first, ties to the lower index
     return kept, ranked, np.array([rank_by[j] for j in ranked])
 

@@ -41,7 +41,9 @@ class FunctionProvider:
         try:
             model = onnx.load(path)
         except Exception as error:  # protobuf's decoding errors differ between its implementations
-            raise BundleError(f"{path}: not a readable ONNX file ({error}); export the checkpoint again") from error
+            raise BundleError(
+                f"{path}: not a readable ONNX file ({error}); export the checkpoint again"
+            ) from error
         self._shape = shape
         self._functions = list(model.functions)
         self._opsets = list(model.opset_import)
@@ -158,7 +160,7 @@ class FunctionProvider:
             list(inputs),
             [name if name in outputs else "" for name in names],
             domain="h2o",
-            **attributes,
+            **attributes,  # type: ignore[arg-type]
         )
         graph = helper.make_graph(
             [node],
@@ -166,8 +168,6 @@ class FunctionProvider:
             [info(name, array) for name, array in inputs.items()],
             [info(name, array) for name, array in outputs.items()],
         )
-        model = helper.make_model(
-            graph, functions=self._functions, opset_imports=self._opsets, ir_version=10
-        )
+        model = helper.make_model(graph, functions=self._functions, opset_imports=self._opsets, ir_version=10)
         serialized: bytes = model.SerializeToString()
         return serialized

@@ -12,7 +12,9 @@ PROVIDERS = ("auto", "native", "functions")
 def make_provider(name: str, bundle: Bundle, threads: int | None) -> AttentionProvider:
     """ "auto" takes the native kernels where they are built, else the ONNX function bodies."""
     if name not in PROVIDERS:
-        raise ConfigError(f"attention must be one of {', '.join(PROVIDERS)}, but is {name!r}", field="attention")
+        raise ConfigError(
+            f"attention must be one of {', '.join(PROVIDERS)}, but is {name!r}", field="attention"
+        )
     from h2o_runtime.attention.functions import FunctionProvider
 
     return FunctionProvider(bundle, threads)

@@ -51,7 +51,9 @@ class SharedEnvironment:
             except Exception as error:  # the process had sessions of its own before
                 log.warning("ONNX Runtime's thread pool exists already, its size stays as it is: %s", error)
                 cls._threads = 0
-            memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+            memory = ort.OrtMemoryInfo(
+                "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+            )
             ort.create_and_register_allocator(memory, None)
         elif cls._threads not in (0, threads):
             log.warning("ONNX Runtime keeps %d threads: the first model of a process sets them", cls._threads)

@@ -65,7 +65,9 @@ class H2O:
             call.checkpoint(batch.start)
             for chunk in spans(batch.stop, self.chunk_size, start=batch.start):
                 with call.timer.measure("phase2"):
-                    self._phase2(call, memory, chunk, partial.rows(chunk.start - batch.start, chunk.stop - batch.start))
+                    self._phase2(
+                        call, memory, chunk, partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
+                    )
                 call.checkpoint(chunk.stop)
         if n > self.chunk_size or call.past:
             with call.timer.measure("tail"):
@@ -89,7 +91,9 @@ class H2O:
         start, stop = call.past + chunk.start, call.past + chunk.stop
         if memory.size:
             colsum = memory.colsum if self.score == "colsum" else None
-            call.provider.memory_fused_attention(q, call.k_cache, call.v_cache, memory.current, partial, colsum)
+            call.provider.memory_fused_attention(
+                q, call.k_cache, call.v_cache, memory.current, partial, colsum
+            )
             if colsum is not None:
                 memory.add_to_score(colsum)
         if self.score == "window":

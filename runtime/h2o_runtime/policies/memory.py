@@ -24,7 +24,7 @@ class LayerMemory:
 
     @property
     def size(self) -> int:
-        return self._store.current.shape[1]
+        return int(self._store.current.shape[1])
 
     @property
     def colsum(self) -> Float32:

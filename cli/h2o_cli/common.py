@@ -1,0 +1,102 @@
+"""What all commands share: exit codes, errors without tracebacks, terminal or machine output."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+import click
+from rich.console import Console
+from rich.logging import RichHandler
+
+from h2o_runtime.errors import Cancelled, ConfigError, H2OError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    GOOD = 0
+    ERROR = 1
+    USAGE = 2
+    TOLERANCE = 3  # everything ran, and a measured error was too large
+    INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def guarded(function: Command) -> Command:
+    """Turn the errors that a user can cause into one sentence on stderr and the right exit code.
+
+    Anything else is a defect of ours and keeps its traceback. SIGTERM unwinds like Ctrl-C, so that
+    half-written folders are cleaned up.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            return function(*args, **kwargs)
+        except ConfigError as error:
+            _fail(error, Exit.USAGE)
+        except (Cancelled, KeyboardInterrupt):
+            click.echo("stopped", err=True)
+            sys.exit(Exit.INTERRUPTED)
+        except H2OError as error:
+            _fail(error, Exit.ERROR)
+        except BrokenPipeError:
+            # The reader of our output left (h2o-run … | head): not an error, and nothing can be told to it.
+            sys.stderr.close()
+            sys.exit(Exit.GOOD)
+        except MemoryError:
+            _fail(H2OError("out of memory: lower the context or the batch size"), Exit.ERROR)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def start_logging(verbose: int) -> None:
+    """Libraries log; commands decide what is shown: warnings, with -v information, with -vv everything."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=verbose > 0)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler], force=True)
+    for noisy in ("torch", "onnxscript", "onnx_ir", "transformers", "httpx", "huggingface_hub"):
+        logging.getLogger(noisy).setLevel(max(level, logging.ERROR))
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout; numbers keep their full precision."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def verbose_option(command: Command) -> Command:
+    return click.option("-v", "--verbose", count=True, help="Say more; -vv says everything.")(command)
+
+
+def json_option(command: Command) -> Command:
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Write one JSON document to standard output."
+    )(command)
+
+
+def threads_option(command: Command) -> Command:
+    return click.option(
+        "-t",
+        "--threads",
+        type=click.IntRange(min=1),
+        help="CPU threads.  [default: all cores of this process]",
+    )(command)
+
+
+def _fail(error: Exception, code: Exit) -> NoReturn:
+    click.echo(f"error: {error}", err=True)
+    sys.exit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
