@@ -1,0 +1,69 @@
+"""What tests of all folders share: the example model as a bundle, exported once per test session."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from h2o_runtime import Generator
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A temporary folder of the whole test session, the same one for all pytest-xdist workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(shared_folder: Path) -> Path:
+    """examples/tiny-llama as a float32 bundle. Read-only for tests: copy it before you change a file."""
+    bundle = shared_folder / "tiny-bundle"
+    with (shared_folder / "tiny-bundle.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker exports, the others wait for it
+        if not bundle.exists():
+            _export(bundle)
+    return bundle
+
+
+@pytest.fixture(scope="session")
+def _loaded_generator(tiny_bundle: Path) -> Iterator[Generator]:
+    from h2o_runtime import Generator
+
+    with Generator.load(tiny_bundle) as generator:
+        yield generator
+
+
+@pytest.fixture
+def tiny_generator(_loaded_generator: Generator) -> Generator:
+    """The example model, context 8192, with an empty cache. Loaded once a worker: do not close it."""
+    _loaded_generator.reset()
+    return _loaded_generator
+
+
+@pytest.fixture(scope="session")
+def heldout_ids() -> NDArray[np.int64]:
+    """Token ids of text that the example model was not trained on, int64 [N]; N is over 100,000."""
+    from h2o_runtime.text import Tokenizer
+
+    text = (EXAMPLE / "heldout.txt").read_text(encoding="utf-8")
+    return np.array(Tokenizer.load(EXAMPLE).encode(text), np.int64)
+
+
+def _export(bundle: Path) -> None:
+    """Write the bundle and rename it into place; torch is imported only where an export really runs."""
+    from h2o_export.exporter import Checkpoint, ExportOptions, staged_folder, write_bundle
+
+    with staged_folder(bundle, force=False) as folder:
+        options = ExportOptions(checkpoint=str(EXAMPLE), output=bundle)
+        write_bundle(Checkpoint.open(str(EXAMPLE)), options, folder, progress=lambda stage: None)
