@@ -1,0 +1,187 @@
+"""h2o-export: checkpoint → bundle."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from h2o_cli.common import Exit, guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_runtime import PrefillConfig
+from h2o_runtime.errors import BackendError
+from h2o_runtime.manifest import GraphSpec, Manifest, TensorSpec, Validation
+
+if TYPE_CHECKING:
+    from h2o_export.plan import Plan
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("checkpoint")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write the bundle to.")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+@prefill_options
+@click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need.")
+@click.option(
+    "-c", "--ctx-size", type=click.IntRange(min=1), help="Context for the memory estimate of --dry-run."
+)
+@click.option(
+    "--validate/--no-validate", default=True, help="Compare the bundle with transformers afterwards."
+)
+@click.option("--force", is_flag=True, help="Replace an existing bundle.")
+@json_option
+@verbose_option
+@guarded
+def main(
+    checkpoint: str,
+    output: Path | None,
+    dtype: Any,
+    dry_run: bool,
+    ctx_size: int | None,
+    validate: bool,
+    force: bool,
+    as_json: bool,
+    verbose: int,
+    **flags: Any,
+) -> None:
+    """Turn CHECKPOINT, a Hugging Face folder or hub name, into a bundle of ONNX graphs and weights.
+
+    The prefill flags become the bundle's defaults; they can be changed at every run.
+    """
+    start_logging(verbose)
+    if output is None and not dry_run:
+        raise click.UsageError("give the folder to write to: -o BUNDLE")
+    exporter, checkpoints = _import_exporter()
+    prefill = prefill_config(PrefillConfig(), flags)
+    options = exporter.ExportOptions(checkpoint, output or Path("bundle"), dtype, prefill, force)
+    if not dry_run:
+        exporter.check_output(options.output, force)
+    opened = checkpoints.Checkpoint.open(checkpoint)
+    if dry_run:
+        from h2o_export.plan import make_plan
+
+        plan = make_plan(opened, options, ctx_size)
+        print_json(plan.to_json()) if as_json else _show_plan(plan)
+        return
+    steps = 2 * opened.config.layers + 6
+    with _stages(steps) as stage, exporter.staged_folder(options.output, force) as folder:
+        manifest = exporter.write_bundle(opened, options, folder, stage)
+        if validate:
+            from h2o_export.validate import validate as compare
+
+            manifest = manifest.model_copy(update={"validation": compare(folder, opened, stage)})
+            manifest.write(folder)
+    if as_json:
+        print_json(
+            {
+                "bundle": str(options.output),
+                **manifest.model_dump(include={"model", "checkpoint", "validation"}),
+            }
+        )
+    else:
+        _show_result(options.output, manifest)
+    if manifest.validation and not manifest.validation.passed:
+        click.echo(
+            "error: the bundle's logits differ from the checkpoint's by more than the tolerance", err=True
+        )
+        sys.exit(Exit.TOLERANCE)
+
+
+def _import_exporter() -> tuple[Any, Any]:
+    try:
+        from h2o_export import checkpoint, exporter
+    except ImportError as error:
+        raise BackendError(
+            f"exporting needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
+        ) from None
+    return exporter, checkpoint
+
+
+@contextmanager
+def _stages(steps: int) -> Iterator[Callable[[str], None]]:
+    """A progress bar of stages on a terminal, silence elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("checkpoint", total=steps)
+
+        def stage(name: str) -> None:
+            bar.update(task, description=name, advance=1)
+
+        yield stage
+
+
+def _show_plan(plan: Plan) -> None:
+    console = Console()
+    model, size = plan.model, plan.footprint
+    console.print(
+        f"{model.family}: {model.layers} layers, hidden {model.hidden_size}, {model.query_heads} query and "
+        f"{model.kv_heads} key/value heads of {model.head_size}, MLP {model.intermediate_size}, "
+        f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
+        f"{model.parameters / 1e6:,.1f} M parameters in {model.dtype}"
+    )
+    console.print(f"prefill defaults: {plan.options.prefill}", highlight=False)
+    table = Table("graph", "inputs", "outputs", title="graphs")
+    for name, graph in _distinct(plan.graphs):
+        table.add_row(name, _interface(graph.inputs), _interface(graph.outputs))
+    console.print(table)
+    console.print(f"on disk: {_mib(plan.disk_bytes)} of weights")
+    console.print(
+        f"at run time, context {plan.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
+        f"activations {_mib(size.activations)}, memory sets {_mib(size.memory)}, scratch {_mib(size.scratch)}; "
+        f"in all about {_mib(size.total)}"
+    )
+    console.print("dry run: nothing was written")
+
+
+def _distinct(graphs: Sequence[GraphSpec]) -> Iterator[tuple[str, GraphSpec]]:
+    """Graphs with a name for each run of equal interfaces: all middle layers are one row."""
+    for _, group in itertools.groupby(graphs, key=lambda graph: (graph.inputs, graph.outputs)):
+        alike = list(group)
+        name = alike[0].name if len(alike) == 1 else f"{alike[0].name} … {alike[-1].name}"
+        yield name, alike[0]
+
+
+def _interface(tensors: Sequence[TensorSpec]) -> str:
+    return escape("\n".join(f"{t.name} {t.dtype}[{', '.join(map(str, t.shape))}]" for t in tensors))
+
+
+def _show_result(output: Path, manifest: Manifest) -> None:
+    console = Console()
+    total = sum(file.bytes for file in manifest.files.values())
+    if manifest.validation:
+        _show_validation(console, manifest.validation)
+    console.print(f"wrote {output}: {len(manifest.graphs)} graphs, {_mib(total)}", highlight=False)
+
+
+def _show_validation(console: Console, validation: Validation) -> None:
+    table = Table(
+        "output", "relative error", title=f"against {validation.reference}, {validation.tokens} tokens"
+    )
+    for index, error in enumerate(validation.layers):
+        table.add_row(f"hidden states before layer {index}", f"{error:.2e}")
+    verdict = "good" if validation.passed else "MISSED"
+    table.add_row(
+        "logits", f"{validation.relative_error:.2e} (tolerance {validation.tolerance:.1e}: {verdict})"
+    )
+    table.add_row(
+        "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
+    )
+    console.print(table)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What an export would write, worked out from `config.json` and the safetensors headers alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from h2o_export.attention import AttentionGraphBuilder
+from h2o_export.checkpoint import Checkpoint
+from h2o_export.dense import dense_interface, dense_parts
+from h2o_export.exporter import ExportOptions, model_spec
+from h2o_runtime.footprint import Footprint, footprint
+from h2o_runtime.manifest import GraphSpec, ModelSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    model: ModelSpec
+    options: ExportOptions
+    graphs: tuple[GraphSpec, ...]
+    context: int
+    footprint: Footprint
+
+    @property
+    def disk_bytes(self) -> int:
+        """Weights; graphs and tokenizer add a few megabytes."""
+        return self.footprint.weights
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "checkpoint": self.options.checkpoint,
+            "output": str(self.options.output),
+            "model": self.model.model_dump(),
+            "prefill": asdict(self.options.prefill),
+            "graphs": [graph.model_dump(exclude={"weights"}) for graph in self.graphs],
+            "disk_bytes": self.disk_bytes,
+            "context": self.context,
+            "memory_bytes": asdict(self.footprint) | {"total": self.footprint.total},
+        }
+
+
+def make_plan(checkpoint: Checkpoint, options: ExportOptions, context: int | None = None) -> Plan:
+    """Nothing is traced, read or written. `context` is the number of tokens to estimate memory for."""
+    config = checkpoint.config
+    model = model_spec(config, options.dtype)
+    context = context or min(config.max_position_embeddings, 8192)
+    graphs = []
+    for part in dense_parts(config):
+        inputs, outputs = dense_interface(part, config, options.dtype)
+        graphs.append(GraphSpec(name=part.name, file=part.file, kind="dense", inputs=inputs, outputs=outputs))
+    graphs += [graph.spec for graph in AttentionGraphBuilder(config, options.prefill, options.dtype).all()]
+    return Plan(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

@@ -1,0 +1,76 @@
+"""The checkpoint under transformers, one decoder layer in memory at a time.
+
+Runs transformers' own layers on weights read straight from the safetensors files, so that a model which
+fits the disk but not the memory can still be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from h2o_export.checkpoint import Checkpoint
+from h2o_export.dense import EMBEDDING
+from h2o_runtime.errors import CheckpointError
+
+
+class StreamedModel:
+    """A causal language model of transformers with full attention, in `dtype`."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        self.checkpoint = checkpoint
+        self.dtype = dtype
+        config = AutoConfig.from_pretrained(checkpoint.folder)
+        config.use_cache = False
+        with torch.device("meta"):
+            build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
+            self._model = build(config, attn_implementation="sdpa").to(dtype)
+        self._model.eval()
+        self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
+
+    @torch.inference_mode()
+    def hidden_states(self, ids: list[int]) -> Iterator[Tensor]:
+        """Residual stream before layer 0, after layer 0, … after the last layer: [n, D] each."""
+        decoder = self._model.model
+        positions = torch.arange(len(ids)).unsqueeze(0)
+        table = self._load(EMBEDDING, tuple(decoder.embed_tokens.weight.shape))
+        hidden = table[torch.tensor(ids)].unsqueeze(0)  # [1, n, D]
+        del table
+        rope = self._rotary(hidden, positions)
+        yield hidden[0]
+        for index, layer in enumerate(decoder.layers):
+            self._fill(layer, f"model.layers.{index}.")
+            out = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rope)
+            hidden = out[0] if isinstance(out, tuple) else out
+            layer.to("meta")
+            yield hidden[0]
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and head on rows of the last hidden state, [n, D] → [n, vocab]."""
+        norm = self._model.model.norm
+        self._fill(norm, "model.norm.")
+        name = EMBEDDING if self.checkpoint.config.tied else "lm_head.weight"
+        head = self._load(name, tuple(self._model.lm_head.weight.shape))
+        logits: Tensor = norm(hidden) @ head.T
+        norm.to("meta")
+        return logits
+
+    def _fill(self, module: nn.Module, prefix: str) -> None:
+        state = {
+            name: self._load(prefix + name, tuple(value.shape)) for name, value in module.state_dict().items()
+        }
+        try:
+            module.load_state_dict(state, assign=True)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{self.checkpoint.source}: transformers cannot use {prefix}*: {error}"
+            ) from error
+
+    def _load(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self.checkpoint.tensor(name, shape).to(self.dtype)
