@@ -1,0 +1,96 @@
+"""One attention layer on the GPU: its tensors, and the two-phase prefill over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from library import Library, Shape, State, offset
+
+CHUNK, LOCAL, HEAVY = 1024, 256, 256
+SLOTS = LOCAL + HEAVY
+QUERY_HEADS, KV_HEADS = 32, 8
+
+
+class Layer:
+    """Random q, k, v of `n` tokens in float16, and everything a prefill writes, allocated once."""
+
+    def __init__(self, library: Library, n: int, head_size: int) -> None:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Any:
+            return torch.zeros(shape, dtype=dtype, device="cuda")
+
+        self.library, self.n, self.d = library, n, head_size
+        self.shape = Shape(QUERY_HEADS, KV_HEADS, KV_HEADS, head_size, head_size**-0.5, 1)
+        self.q = torch.randn(n, QUERY_HEADS, head_size, device="cuda", dtype=torch.float16)
+        self.k = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
+        self.v = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
+        self.o = torch.empty_like(self.q)
+        self.m, self.l = zeros(n, QUERY_HEADS), zeros(n, QUERY_HEADS)
+        self.score = zeros(n, KV_HEADS)
+        self.colsum = zeros(KV_HEADS, SLOTS)
+        self.chunks = -(-n // CHUNK)
+        ranges = [[c * CHUNK, min(n, (c + 1) * CHUNK)] for c in range(self.chunks)]
+        self.ranges = torch.tensor(ranges, dtype=torch.int64, device="cuda")
+        self.memory = zeros(self.chunks, KV_HEADS, SLOTS, dtype=torch.int32)
+        self.length = torch.tensor([n], dtype=torch.int64, device="cuda")
+        need = max(
+            library.workspace_bytes("memory_attention", self.shape, CHUNK, SLOTS),
+            library.workspace_bytes("cached_attention", self.shape, 128, n),
+            library.workspace_bytes("cached_attention", self.shape, 1, n),
+        )
+        self.workspace = zeros(need, dtype=torch.uint8)
+
+    def _run(self, name: str, *arguments: Any) -> None:
+        self.library.run(torch.cuda.current_stream().cuda_stream, name, *arguments)
+
+    def _state(self, row: int = 0) -> State:
+        return State(offset(self.o, row), offset(self.m, row), offset(self.l, row))
+
+    def phase1(self, scores: bool = True) -> None:
+        score = self.score if scores else None
+        self._run(
+            "chunked_intra_attention", self.shape, self.n, CHUNK, self.q, self.k, self.v, self._state(), score
+        )
+
+    def select(self, chunk: int) -> None:
+        before = None if chunk == 0 else self.memory[chunk - 1]
+        slots = 0 if chunk == 0 else SLOTS
+        self._run(
+            "memory_select",
+            KV_HEADS,
+            slots,
+            LOCAL,
+            HEAVY,
+            0,
+            self.score,
+            before,
+            self.ranges[chunk],
+            self.memory[chunk],
+        )
+
+    def attend_memory(self, chunk: int, scores: bool = True) -> None:
+        """Chunk `chunk` attends to the memory of the one before; with scores, they are added up."""
+        first, memory = chunk * CHUNK, self.memory[chunk - 1]
+        rows, state = min(CHUNK, self.n - first), self._state(first)
+        colsum = self.colsum if scores else None
+        self._run(
+            "memory_fused_attention", self.shape, rows, SLOTS, offset(self.q, first), self.k, self.v, memory, state,
+            state, colsum, self.workspace, self.workspace.numel(),
+        )  # fmt: skip
+        if scores:
+            self._run("score_update", KV_HEADS, SLOTS, memory, self.colsum, 0, self.score)
+
+    def prefill(self) -> None:
+        """Both phases, scores included, as the runtime does them."""
+        self.phase1()
+        for chunk in range(self.chunks - 1):
+            self.select(chunk)
+            self.attend_memory(chunk + 1)
+
+    def cached(self, rows: int) -> None:
+        """The last `rows` tokens attend to the whole cache."""
+        first = self.n - rows
+        self._run(
+            "cached_attention", self.shape, rows, self.n, offset(self.q, first), self.k, self.v, self.length,
+            offset(self.o, first), self.workspace, self.workspace.numel(),
+        )  # fmt: skip

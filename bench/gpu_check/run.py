@@ -1,0 +1,148 @@
+"""Everything that needs a GPU, in one command: python bench/gpu_check/run.py
+
+Builds the kernels for the GPU that is there, runs their tests, runs them again under compute-sanitizer,
+times them beside torch (where torch with CUDA is installed), and writes report.md and report.json.
+Exit code 0: all good; 1: a check failed; 3: a speed goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import report as reports
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parents[1]
+SANITIZERS = ("memcheck", "racecheck")
+
+
+def run(command: list[str], log: Path) -> tuple[bool, float]:
+    """Runs a command into a log file; whether it succeeded, and its seconds."""
+    print("+", " ".join(command), flush=True)
+    begin = time.monotonic()
+    with log.open("w") as out:
+        code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+    if code != 0:
+        print("".join(log.read_text().splitlines(keepends=True)[-40:]), flush=True)
+    return code == 0, time.monotonic() - begin
+
+
+def output_of(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def machine() -> dict[str, Any]:
+    gpu = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()[0]
+    nvcc = output_of("nvcc", "--version").splitlines()
+    try:
+        import torch
+
+        torch_version = torch.__version__
+    except ImportError:
+        torch_version = "not installed"
+    return {
+        "gpu and driver": gpu,
+        "nvcc": nvcc[-2] if len(nvcc) > 1 else "unknown",
+        "torch": torch_version,
+        "cpu": platform.machine(),
+        "commit": output_of("git", "-C", str(REPO), "rev-parse", "--short", "HEAD"),
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def native_architecture() -> str | None:
+    """Compute capability of the first GPU, such as 90."""
+    try:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        return f"{major}{minor}"
+    except (ImportError, AssertionError, RuntimeError):
+        capability = output_of("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").splitlines()[
+            0
+        ]
+        digits = capability.strip().replace(".", "")
+        return digits if digits.isdigit() else None
+
+
+def build(folder: Path, architecture: str, jobs: int) -> bool:
+    source = REPO / "plugins" / "kernels" / "cuda"
+    options = [f"-DH2O_CUDA_ARCHITECTURES={architecture}", "-DH2O_CUDA_TESTS=ON"]
+    folder.mkdir(parents=True, exist_ok=True)
+    configured, _ = run(["cmake", "-S", str(source), "-B", str(folder), *options], folder / "configure.log")
+    return configured and run(["cmake", "--build", str(folder), f"-j{jobs}"], folder / "build.log")[0]
+
+
+def checks(folder: Path, quick: bool) -> list[dict[str, Any]]:
+    test = folder / "tests" / "h2o_cuda_test"
+    rows = []
+
+    def check(name: str, command: list[str]) -> None:
+        passed, seconds = run(command, folder / f"{name}.log")
+        rows.append({"check": name, "passed": passed, "seconds": round(seconds, 1)})
+
+    check("tests", [str(test), *(["--small"] if quick else [])])
+    sanitizer = shutil.which("compute-sanitizer")
+    for tool in SANITIZERS:
+        if sanitizer is None:
+            rows.append({"check": tool, "passed": "not run: no compute-sanitizer on PATH", "seconds": 0.0})
+        else:
+            groups = ["attention", "candidate", "rows", "select"]
+            command = [sanitizer, "--tool", tool, "--error-exitcode", "9", str(test), "--small", *groups]
+            check(tool, command)
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--build", type=Path, default=REPO / "build" / "gpu_check", help="build folder")
+    parser.add_argument(
+        "--out", type=Path, default=REPO / "build" / "gpu_check" / "report", help="report folder"
+    )
+    parser.add_argument(
+        "--architecture", default="native", help="compute capability to build for, such as 90"
+    )
+    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--quick", action="store_true", help="the small list of shapes for the tests too")
+    parser.add_argument("--no-timings", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.architecture is None:
+        parser.error("no GPU was found; name its compute capability with --architecture, such as 87 for Orin")
+
+    if not build(arguments.build, arguments.architecture, arguments.jobs):
+        print("The kernels did not build; the log above says why.", file=sys.stderr)
+        return 1
+    report: dict[str, Any] = {"machine": machine(), "checks": checks(arguments.build, arguments.quick)}
+    reports.write({**report, "no_timings": "not reached"}, arguments.out)  # kept if a timing brings us down
+    failed = [row["check"] for row in report["checks"] if row["passed"] is False]
+
+    missed: list[str] = []
+    if arguments.no_timings or failed:
+        report["no_timings"] = f"{', '.join(failed)} failed" if failed else "not asked for"
+    else:
+        try:
+            import timings
+        except ImportError as error:
+            report["no_timings"] = f"{error}. Install torch with CUDA to compare with its flash attention."
+        else:
+            report["timings"] = timings.all_timings(arguments.build / "libh2o_cuda.so")
+            missed = reports.missed_goals(report["timings"])
+    reports.write(report, arguments.out)
+    print((arguments.out / "report.md").read_text())
+    if failed:
+        return 1
+    return 3 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
