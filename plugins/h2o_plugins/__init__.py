@@ -1,0 +1,31 @@
+"""Native kernels, where they were built: this package finds and loads them."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+__all__ = ["NativeKernelsMissing", "cpu_kernels", "load_cpu_kernels"]
+
+
+class NativeKernelsMissing(ImportError):  # noqa: N818 - says what is the case, as ModuleNotFoundError does
+    """The CPU kernels were not built into this installation."""
+
+
+def load_cpu_kernels() -> ModuleType:
+    """The module of the CPU kernels. Raises NativeKernelsMissing with the reason and what to do."""
+    try:
+        from h2o_plugins import _cpu
+    except ImportError as error:
+        raise NativeKernelsMissing(
+            f"the native CPU kernels cannot be loaded ({error}); build them with `pip install .` in the "
+            "repository (needs CMake and a C++17 compiler), or use the ONNX function bodies instead"
+        ) from error
+    return _cpu
+
+
+def cpu_kernels() -> ModuleType | None:
+    """The module of the CPU kernels, or None where they are not built."""
+    try:
+        return load_cpu_kernels()
+    except NativeKernelsMissing:
+        return None

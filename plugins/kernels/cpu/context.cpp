@@ -1,0 +1,118 @@
+#include "context.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace h2o {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+bool runs_here(const KernelTable* table) {
+#if defined(__x86_64__)
+    if (table == avx512_kernels()) {
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    }
+    if (table == avx2_kernels()) {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
+    }
+#endif
+    return table != nullptr;
+}
+
+// The best that this machine runs, or the one asked for.
+const KernelTable* choose(const char* name) {
+    const KernelTable* const tables[] = {
+#if defined(__x86_64__)
+        avx512_kernels(), avx2_kernels(),
+#elif defined(__aarch64__)
+        neon_kernels(),
+#endif
+        scalar_kernels()};
+    for (const KernelTable* table : tables) {
+        if ((name == nullptr || std::strcmp(name, table->name) == 0) && runs_here(table)) return table;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+Arena::~Arena() {
+    std::free(data_);
+}
+
+char* Arena::at_least(size_t bytes) {
+    if (bytes <= size_) return data_;
+    const size_t align = bytes >= kHugePage ? kHugePage : 64;
+    const size_t rounded = (bytes + align - 1) / align * align;
+    void* fresh = nullptr;
+    if (posix_memalign(&fresh, align, rounded) != 0) throw std::bad_alloc();
+#if defined(__linux__)
+    if (align == kHugePage) madvise(fresh, rounded, MADV_HUGEPAGE);  // a hint: refusal costs speed only
+#endif
+    std::free(data_);
+    data_ = static_cast<char*>(fresh);
+    size_ = rounded;
+    return data_;
+}
+
+h2o_status check_shape(const h2o_shape* shape) {
+    if (shape == nullptr || shape->query_heads <= 0 || shape->kv_heads <= 0 || shape->head_size <= 0) {
+        return H2O_BAD_ARGUMENT;
+    }
+    if (shape->query_heads % shape->kv_heads != 0) return H2O_BAD_ARGUMENT;
+    if (shape->score_heads != shape->kv_heads && shape->score_heads != shape->query_heads)
+        return H2O_BAD_ARGUMENT;
+    if (shape->dtype != H2O_F32 && shape->dtype != H2O_F16) return H2O_UNSUPPORTED;
+    return shape->head_size % 8 == 0 ? H2O_OK : H2O_UNSUPPORTED;
+}
+
+bool in_range(const int32_t* memory, int64_t count, int64_t cap) {
+    for (int64_t i = 0; i < count; ++i) {
+        if (memory[i] < 0 || memory[i] >= cap) return false;
+    }
+    return true;
+}
+
+}  // namespace h2o
+
+h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context) {
+    if (context == nullptr) return H2O_BAD_ARGUMENT;
+    *context = nullptr;
+    const h2o::KernelTable* table = h2o::choose(isa);
+    if (table == nullptr) return H2O_UNSUPPORTED;
+    if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
+    try {
+        *context = new h2o_cpu(threads > 0 ? threads : 1, table);
+        return H2O_OK;
+    } catch (...) {  // no memory, or no more threads
+        return H2O_OUT_OF_WORKSPACE;
+    }
+}
+
+void h2o_cpu_destroy(h2o_cpu* context) {
+    delete context;
+}
+
+int h2o_cpu_threads(const h2o_cpu* context) {
+    return context->pool.size();
+}
+
+const char* h2o_cpu_isa(const h2o_cpu* context) {
+    return context->kernels->name;
+}
+
+size_t h2o_cpu_scratch_bytes(const h2o_cpu* context) {
+    size_t bytes = context->shared.size();
+    for (const h2o::Arena& arena : context->own) bytes += arena.size();
+    return bytes;
+}

@@ -1,0 +1,95 @@
+// A context: the instruction set in use, the threads, and the scratch memory they work in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "h2o/cpu.h"
+#include "isa.h"
+#include "pool.h"
+
+namespace h2o {
+
+struct SweepScratch;
+
+// Memory that only grows. Large blocks are aligned for huge pages: packed keys and scores are walked in
+// strides that would otherwise miss the TLB.
+class Arena {
+  public:
+    Arena() = default;
+    Arena(Arena&& other) noexcept : data_(other.data_), size_(other.size_) {
+        other.data_ = nullptr;
+        other.size_ = 0;
+    }
+    ~Arena();
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+
+    char* at_least(size_t bytes);  // throws std::bad_alloc
+    size_t size() const { return size_; }
+
+  private:
+    char* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+// Cuts arrays off a block; with a null block, only adds up how large it must be.
+class Carver {
+  public:
+    explicit Carver(char* base) : base_(base) {}
+    template <class T>
+    T* take(int64_t count) {
+        T* const here = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+        used_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+        return here;
+    }
+    size_t used() const { return used_; }
+
+  private:
+    char* base_;
+    size_t used_ = 0;
+};
+
+}  // namespace h2o
+
+struct h2o_cpu {
+    h2o_cpu(int threads, const h2o::KernelTable* table)
+        : kernels(table), pool(threads), own(static_cast<size_t>(pool.size())), scratch(own.size()) {}
+
+    float* shared_floats(int64_t count) {
+        return reinterpret_cast<float*>(shared.at_least(static_cast<size_t>(count) * sizeof(float)));
+    }
+
+    const h2o::KernelTable* kernels;
+    h2o::Pool pool;
+    std::mutex one_call;
+    std::vector<h2o::Arena> own;              // one a thread
+    std::vector<h2o::SweepScratch*> scratch;  // what the operator in progress has carved from them
+    h2o::Arena shared;
+};
+
+namespace h2o {
+
+h2o_status check_shape(const h2o_shape* shape);
+// Every entry of memory is a row of a cache of cap rows.
+bool in_range(const int32_t* memory, int64_t count, int64_t cap);
+
+inline int64_t element_size(h2o_dtype dtype) {
+    return dtype == H2O_F16 ? 2 : 4;
+}
+
+// Runs an operator's body with the context to itself; what it throws becomes a status.
+template <class Body>
+h2o_status guarded(h2o_cpu* context, Body&& body) noexcept {
+    try {
+        std::lock_guard<std::mutex> hold(context->one_call);
+        body();
+        return H2O_OK;
+    } catch (...) {  // only allocation throws
+        return H2O_OUT_OF_WORKSPACE;
+    }
+}
+
+}  // namespace h2o

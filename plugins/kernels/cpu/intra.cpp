@@ -1,0 +1,102 @@
+// ChunkedIntraAttention. A unit is one score head of one chunk; its row blocks, from the chunk's start to its
+// end, are cut into parts of equal work. Every part adds up its own column sums, and the parts' sums are
+// added in order at the end, so they do not depend on which thread did what.
+#include "sweep.h"
+
+namespace h2o {
+namespace {
+
+constexpr int64_t kParts = 4;
+constexpr int64_t kKeyBlock = 1024;  // without column sums nothing needs a row's scores all at once
+
+struct Intra {
+    const h2o_shape& shape;
+    int64_t n, chunk_size;
+    const void *q, *k, *v;
+    void* o;
+    float *m, *l, *colsum;
+
+    int64_t heads() const { return colsum != nullptr ? shape.score_heads : shape.kv_heads; }
+    int64_t units() const { return (n + chunk_size - 1) / chunk_size * heads(); }
+    int64_t start(int64_t unit) const { return unit / heads() * chunk_size; }
+    int64_t length(int64_t unit) const { return std::min(chunk_size, n - start(unit)); }
+    int64_t key_block() const { return colsum != nullptr ? chunk_size : std::min(chunk_size, kKeyBlock); }
+
+    Sweep sweep(const h2o_cpu* context, int64_t unit) const {
+        const int64_t size = element_size(shape.dtype), head = unit % heads(), first = start(unit);
+        const int64_t q_row = shape.query_heads * shape.head_size * size;
+        const int64_t k_row = shape.kv_heads * shape.head_size * size;
+        Sweep made = head_sweep(context, shape, heads(), head, static_cast<const char*>(q) + first * q_row,
+                                length(unit));
+        made.keys =
+            cache_rows(shape, kv_head(shape, heads(), head), static_cast<const char*>(k) + first * k_row,
+                       static_cast<const char*>(v) + first * k_row, nullptr, length(unit));
+        made.total_keys = length(unit);
+        made.offset = 0;
+        made.key_block = key_block();
+        made.unit = unit;
+        return made;
+    }
+
+    void part(const h2o_cpu* context, SweepScratch& scratch, float* partial, int64_t unit,
+              int64_t index) const {
+        const Sweep rows = sweep(context, unit);
+        const int64_t begin = triangle_part(rows.blocks(), kParts, index);
+        const int64_t end = triangle_part(rows.blocks(), kParts, index + 1);
+        const int64_t keys = length(unit);
+        float* const sums = partial + (unit * kParts + index) * chunk_size;
+        if (colsum != nullptr) {
+            std::memset(scratch.colsum, 0, static_cast<size_t>(keys * kColsumLanes) * sizeof(float));
+            std::memset(sums, 0, static_cast<size_t>(keys) * sizeof(float));
+        }
+        if (begin == end) return;
+        const int64_t first = start(unit) * shape.query_heads;
+        char* const out = static_cast<char*>(o) + first * shape.head_size * element_size(shape.dtype);
+        rows.run(scratch, begin, end, 0, keys, colsum != nullptr, [&](int64_t block, int64_t slot) {
+            rows.store_state(scratch, block, slot, out, m + first, l + first);
+        });
+        if (colsum != nullptr) context->kernels->sum_lanes(scratch.colsum, keys, sums);
+    }
+
+    void add_parts(const float* partial, int64_t unit) const {
+        const float* const sums = partial + unit * kParts * chunk_size;
+        float* const out = colsum + start(unit) * heads() + unit % heads();
+        for (int64_t key = 0; key < length(unit); ++key) {
+            float sum = 0.0f;
+            for (int64_t i = 0; i < kParts; ++i) sum += sums[i * chunk_size + key];
+            out[key * heads()] = sum;
+        }
+    }
+
+    SweepSize size() const {
+        const int64_t rows = std::min(n, chunk_size) * (shape.query_heads / heads());
+        const bool single = colsum != nullptr || std::min(n, chunk_size) <= kKeyBlock;
+        return {shape.head_size, key_block(), single ? 1 : (rows + kLanes - 1) / kLanes, true,
+                colsum != nullptr};
+    }
+};
+
+}  // namespace
+}  // namespace h2o
+
+h2o_status h2o_cpu_chunked_intra_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n,
+                                           int64_t chunk_size, const void* q, const void* k, const void* v,
+                                           void* o, float* m, float* l, float* colsum) {
+    const h2o_status status = h2o::check_shape(shape);
+    if (status != H2O_OK) return status;
+    if (context == nullptr || n < 0 || chunk_size <= 0) return H2O_BAD_ARGUMENT;
+    if (n == 0) return H2O_OK;
+    if (!q || !k || !v || !o || !m || !l) return H2O_BAD_ARGUMENT;
+    const h2o::Intra op{*shape, n, std::min(n, chunk_size), q, k, v, o, m, l, colsum};
+    return h2o::guarded(context, [&] {
+        std::vector<h2o::SweepScratch*>& scratch = context->scratch;
+        h2o::prepare(context, op.size(), scratch.data());
+        float* partial = nullptr;
+        if (colsum != nullptr) partial = context->shared_floats(op.units() * h2o::kParts * op.chunk_size);
+        h2o::each_part(context, op.units(), h2o::kParts, [&](int64_t unit, int64_t part, int thread) {
+            op.part(context, *scratch[static_cast<size_t>(thread)], partial, unit, part);
+        });
+        if (colsum == nullptr) return;
+        context->pool.each(op.units(), [&](int64_t unit, int) { op.add_parts(partial, unit); });
+    });
+}

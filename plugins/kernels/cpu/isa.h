@@ -1,0 +1,89 @@
+// What is compiled once for every instruction set: the arithmetic on one block of rows. How work is cut into
+// blocks is written once, above this table, and never depends on the instruction set.
+//
+// Packed forms, all float32 (P = kPanel, R = kLanes):
+//     queries, outputs and scores have the block's rows innermost: q, o [d][R], p [keys][R]
+//     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [d / P][keys][P]
+// so that one matrix-product tile serves both products: for every k, R consecutive floats times P floats.
+#pragma once
+
+#include <cstdint>
+
+#include "h2o/status.h"
+
+namespace h2o {
+
+constexpr int64_t kLanes = 48;  // query rows a block: 3 vectors of 16, 6 of 8 or 12 of 4
+constexpr int64_t kPanel = 8;
+constexpr int64_t kColsumLanes = 16;  // partial sums kept for every key, as many as the widest vector
+
+constexpr int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+// Adds keys to the running softmax of one block of rows.
+struct BlockArgs {
+    int64_t d;
+    int64_t keys;      // keys that at least one row sees
+    int64_t unmasked;  // the first of them, which every row sees
+    int64_t lanes;     // rows in use; those above are computed and ignored
+    const float* q;
+    const float* k;
+    const float* v;        // null: states and column sums only
+    int64_t v_keys;        // keys for which v's panels have room
+    const float* visible;  // [R] keys that each row sees, from key 0; read where key >= unmasked
+    float* p;              // [round_up(keys, P)][R] scratch
+    float* m;              // [R] running state, in and out
+    float* l;
+    float* o;  // [d][R], not divided by l
+    bool fresh;
+    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
+};
+
+// One run of consecutive cache rows for a few queries of every key/value head.
+struct DecodeArgs {
+    int64_t kv_heads;
+    int64_t group;  // query rows a key/value head, those of different tokens included
+    int64_t d;
+    int64_t keys;
+    int64_t stride;  // elements from one cache row to the next
+    h2o_dtype dtype;
+    const void* k;  // first row of the run, [keys][kv_heads][d]
+    const void* v;
+    const float* q;          // [kv_heads * group][round_up(d, 16)], scaled, zero padded
+    const int64_t* visible;  // [group] rows of the run that each query row sees
+    float* p;                // [kv_heads * group][keys] scratch
+    float* m;                // [kv_heads * group] out
+    float* l;
+    float* o;  // [kv_heads * group][round_up(d, 16)] out, not divided by l
+};
+
+struct KernelTable {
+    const char* name;
+    void (*attend)(const BlockArgs& args);
+    void (*decode)(const DecodeArgs& args);
+    // rows[j] -> panels; the last panel is filled with zeros.
+    void (*pack_keys)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, float* out);
+    void (*pack_values)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, int64_t v_keys,
+                        float* out);
+    // rows[r] * scale -> q [d][R]; rows above `lanes` become zeros.
+    void (*pack_queries)(const void* const* rows, h2o_dtype dtype, int64_t lanes, int64_t d, float scale,
+                         float* out);
+    // rows[r] = keep[r] * rows[r] + factor[r] * o[:, r]; rows[r] is not read where keep[r] is 0.
+    void (*store_rows)(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
+                       int64_t d, void* const* rows);
+    // One row: out = a * x + b * y; x or y is not read where its factor is 0.
+    void (*blend_row)(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out);
+    void (*to_float)(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out);
+    void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
+    void (*sum_lanes)(const float* partial, int64_t keys,
+                      float* out);                            // [keys][kColsumLanes] -> [keys], added
+    void (*exp)(const float* in, int64_t count, float* out);  // for tests: count is a multiple of 16
+};
+
+const KernelTable* scalar_kernels();
+const KernelTable* avx2_kernels();
+const KernelTable* avx512_kernels();
+const KernelTable* neon_kernels();
+
+}  // namespace h2o

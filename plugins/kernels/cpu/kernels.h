@@ -1,0 +1,21 @@
+// Everything that is compiled once for each instruction set. The file that includes this has included one
+// simd_*.h before. All of it has internal linkage and calls no inline function of the standard library:
+// the linker would keep one copy of such a function, compiled for a machine that may not be this one.
+#pragma once
+
+// clang-format off: each uses the ones before
+#include "vexp.h"
+#include "transpose.h"
+#include "tile.h"
+#include "pack.h"
+#include "decode.h"
+// clang-format on
+
+namespace {
+
+constexpr h2o::KernelTable kTable = {
+    Simd::kName, attend,    decode,   pack_keys,  pack_values, pack_queries,
+    store_rows,  blend_row, to_float, from_float, sum_lanes,   exp_many,
+};
+
+}  // namespace

@@ -1,0 +1,156 @@
+// MemoryAttention and MemoryFusedAttention: every row sees every key of its score head's memory. The fused
+// form packs the cache rows straight from where they lie and fuses each block as soon as it is done.
+#include "fuse.h"
+#include "sweep.h"
+
+namespace h2o {
+namespace {
+
+constexpr int64_t kKeyBlock = 1024;
+
+struct Memory {
+    const h2o_shape& shape;
+    int64_t n, slots;
+    const void *q, *k, *v;
+    const int32_t* memory;  // null: k and v are [Hs, M, d]
+    void* o;
+    float *m, *l, *colsum;
+    bool fused;
+
+    int64_t heads() const { return shape.score_heads; }
+    int64_t rows() const { return n * (shape.query_heads / heads()); }
+    int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
+    int64_t parts() const { return std::clamp<int64_t>(blocks() / 8, 1, 8); }
+    int64_t key_block() const { return colsum != nullptr ? slots : std::min(slots, kKeyBlock); }
+
+    KeyRows keys(int64_t head) const {
+        if (memory != nullptr) {
+            return cache_rows(shape, kv_head(shape, heads(), head), k, v, memory + head * slots, slots);
+        }
+        const int64_t row = shape.head_size * element_size(shape.dtype), skip = head * slots * row;
+        return {static_cast<const char*>(k) + skip,
+                static_cast<const char*>(v) + skip,
+                row,
+                nullptr,
+                slots,
+                nullptr};
+    }
+
+    Sweep sweep(const h2o_cpu* context, int64_t head) const {
+        Sweep made = head_sweep(context, shape, heads(), head, q, n);
+        made.keys = keys(head);
+        made.total_keys = slots;
+        made.offset = slots;
+        made.key_block = key_block();
+        made.unit = head;
+        return made;
+    }
+
+    void part(const h2o_cpu* context, SweepScratch& scratch, float* partial, int64_t head,
+              int64_t index) const {
+        const Sweep rows = sweep(context, head);
+        const int64_t begin = even_part(rows.blocks(), parts(), index);
+        const int64_t end = even_part(rows.blocks(), parts(), index + 1);
+        if (colsum != nullptr) {
+            std::memset(scratch.colsum, 0, static_cast<size_t>(slots * kColsumLanes) * sizeof(float));
+        }
+        rows.run(scratch, begin, end, 0, slots, colsum != nullptr, [&](int64_t block, int64_t slot) {
+            if (fused) {
+                fuse_block(rows, scratch, block, slot);
+            } else {
+                rows.store_state(scratch, block, slot, static_cast<char*>(o), m, l);
+            }
+        });
+        if (colsum == nullptr) return;
+        float* const sums = partial + (head * parts() + index) * slots;
+        std::memset(sums, 0, static_cast<size_t>(slots) * sizeof(float));
+        context->kernels->sum_lanes(scratch.colsum, slots, sums);
+    }
+
+    void fuse_block(const Sweep& rows, const SweepScratch& scratch, int64_t block, int64_t slot) const {
+        float keep[kLanes], factor[kLanes];
+        for (int64_t r = 0; r < rows.lanes(block); ++r) {
+            const int64_t at = rows.at(block * kLanes + r);
+            const float own_l = scratch.l[slot * kLanes + r];
+            const Fused state = fuse(m[at], l[at], scratch.m[slot * kLanes + r], own_l);
+            keep[r] = state.weight_a;
+            factor[r] = state.weight_b / own_l;
+            m[at] = state.m;
+            l[at] = state.l;
+        }
+        rows.store(scratch, block, slot, keep, factor, static_cast<char*>(o));
+    }
+
+    void add_parts(const float* partial, int64_t head) const {
+        for (int64_t slot = 0; slot < slots; ++slot) {
+            float sum = 0.0f;
+            for (int64_t i = 0; i < parts(); ++i) sum += partial[(head * parts() + i) * slots + slot];
+            colsum[head * slots + slot] = sum;
+        }
+    }
+
+    SweepSize size() const {
+        const bool single = key_block() == slots;
+        return {shape.head_size, key_block(), single ? 1 : blocks() / parts() + 1, true, colsum != nullptr};
+    }
+
+    h2o_status run(h2o_cpu* context) const {
+        return guarded(context, [&] {
+            std::vector<SweepScratch*>& scratch = context->scratch;
+            prepare(context, size(), scratch.data());
+            float* partial = nullptr;
+            if (colsum != nullptr) partial = context->shared_floats(heads() * parts() * slots);
+            each_part(context, heads(), parts(), [&](int64_t head, int64_t index, int thread) {
+                part(context, *scratch[static_cast<size_t>(thread)], partial, head, index);
+            });
+            if (colsum == nullptr) return;
+            for (int64_t head = 0; head < heads(); ++head) add_parts(partial, head);
+        });
+    }
+};
+
+// The softmax over no key at all.
+void fill_empty(const h2o_shape& shape, int64_t n, void* o, float* m, float* l) {
+    const int64_t rows = n * shape.query_heads;
+    std::fill(m, m + rows, -HUGE_VALF);
+    std::fill(l, l + rows, 0.0f);
+    std::memset(o, 0, static_cast<size_t>(rows * shape.head_size * element_size(shape.dtype)));
+}
+
+}  // namespace
+}  // namespace h2o
+
+h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
+                                    const void* q, const void* k_mem, const void* v_mem, void* o, float* m,
+                                    float* l, float* colsum) {
+    const h2o_status status = h2o::check_shape(shape);
+    if (status != H2O_OK) return status;
+    if (context == nullptr || n < 0 || slots < 0) return H2O_BAD_ARGUMENT;
+    if (n > 0 && (!q || !o || !m || !l)) return H2O_BAD_ARGUMENT;
+    if (slots > 0 && (!k_mem || !v_mem)) return H2O_BAD_ARGUMENT;
+    if (n == 0 || slots == 0) {
+        if (n > 0) h2o::fill_empty(*shape, n, o, m, l);
+        if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
+        return H2O_OK;
+    }
+    return h2o::Memory{*shape, n, slots, q, k_mem, v_mem, nullptr, o, m, l, colsum, false}.run(context);
+}
+
+h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t cap,
+                                          int64_t slots, const void* q, const void* k_cache,
+                                          const void* v_cache, const int32_t* memory, void* o, float* m,
+                                          float* l, float* colsum) {
+    const h2o_status status = h2o::check_shape(shape);
+    if (status != H2O_OK) return status;
+    if (context == nullptr || n < 0 || cap < 0 || slots < 0) return H2O_BAD_ARGUMENT;
+    if (slots == 0) return H2O_OK;  // nothing to add to the state
+    if (!k_cache || !v_cache || !memory || !h2o::in_range(memory, shape->score_heads * slots, cap)) {
+        return H2O_BAD_ARGUMENT;
+    }
+    if (n == 0) {
+        if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
+        return H2O_OK;
+    }
+    if (!q || !o || !m || !l) return H2O_BAD_ARGUMENT;
+    return h2o::Memory{*shape, n, slots, q, k_cache, v_cache, memory, o, m, l, colsum, true}.run(context);
+}

@@ -1,0 +1,149 @@
+// Between storage (token-major, float32 or float16) and the packed float32 forms of isa.h.
+#pragma once
+
+namespace {
+
+inline Simd::Vec load_stored(const void* row, h2o_dtype dtype, int64_t at, int count) {
+    if (dtype == H2O_F16) return Simd::load_half(static_cast<const uint16_t*>(row) + at, count);
+    return Simd::load_some(static_cast<const float*>(row) + at, count);
+}
+
+inline void store_stored(void* row, h2o_dtype dtype, int64_t at, Simd::Vec x, int count) {
+    if (dtype == H2O_F16) {
+        Simd::store_half(static_cast<uint16_t*>(row) + at, x, count);
+    } else {
+        Simd::store_some(static_cast<float*>(row) + at, x, count);
+    }
+}
+
+inline int part(int64_t at, int64_t count) {
+    return count - at < kWidth ? static_cast<int>(count - at) : kWidth;
+}
+
+// Eight consecutive numbers of a stored row, as float32. `buffer` is used when they are stored otherwise.
+inline const float* eight(const void* row, h2o_dtype dtype, int64_t at, float* buffer) {
+    if (dtype == H2O_F32) return static_cast<const float*>(row) + at;
+    for (int i = 0; i < 8; i += kWidth) {
+        const int count = kWidth < 8 ? kWidth : 8;
+        Simd::store_some(buffer + i, Simd::load_half(static_cast<const uint16_t*>(row) + at + i, count),
+                         count);
+    }
+    return buffer;
+}
+
+// Square blocks of eight, so that both the read and the written side are touched in runs.
+void pack_keys(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, float* out) {
+    float buffer[8][8];
+    for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
+        const int64_t count = keys - key < kPanel ? keys - key : kPanel;
+        if (count < kPanel) __builtin_memset(out, 0, static_cast<size_t>(d * kPanel) * sizeof(float));
+        for (int64_t c = 0; c < d; c += 8) {
+            const float* in[8];
+            for (int64_t j = 0; j < count; ++j) in[j] = eight(rows[key + j], dtype, c, buffer[j]);
+            if (count == kPanel) {
+                transpose_8x8(in, 1.0f, out + c * kPanel, kPanel);
+            } else {
+                for (int64_t j = 0; j < count; ++j) {
+                    for (int64_t i = 0; i < 8; ++i) out[(c + i) * kPanel + j] = in[j][i];
+                }
+            }
+        }
+    }
+}
+
+void pack_values(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, int64_t v_keys,
+                 float* out) {
+    float buffer[8];
+    for (int64_t key = 0; key < keys; ++key) {
+        for (int64_t c = 0; c < d; c += kPanel) {
+            __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows[key], dtype, c, buffer),
+                             8 * sizeof(float));
+        }
+    }
+}
+
+void pack_queries(const void* const* rows, h2o_dtype dtype, int64_t lanes, int64_t d, float scale,
+                  float* out) {
+    float buffer[8][8];
+    if (lanes < kLanes) __builtin_memset(out, 0, static_cast<size_t>(d * kLanes) * sizeof(float));
+    for (int64_t r = 0; r < lanes; r += 8) {
+        const int64_t count = lanes - r < 8 ? lanes - r : 8;
+        for (int64_t c = 0; c < d; c += 8) {
+            const float* in[8];
+            for (int64_t j = 0; j < count; ++j) in[j] = eight(rows[r + j], dtype, c, buffer[j]);
+            if (count == 8) {
+                transpose_8x8(in, scale, out + c * kLanes + r, kLanes);
+            } else {
+                for (int64_t j = 0; j < count; ++j) {
+                    for (int64_t i = 0; i < 8; ++i) out[(c + i) * kLanes + r + j] = in[j][i] * scale;
+                }
+            }
+        }
+    }
+}
+
+// Eight numbers x of an output row: row = keep * row + factor * x. A row with nothing to keep is not read:
+// what an empty state holds need not be a number.
+inline void merge_eight(const float* x, float keep, float factor, h2o_dtype dtype, int64_t at, void* row) {
+    for (int i = 0; i < 8; i += kWidth) {
+        const int count = kWidth < 8 ? kWidth : 8;
+        Simd::Vec y = Simd::mul(Simd::load_some(x + i, count), Simd::set(factor));
+        if (keep != 0.0f) y = Simd::fma(load_stored(row, dtype, at + i, count), Simd::set(keep), y);
+        store_stored(row, dtype, at + i, y, count);
+    }
+}
+
+void store_rows(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
+                int64_t d, void* const* rows) {
+    float block[64];
+    for (int64_t r = 0; r < lanes; r += 8) {
+        const int64_t count = lanes - r < 8 ? lanes - r : 8;
+        for (int64_t c = 0; c < d; c += 8) {
+            const float* in[8];
+            for (int64_t i = 0; i < 8; ++i) in[i] = o + (c + i) * kLanes + r;
+            transpose_8x8(in, 1.0f, block, 8);
+            for (int64_t j = 0; j < count; ++j) {
+                merge_eight(block + j * 8, keep == nullptr ? 0.0f : keep[r + j], factor[r + j], dtype, c,
+                            rows[r + j]);
+            }
+        }
+    }
+}
+
+void blend_row(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out) {
+    for (int64_t c = 0; c < d; c += kWidth) {
+        const int count = part(c, d);
+        Simd::Vec sum = Simd::zero();
+        if (a != 0.0f) sum = Simd::mul(load_stored(x, dtype, c, count), Simd::set(a));
+        if (b != 0.0f) sum = Simd::fma(load_stored(y, dtype, c, count), Simd::set(b), sum);
+        store_stored(out, dtype, c, sum, count);
+    }
+}
+
+void to_float(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+        const int some = part(i, count);
+        Simd::store_some(out + i, Simd::mul(load_stored(in, dtype, i, some), Simd::set(scale)), some);
+    }
+}
+
+void from_float(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+        const int some = part(i, count);
+        store_stored(out, dtype, i, Simd::mul(Simd::load_some(in + i, some), Simd::set(scale)), some);
+    }
+}
+
+void sum_lanes(const float* partial, int64_t keys, float* out) {
+    for (int64_t key = 0; key < keys; ++key, partial += kColsumLanes) {
+        Simd::Vec sum = Simd::load(partial);
+        for (int64_t i = kWidth; i < kColsumLanes; i += kWidth) sum = Simd::add(sum, Simd::load(partial + i));
+        out[key] += Simd::sum(sum);
+    }
+}
+
+void exp_many(const float* in, int64_t count, float* out) {
+    for (int64_t i = 0; i < count; i += kWidth) Simd::store(out + i, exp_nonpositive(Simd::load(in + i)));
+}
+
+}  // namespace

@@ -1,0 +1,94 @@
+#include "pool.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace h2o {
+namespace {
+
+void relax() {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// One layer follows the last within microseconds, so a worker looks a little while before it sleeps; much
+// longer would take the core from the dense graphs' own threads.
+constexpr int kSpins = 500;
+
+}  // namespace
+
+Pool::Pool(int threads) {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
+}
+
+Pool::~Pool() {
+    {
+        std::lock_guard<std::mutex> hold(mutex_);
+        stop_ = true;
+        ++round_;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+}
+
+void Pool::run(int64_t count, Call call, void* self) {
+    if (count <= 0) return;
+    if (workers_.empty() || count == 1) {
+        for (int64_t i = 0; i < count; ++i) call(self, i, 0);
+        return;
+    }
+    count_ = count;
+    call_ = call;
+    self_ = self;
+    next_.store(0, std::memory_order_relaxed);
+    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    {
+        std::lock_guard<std::mutex> hold(mutex_);
+        round_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    drain(0);
+    // The caller spins, then yields: a worker that lost its core must be able to get one back.
+    for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+        if (spins < kSpins) {
+            relax();
+        } else {
+            std::this_thread::yield();
+        }
+    }
+}
+
+void Pool::drain(int thread) {
+    for (;;) {
+        const int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
+        if (item >= count_) return;
+        call_(self_, item, thread);
+    }
+}
+
+uint64_t Pool::await_round(uint64_t seen) {
+    for (int i = 0; i < kSpins; ++i) {
+        const uint64_t now = round_.load(std::memory_order_acquire);
+        if (now != seen) return now;
+        relax();
+    }
+    std::unique_lock<std::mutex> hold(mutex_);
+    wake_.wait(hold, [&] { return round_.load(std::memory_order_acquire) != seen; });
+    return round_.load(std::memory_order_acquire);
+}
+
+void Pool::serve(int thread) {
+    uint64_t seen = 0;
+    for (;;) {
+        seen = await_round(seen);
+        if (stop_) return;
+        drain(thread);
+        busy_.fetch_sub(1, std::memory_order_release);
+    }
+}
+
+}  // namespace h2o

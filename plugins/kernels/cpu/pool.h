@@ -1,0 +1,52 @@
+// A fixed set of threads that share out numbered items. The caller works too, so size 1 starts no thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace h2o {
+
+class Pool {
+  public:
+    explicit Pool(int threads);
+    ~Pool();
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+    // Calls work(item, thread) once for every item below count and returns when all are done. Items start
+    // in ascending order, on whichever thread is free: a result must not depend on which thread made it.
+    template <class Work>
+    void each(int64_t count, Work&& work) {
+        auto call = [](void* self, int64_t item, int thread) {
+            (*static_cast<std::remove_reference_t<Work>*>(self))(item, thread);
+        };
+        run(count, call, &work);
+    }
+
+  private:
+    using Call = void (*)(void*, int64_t, int);
+
+    void run(int64_t count, Call call, void* self);
+    void drain(int thread);
+    void serve(int thread);
+    uint64_t await_round(uint64_t seen);
+
+    std::vector<std::thread> workers_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::atomic<uint64_t> round_{0};
+    std::atomic<int64_t> next_{0};
+    std::atomic<int> busy_{0};
+    std::atomic<bool> stop_{false};
+    int64_t count_ = 0;
+    Call call_ = nullptr;
+    void* self_ = nullptr;
+};
+
+}  // namespace h2o

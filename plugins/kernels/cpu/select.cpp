@@ -1,0 +1,74 @@
+// MemorySelect: a chunk's next memory set, by partial selection.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "context.h"
+
+namespace h2o {
+namespace {
+
+constexpr float kNegligible = 1e-30f;  // so close to float32's end, engines differ in what they round to zero
+
+// A whole number that is larger the better the candidate is, all different: score first, then the lower
+// position. Scores are sums of probabilities: what is negligible, negative or NaN counts as zero, and
+// the bits of positive floats are in the order of their values. A sink is above all.
+uint64_t rank(float score, int64_t position, bool sink) {
+    uint32_t order = 0;
+    if (score >= kNegligible) std::memcpy(&order, &score, 4);
+    if (sink) order = 0xffffffffu;
+    return static_cast<uint64_t>(order) << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(position));
+}
+
+int32_t position_of(uint64_t rank) {
+    return static_cast<int32_t>(~static_cast<uint32_t>(rank));
+}
+
+struct Select {
+    int64_t heads;
+    const float* score;
+    int64_t previous;
+    const int32_t* memory;
+    int64_t start, stop, local, slots, sink;
+
+    int64_t first_local() const { return std::max(start, stop - local); }
+    int64_t candidates() const { return previous + first_local() - start; }
+
+    void head(int64_t head, uint64_t* ranks, int32_t* out) const {
+        uint64_t* end = ranks;
+        auto offer = [&](int64_t position) {
+            *end++ = rank(score[position * heads + head], position, position < sink);
+        };
+        for (int64_t i = 0; i < previous; ++i) offer(memory[head * previous + i]);
+        for (int64_t position = start; position < first_local(); ++position) offer(position);
+        const int64_t best = slots - (stop - first_local());
+        if (best < end - ranks) std::nth_element(ranks, ranks + best, end, std::greater<uint64_t>());
+        std::transform(ranks, ranks + best, out, position_of);
+        std::sort(out, out + best);
+        for (int64_t i = best; i < slots; ++i) out[i] = static_cast<int32_t>(first_local() + i - best);
+    }
+};
+
+}  // namespace
+}  // namespace h2o
+
+h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, int64_t cap, const float* score,
+                                 int64_t previous_slots, const int32_t* memory, int64_t start, int64_t stop,
+                                 int64_t local, int64_t slots, int64_t sink, int32_t* out) {
+    if (context == nullptr || !score || !out || (previous_slots > 0 && !memory)) return H2O_BAD_ARGUMENT;
+    if (score_heads <= 0 || previous_slots < 0 || start < 0 || stop < start || stop > cap)
+        return H2O_BAD_ARGUMENT;
+    if (local < 0 || slots < local || sink < 0 || cap > INT32_MAX) return H2O_BAD_ARGUMENT;
+    if (previous_slots + stop - start < slots) return H2O_BAD_ARGUMENT;
+    if (previous_slots > 0 && !h2o::in_range(memory, score_heads * previous_slots, start))
+        return H2O_BAD_ARGUMENT;
+    const h2o::Select op{score_heads, score, previous_slots, memory, start, stop, local, slots, sink};
+    return h2o::guarded(context, [&] {
+        const size_t bytes = static_cast<size_t>(op.candidates()) * sizeof(uint64_t);
+        for (h2o::Arena& arena : context->own) arena.at_least(bytes);
+        context->pool.each(score_heads, [&](int64_t head, int thread) {
+            char* const scratch = context->own[static_cast<size_t>(thread)].at_least(bytes);
+            op.head(head, reinterpret_cast<uint64_t*>(scratch), out + head * slots);
+        });
+    });
+}

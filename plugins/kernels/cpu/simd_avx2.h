@@ -1,0 +1,55 @@
+// 8 float lanes of AVX2 with FMA and F16C. Head sizes are multiples of 8, so no vector is ever partial.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+struct Simd {
+    using Vec = __m256;
+    static constexpr const char* kName = "avx2";
+    static constexpr int kWidth = 8;
+    static constexpr int kTileColumns = 4;  // 4 x 3 accumulators of 16 registers
+
+    static Vec zero() { return _mm256_setzero_ps(); }
+    static Vec set(float x) { return _mm256_set1_ps(x); }
+    static Vec load(const float* p) { return _mm256_loadu_ps(p); }
+    static void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+    static Vec load_some(const float* p, int) { return load(p); }
+    static void store_some(float* p, Vec x, int) { store(p, x); }
+    static Vec load_half(const uint16_t* p, int) {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    static void store_half(uint16_t* p, Vec x, int) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    }
+
+    static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+    static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+    static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+    static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+    static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+    static Vec fms(Vec a, Vec b, Vec c) { return _mm256_fmsub_ps(a, b, c); }
+    static Vec select_le(Vec a, Vec b, Vec yes, Vec no) {
+        return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LE_OQ));
+    }
+
+    // p * 2^n for whole n = biased - magic, or 0 where x < low.
+    static Vec scale_or_zero(Vec p, Vec, Vec biased, Vec x, Vec low) {
+        const __m256i shift = _mm256_slli_epi32(_mm256_castps_si256(biased), 23);
+        const Vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), shift));
+        return _mm256_and_ps(scaled, _mm256_cmp_ps(x, low, _CMP_NLT_UQ));
+    }
+
+    static float sum(Vec x) {
+        __m128 z = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+        return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+    }
+
+    static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+};
+
+}  // namespace

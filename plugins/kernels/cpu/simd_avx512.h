@@ -1,0 +1,58 @@
+// 16 float lanes of AVX-512.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+struct Simd {
+    using Vec = __m512;
+    using Mask = __mmask16;
+    static constexpr const char* kName = "avx512";
+    static constexpr int kWidth = 16;
+    static constexpr int kTileColumns = 8;  // 8 x 3 accumulators of 32 registers
+
+    static Vec zero() { return _mm512_setzero_ps(); }
+    static Vec set(float x) { return _mm512_set1_ps(x); }
+    static Vec load(const float* p) { return _mm512_loadu_ps(p); }
+    static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+    static Vec load_some(const float* p, int count) { return _mm512_maskz_loadu_ps(low(count), p); }
+    static void store_some(float* p, Vec x, int count) { _mm512_mask_storeu_ps(p, low(count), x); }
+    static Vec load_half(const uint16_t* p, int count) {
+        return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(low(count), p));
+    }
+    static void store_half(uint16_t* p, Vec x, int count) {
+        _mm256_mask_storeu_epi16(p, low(count), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    }
+
+    static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+    static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+    static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+    static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+    static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+    static Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
+    static Vec select_le(Vec a, Vec b, Vec yes, Vec no) {
+        return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LE_OQ), no, yes);
+    }
+
+    // p * 2^n for whole n = biased - magic, or 0 where x < low.
+    static Vec scale_or_zero(Vec p, Vec n, Vec, Vec x, Vec low) {
+        return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), p, n);
+    }
+
+    static float sum(Vec x) {
+        const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+        __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+        z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+        return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+    }
+
+    static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+  private:
+    static Mask low(int count) { return static_cast<Mask>((1u << count) - 1u); }
+};
+
+}  // namespace

@@ -1,0 +1,156 @@
+#include "sweep.h"
+
+#include <cmath>
+
+namespace h2o {
+
+SweepScratch* carve(Carver& carver, const SweepSize& size) {
+    const int64_t keys = round_up(size.keys, kPanel);
+    SweepScratch* const scratch = carver.take<SweepScratch>(1);
+    SweepScratch made{};
+    made.rows = carver.take<const void*>(std::max(keys, kLanes));
+    made.more = carver.take<const void*>(keys);
+    made.k = carver.take<float>(keys * size.d);
+    if (size.values) made.v = carver.take<float>(keys * size.d);
+    made.p = carver.take<float>(keys * kLanes);
+    made.q = carver.take<float>(size.blocks * size.d * kLanes);
+    if (size.values) made.o = carver.take<float>(size.blocks * size.d * kLanes);
+    made.m = carver.take<float>(size.blocks * kLanes);
+    made.l = carver.take<float>(size.blocks * kLanes);
+    if (size.colsum) made.colsum = carver.take<float>(keys * kColsumLanes);
+    made.packed_unit = -1;
+    if (scratch != nullptr) *scratch = made;
+    return scratch;
+}
+
+void prepare(h2o_cpu* context, const SweepSize& size, SweepScratch** scratch) {
+    Carver measure(nullptr);
+    carve(measure, size);
+    for (size_t thread = 0; thread < context->own.size(); ++thread) {
+        Carver carver(context->own[thread].at_least(measure.used()));
+        scratch[thread] = carve(carver, size);
+    }
+}
+
+Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_heads, int64_t head,
+                 const void* q, int64_t tokens) {
+    Sweep sweep{};
+    sweep.kernels = context->kernels;
+    sweep.dtype = shape.dtype;
+    sweep.scale = shape.scale;
+    sweep.d = shape.head_size;
+    sweep.query_heads = shape.query_heads;
+    sweep.group = shape.query_heads / score_heads;
+    sweep.first_head = head * sweep.group;
+    sweep.tokens = tokens;
+    sweep.q = static_cast<const char*>(q);
+    return sweep;
+}
+
+KeyRows cache_rows(const h2o_shape& shape, int64_t head, const void* k, const void* v, const int32_t* index,
+                   int64_t count) {
+    const int64_t size = element_size(shape.dtype);
+    const int64_t offset = head * shape.head_size * size;
+    KeyRows rows{};
+    rows.k = static_cast<const char*>(k) + offset;
+    rows.v = v == nullptr ? nullptr : static_cast<const char*>(v) + offset;
+    rows.stride = shape.kv_heads * shape.head_size * size;
+    rows.index = index;
+    rows.count = count;
+    return rows;
+}
+
+// Pointers to keys [first, first + count) of a chain of key rows.
+static void list_rows(const KeyRows& keys, bool values, int64_t first, int64_t count, const void** out) {
+    const KeyRows* part = &keys;
+    while (part != nullptr && first >= part->count) {
+        first -= part->count;
+        part = part->then;
+    }
+    for (int64_t i = 0; i < count && part != nullptr; ++i, ++first) {
+        while (part != nullptr && first == part->count) {
+            part = part->then;
+            first = 0;
+        }
+        if (part == nullptr) return;
+        const int64_t row = part->index == nullptr ? first : part->index[first];
+        out[i] = (values ? part->v : part->k) + row * part->stride;
+    }
+}
+
+void Sweep::pack(SweepScratch& scratch, int64_t first_key, int64_t count, bool reusable) const {
+    if (reusable && scratch.packed_unit == unit && scratch.packed_keys >= count) return;
+    scratch.packed_unit = reusable ? unit : -1;
+    scratch.packed_keys = count;
+    list_rows(keys, false, first_key, count, scratch.more);
+    kernels->pack_keys(scratch.more, dtype, count, d, scratch.k);
+    if (keys.v == nullptr) return;
+    list_rows(keys, true, first_key, count, scratch.more);
+    kernels->pack_values(scratch.more, dtype, count, d, round_up(key_block, kPanel), scratch.v);
+}
+
+void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t first_key, int64_t count,
+                 bool fresh, bool colsum) const {
+    const int64_t begin = block * kLanes, used = lanes(block);
+    float* const q_packed = scratch.q + slot * d * kLanes;
+    if (fresh) {
+        for (int64_t r = 0; r < used; ++r) scratch.rows[r] = q + at(begin + r) * d * element_size(dtype);
+        kernels->pack_queries(scratch.rows, dtype, used, d, scale, q_packed);
+    }
+    float seen[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) {
+        seen[r] = static_cast<float>(
+            std::clamp<int64_t>(visible(begin + std::min(r, used - 1)) - first_key, 0, count));
+    }
+    BlockArgs args{};
+    args.d = d;
+    args.keys = static_cast<int64_t>(seen[used - 1]);
+    args.unmasked = static_cast<int64_t>(seen[0]);
+    if (args.keys == 0 && !fresh) return;
+    args.lanes = used;
+    args.q = q_packed;
+    args.k = scratch.k;
+    args.v = keys.v == nullptr ? nullptr : scratch.v;
+    args.v_keys = round_up(key_block, kPanel);
+    args.visible = seen;
+    args.p = scratch.p;
+    args.m = scratch.m + slot * kLanes;
+    args.l = scratch.l + slot * kLanes;
+    args.o = scratch.o + slot * d * kLanes;
+    args.fresh = fresh;
+    args.colsum = colsum ? scratch.colsum : nullptr;
+    if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(d * kLanes) * sizeof(float));
+    kernels->attend(args);
+}
+
+void Sweep::store(const SweepScratch& scratch, int64_t block, int64_t slot, const float* keep,
+                  const float* factor, char* out) const {
+    const int64_t used = lanes(block);
+    void* rows[kLanes];
+    for (int64_t r = 0; r < used; ++r) rows[r] = out + at(block * kLanes + r) * d * element_size(dtype);
+    kernels->store_rows(scratch.o + slot * d * kLanes, keep, factor, dtype, used, d, rows);
+}
+
+void Sweep::store_state(const SweepScratch& scratch, int64_t block, int64_t slot, char* o, float* m,
+                        float* l) const {
+    const float* const block_l = scratch.l + slot * kLanes;
+    float factor[kLanes];
+    for (int64_t r = 0; r < lanes(block); ++r) factor[r] = block_l[r] > 0.0f ? 1.0f / block_l[r] : 0.0f;
+    store(scratch, block, slot, nullptr, factor, o);
+    if (m == nullptr) return;
+    for (int64_t r = 0; r < lanes(block); ++r) {
+        m[at(block * kLanes + r)] = scratch.m[slot * kLanes + r];
+        l[at(block * kLanes + r)] = block_l[r];
+    }
+}
+
+int64_t even_part(int64_t blocks, int64_t parts, int64_t part) {
+    return blocks * part / parts;
+}
+
+int64_t triangle_part(int64_t blocks, int64_t parts, int64_t part) {
+    const double share = std::sqrt(static_cast<double>(part) / static_cast<double>(parts));
+    return part == parts ? blocks : static_cast<int64_t>(static_cast<double>(blocks) * share);
+}
+
+}  // namespace h2o

@@ -1,0 +1,142 @@
+// One score head's query rows against its keys, block by block: what all operators but decode are made of.
+//
+// A score head's rows are its tokens' query heads laid end to end: row f is token f / group, head f % group.
+// Token t sees the keys below offset + t + 1. Keys are packed a block at a time and every row block passes
+// over them before the next are packed, so a packed key serves all rows.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "context.h"
+
+namespace h2o {
+
+// Keys and values where they lie: rows index[j], or j without an index; after `count` of them, `then` if any.
+struct KeyRows {
+    const char* k;
+    const char* v;   // null: keys only
+    int64_t stride;  // bytes
+    const int32_t* index;
+    int64_t count;
+    const KeyRows* then;
+};
+
+// One thread's arrays.
+struct SweepScratch {
+    const void** rows;  // [max(keys, kLanes)]
+    const void** more;  // [keys]
+    float* k;           // packed, isa.h
+    float* v;
+    float* p;
+    float* q;  // [blocks][d][R]
+    float* o;  // [blocks][d][R]
+    float* m;  // [blocks][R]
+    float* l;
+    float* colsum;        // [keys][kColsumLanes]
+    int64_t packed_unit;  // what k and v hold: the first packed_keys keys of this unit, when not -1
+    int64_t packed_keys;
+};
+
+// How large the arrays must be.
+struct SweepSize {
+    int64_t d;
+    int64_t keys;    // most keys in one key block
+    int64_t blocks;  // row blocks whose state is kept across key blocks; 1 when there is one key block
+    bool values;
+    bool colsum;
+};
+
+SweepScratch* carve(Carver& carver, const SweepSize& size);
+
+struct Sweep {
+    const KernelTable* kernels;
+    h2o_dtype dtype;
+    float scale;
+    int64_t d;
+    int64_t query_heads;
+    int64_t group;       // query heads of this score head
+    int64_t first_head;  // its first query head
+    int64_t tokens;
+    const char* q;  // [tokens][Hq][d]
+    KeyRows keys;
+    int64_t total_keys;
+    int64_t offset;     // see above; total_keys when nothing is masked
+    int64_t key_block;  // keys packed at a time
+    int64_t unit;       // names the keys: a scratch that holds them packed is not filled again
+
+    int64_t rows() const { return tokens * group; }
+    int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
+    int64_t lanes(int64_t block) const { return std::min(kLanes, rows() - block * kLanes); }
+    // Keys that row f sees.
+    int64_t visible(int64_t f) const { return std::min(total_keys, offset + f / group + 1); }
+    int64_t visible_to_block(int64_t block) const { return visible(block * kLanes + lanes(block) - 1); }
+    // Where row f stands among [tokens, Hq].
+    int64_t at(int64_t f) const { return f / group * query_heads + first_head + f % group; }
+
+    // Runs row blocks [begin, end) over keys [first_key, last_key); the state of block b is then in slot
+    // b - begin (slot 0 with a single key block, when finish(b, slot) is called as soon as b is done).
+    template <class Finish>
+    void run(SweepScratch& scratch, int64_t begin, int64_t end, int64_t first_key, int64_t last_key,
+             bool colsum, Finish&& finish) const {
+        last_key = std::min(last_key, visible_to_block(end - 1));
+        const bool single = last_key - first_key <= key_block;
+        for (int64_t key = first_key; key < last_key; key += key_block) {
+            const int64_t count = std::min(key_block, last_key - key);
+            pack(scratch, key, count, single);
+            for (int64_t block = begin; block < end; ++block) {
+                const int64_t slot = single ? 0 : block - begin;
+                step(scratch, block, slot, key, count, key == first_key, colsum);
+                if (single) finish(block, slot);
+            }
+        }
+        if (single) return;
+        for (int64_t block = begin; block < end; ++block) finish(block, block - begin);
+    }
+
+    void pack(SweepScratch& scratch, int64_t first_key, int64_t count, bool reusable) const;
+    void step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t first_key, int64_t count,
+              bool fresh, bool colsum) const;
+
+    // out[row f] = keep * out[row f] + factor * o, for every row f of the block.
+    void store(const SweepScratch& scratch, int64_t block, int64_t slot, const float* keep,
+               const float* factor, char* out) const;
+    // Plain finish: o divided by l, and the states; m and l may be null.
+    void store_state(const SweepScratch& scratch, int64_t block, int64_t slot, char* o, float* m,
+                     float* l) const;
+};
+
+// The sweep of one score head, keys not yet named.
+Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_heads, int64_t head,
+                 const void* q, int64_t tokens);
+// The key/value head that a score head belongs to.
+inline int64_t kv_head(const h2o_shape& shape, int64_t score_heads, int64_t head) {
+    return head / (score_heads / shape.kv_heads);
+}
+// Cache rows [0, count) of one key/value head, or those in index.
+KeyRows cache_rows(const h2o_shape& shape, int64_t head, const void* k, const void* v, const int32_t* index,
+                   int64_t count);
+
+// Where part `part` of `parts` of `blocks` begins: equal shares, or equal shares of a triangle.
+int64_t even_part(int64_t blocks, int64_t parts, int64_t part);
+int64_t triangle_part(int64_t blocks, int64_t parts, int64_t part);
+
+// Prepares all threads' scratch.
+void prepare(h2o_cpu* context, const SweepSize& size, SweepScratch** scratch);
+
+// Calls work(unit, part, thread) for all parts of all units. A unit's parts share packed keys, so a thread
+// takes whole units while many are left and single parts at the end, last part first.
+template <class Work>
+void each_part(h2o_cpu* context, int64_t units, int64_t parts, Work&& work) {
+    const int64_t whole = std::max<int64_t>(0, units - 2 * context->pool.size());
+    context->pool.each(whole + (units - whole) * parts, [&](int64_t item, int thread) {
+        if (item < whole) {
+            for (int64_t part = parts; part-- > 0;) work(item, part, thread);
+        } else {
+            const int64_t rest = item - whole;
+            work(whole + rest / parts, parts - 1 - rest % parts, thread);
+        }
+    });
+}
+
+}  // namespace h2o

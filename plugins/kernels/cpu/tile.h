@@ -1,0 +1,187 @@
+// The softmax of one block of query rows over packed keys: the inner loop of every operator but decode.
+//
+// The rows of a block are the vector lanes. A group's query heads are rows like any others, so both products
+// are one matrix product a key/value head, maxima and sums need no work across lanes, and both products run
+// through one register tile: C[column][R] += sum over k of B[k][column] * A[k][R].
+#pragma once
+
+namespace {
+
+using h2o::BlockArgs;
+using h2o::kColsumLanes;
+using h2o::kLanes;
+using h2o::kPanel;
+
+constexpr int kWidth = Simd::kWidth;
+constexpr int kTileVectors = 3;
+constexpr int kTileLanes = kTileVectors * kWidth;
+constexpr int kVectors = static_cast<int>(kLanes) / kWidth;
+constexpr int64_t kKeyStep =
+    128;  // keys whose probabilities (24 KiB) stay in L1 for all columns of the values
+
+// C[c][0..R) for the kPanel columns of one panel. a [depth][R], b [depth][kPanel], c [kPanel][R].
+template <bool kAdd>
+inline void multiply_panel(int64_t depth, const float* __restrict a, const float* __restrict b,
+                           float* __restrict c) {
+    using S = Simd;
+    constexpr int kColumns = S::kTileColumns;
+    for (int64_t column = 0; column < kPanel; column += kColumns) {
+        for (int64_t lane = 0; lane < kLanes; lane += kTileLanes) {
+            S::Vec sum[kColumns][kTileVectors];
+            float* out = c + column * kLanes + lane;
+#pragma GCC unroll 8
+            for (int i = 0; i < kColumns; ++i) {
+#pragma GCC unroll 3
+                for (int j = 0; j < kTileVectors; ++j) {
+                    sum[i][j] = kAdd ? S::load(out + i * kLanes + j * kWidth) : S::zero();
+                }
+            }
+            const float* rows = a + lane;
+            const float* columns = b + column;
+            for (int64_t k = 0; k < depth; ++k, rows += kLanes, columns += kPanel) {
+                S::Vec row[kTileVectors];
+#pragma GCC unroll 3
+                for (int j = 0; j < kTileVectors; ++j) row[j] = S::load(rows + j * kWidth);
+#pragma GCC unroll 8
+                for (int i = 0; i < kColumns; ++i) {
+                    const S::Vec x = S::set(columns[i]);
+#pragma GCC unroll 3
+                    for (int j = 0; j < kTileVectors; ++j) sum[i][j] = S::fma(row[j], x, sum[i][j]);
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < kColumns; ++i) {
+#pragma GCC unroll 3
+                for (int j = 0; j < kTileVectors; ++j) S::store(out + i * kLanes + j * kWidth, sum[i][j]);
+            }
+        }
+    }
+}
+
+// Hides from each lane the keys at or after its `visible`.
+inline void mask_panel(int64_t first_key, const float* visible, float* p) {
+    using S = Simd;
+    const S::Vec hidden = S::set(-__builtin_inff());
+    for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
+        const S::Vec next = S::set(static_cast<float>(first_key + i + 1));
+        for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+            S::store(p + lane, S::select_le(next, S::load(visible + lane), S::load(p + lane), hidden));
+        }
+    }
+}
+
+// p = scores, and m = their running maximum. Key panels reach past `keys`: their extra rows of p are never
+// read.
+inline void score(const BlockArgs& args) {
+    using S = Simd;
+    S::Vec top[kVectors];
+    for (int v = 0; v < kVectors; ++v) top[v] = S::load(args.m + v * kWidth);
+    for (int64_t key = 0; key < args.keys; key += kPanel) {
+        float* p = args.p + key * kLanes;
+        multiply_panel<false>(args.d, args.q, args.k + key * args.d, p);
+        if (key + kPanel > args.unmasked) mask_panel(key, args.visible, p);
+        const int64_t rows = args.keys - key < kPanel ? args.keys - key : kPanel;
+        for (int64_t i = 0; i < rows; ++i, p += kLanes) {
+#pragma GCC unroll 12
+            for (int v = 0; v < kVectors; ++v) top[v] = S::max(S::load(p + v * kWidth), top[v]);
+        }
+    }
+    for (int v = 0; v < kVectors; ++v) S::store(args.m + v * kWidth, top[v]);
+}
+
+// p = exp(p - m) for keys [0, keys) of p, whose sums are added to l. Three vectors at a time hide the latency
+// of exp.
+inline void exponentiate(int64_t keys, const float* m, float* p, float* l) {
+    using S = Simd;
+    for (int64_t lane = 0; lane < kLanes; lane += kTileLanes) {
+        S::Vec top[kTileVectors], sum[kTileVectors];
+        for (int j = 0; j < kTileVectors; ++j) {
+            // A row that has seen no key yet has m = -inf; -inf - -inf must not become NaN.
+            top[j] = S::max(S::load(m + lane + j * kWidth), S::set(-3.0e38f));
+            sum[j] = S::zero();
+        }
+        float* row = p + lane;
+        for (int64_t key = 0; key < keys; ++key, row += kLanes) {
+#pragma GCC unroll 3
+            for (int j = 0; j < kTileVectors; ++j) {
+                const S::Vec e = exp_nonpositive(S::sub(S::load(row + j * kWidth), top[j]));
+                S::store(row + j * kWidth, e);
+                sum[j] = S::add(sum[j], e);
+            }
+        }
+        for (int j = 0; j < kTileVectors; ++j) {
+            float* at = l + lane + j * kWidth;
+            S::store(at, S::add(S::load(at), sum[j]));
+        }
+    }
+}
+
+// Brings l and o from the old maximum to the new one.
+inline void rescale(const BlockArgs& args, const float* old_m) {
+    using S = Simd;
+    for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+        const S::Vec top = S::max(S::load(args.m + lane), S::set(-3.0e38f));
+        const S::Vec factor = exp_nonpositive(S::sub(S::load(old_m + lane), top));
+        S::store(args.l + lane, S::mul(S::load(args.l + lane), factor));
+        if (args.v == nullptr) continue;
+        float* o = args.o + lane;
+        for (int64_t c = 0; c < args.d; ++c, o += kLanes) S::store(o, S::mul(S::load(o), factor));
+    }
+}
+
+inline void start(const BlockArgs& args) {
+    using S = Simd;
+    for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+        S::store(args.m + lane, S::set(-__builtin_inff()));
+        S::store(args.l + lane, S::zero());
+    }
+}
+
+// colsum[key] += sum over rows of p[key][row] / l[row], kept as kColsumLanes partial sums.
+inline void add_column_sums(const BlockArgs& args) {
+    using S = Simd;
+    constexpr int kSums = static_cast<int>(kColsumLanes) / kWidth;
+    float inverse[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) inverse[r] = r < args.lanes ? 1.0f / args.l[r] : 0.0f;
+    S::Vec weight[kVectors];
+    for (int v = 0; v < kVectors; ++v) weight[v] = S::load(inverse + v * kWidth);
+    const float* p = args.p;
+    float* out = args.colsum;
+    for (int64_t key = 0; key < args.keys; ++key, p += kLanes, out += kColsumLanes) {
+#pragma GCC unroll 4
+        for (int s = 0; s < kSums; ++s) {
+            S::Vec sum = S::load(out + s * kWidth);
+#pragma GCC unroll 3
+            for (int v = s; v < kVectors; v += kSums) sum = S::fma(S::load(p + v * kWidth), weight[v], sum);
+            S::store(out + s * kWidth, sum);
+        }
+    }
+}
+
+void attend(const BlockArgs& args) {
+    float old_m[kLanes];
+    if (args.fresh) {
+        start(args);
+    } else {
+        __builtin_memcpy(old_m, args.m, sizeof old_m);
+    }
+    score(args);
+    if (!args.fresh) rescale(args, old_m);
+    for (int64_t key = 0; key < args.keys; key += kKeyStep) {
+        const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
+        float* p = args.p + key * kLanes;
+        exponentiate(step, args.m, p, args.l);
+        if (args.v == nullptr) continue;
+        for (int64_t c = 0; c < args.d; c += kPanel) {
+            const float* panel = args.v + c * args.v_keys + key * kPanel;
+            if (args.fresh && key == 0) {
+                multiply_panel<false>(step, p, panel, args.o + c * kLanes);
+            } else {
+                multiply_panel<true>(step, p, panel, args.o + c * kLanes);
+            }
+        }
+    }
+    if (args.colsum != nullptr) add_column_sums(args);
+}
+
+}  // namespace

@@ -1,0 +1,43 @@
+// out[i * stride + j] = in[j][i] * scale for i, j < 8.
+#pragma once
+
+namespace {
+
+#if defined(__AVX2__)
+
+inline void transpose_8x8(const float* const* in, float scale, float* out, int64_t stride) {
+    const __m256 factor = _mm256_set1_ps(scale);
+    __m256 a[8], b[8];
+    // Rows 0-3 beside rows 4-7 in each register first: what remains is two 4 x 4 transposes side by side.
+    for (int i = 0; i < 4; ++i) {
+        const __m256 low = _mm256_mul_ps(_mm256_loadu_ps(in[i]), factor);
+        const __m256 high = _mm256_mul_ps(_mm256_loadu_ps(in[i + 4]), factor);
+        a[i] = _mm256_permute2f128_ps(low, high, 0x20);
+        a[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+        b[i + 2] = _mm256_unpacklo_ps(a[i + 2], a[i + 3]);
+        b[i + 3] = _mm256_unpackhi_ps(a[i + 2], a[i + 3]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        float* row = out + i * stride;
+        _mm256_storeu_ps(row, _mm256_shuffle_ps(b[i], b[i + 2], 0x44));
+        _mm256_storeu_ps(row + stride, _mm256_shuffle_ps(b[i], b[i + 2], 0xee));
+        _mm256_storeu_ps(row + 2 * stride, _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44));
+        _mm256_storeu_ps(row + 3 * stride, _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee));
+    }
+}
+
+#else
+
+inline void transpose_8x8(const float* const* in, float scale, float* out, int64_t stride) {
+    for (int j = 0; j < 8; ++j) {
+        for (int i = 0; i < 8; ++i) out[i * stride + j] = in[j][i] * scale;
+    }
+}
+
+#endif
+
+}  // namespace

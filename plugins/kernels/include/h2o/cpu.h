@@ -1,0 +1,94 @@
+// Attention operators of ONNX domain `h2o` on CPUs. Raw pointers, no framework types, no exceptions.
+//
+// Layout is token-major and contiguous: q, o [n, Hq, d]; k, v [n, Hkv, d]; caches [cap, Hkv, d]; states
+// m, l [n, Hq]; memory [Hs, M] int32; scores and column sums in float32. q, k, v and o are stored as the
+// shape's dtype; all arithmetic is float32. Query head h belongs to score head h / (Hq / Hs), which
+// belongs to key/value head hs / (Hs / Hkv).
+//
+// Every function returns a status and changes nothing when the status is not H2O_OK. Results do not
+// depend on the number of threads. One context runs one call at a time; a second caller waits.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "h2o/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Threads and scratch memory. Scratch grows to the largest call seen and is then used again, so that
+// repeating a call of a size seen before allocates nothing.
+typedef struct h2o_cpu h2o_cpu;
+
+typedef struct h2o_shape {
+    int64_t query_heads;  // Hq
+    int64_t kv_heads;     // Hkv, divides Hq
+    int64_t score_heads;  // Hs: Hkv or Hq
+    int64_t head_size;    // d, a multiple of 8
+    float scale;
+    h2o_dtype dtype;  // of q, k, v and o
+} h2o_shape;
+
+// threads <= 0 takes what the process may use. isa is null for the best that this machine has, or one of
+// "scalar", "avx2", "avx512", "neon"; H2O_UNSUPPORTED when the build or the machine lacks it.
+h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context);
+void h2o_cpu_destroy(h2o_cpu* context);
+int h2o_cpu_threads(const h2o_cpu* context);
+const char* h2o_cpu_isa(const h2o_cpu* context);
+
+// Bytes of scratch held now.
+size_t h2o_cpu_scratch_bytes(const h2o_cpu* context);
+
+// Causal attention inside every chunk of chunk_size rows; row 0 starts a chunk, the last may be partial.
+// colsum [n, Hs], unless null: each key's probability summed over its chunk's rows and its group's heads.
+h2o_status h2o_cpu_chunked_intra_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n,
+                                           int64_t chunk_size, const void* q, const void* k, const void* v,
+                                           void* o, float* m, float* l, float* colsum);
+
+// Attention of every row to all of k_mem, v_mem [Hs, M, d]. colsum [Hs, M] or null.
+h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
+                                    const void* q, const void* k_mem, const void* v_mem, void* o, float* m,
+                                    float* l, float* colsum);
+
+// MemoryGather, MemoryAttention and OnlineSoftmaxFusion in one pass over the cache rows named by memory.
+// o, m, l hold the first state and receive the fused one. colsum [Hs, M], or null, is of this pass's own
+// probabilities.
+h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t cap,
+                                          int64_t slots, const void* q, const void* k_cache,
+                                          const void* v_cache, const int32_t* memory, void* o, float* m,
+                                          float* l, float* colsum);
+
+// (o, m, l) = fusion of states a and b, over n x Hq rows of d. Outputs may be the inputs of a or b.
+h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* o_a,
+                                         const float* m_a, const float* l_a, const void* o_b,
+                                         const float* m_b, const float* l_b, void* o, float* m, float* l);
+
+// Votes of the last w rows of a chunk, by their joint softmax over the memory (no row, when slots is 0)
+// and the chunk's keys k [n, Hkv, d]. score_memory [Hs, M], score_chunk [n, Hs].
+h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* shape, int64_t w, int64_t n,
+                                   int64_t cap, int64_t slots, const void* q_window, const void* k,
+                                   const void* k_cache, const int32_t* memory, float* score_memory,
+                                   float* score_chunk);
+
+// out [Hs, M] = sorted(last `local` of [start, stop) and the best of all other candidates by score). The
+// candidates are memory [Hs, Mp], all below start, and start ... stop - 1; score [cap, Hs]. Positions below
+// sink always win; ties go to the lower index. Scores below 1e-30 (and NaN) count as 0.
+h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, int64_t cap, const float* score,
+                                 int64_t previous_slots, const int32_t* memory, int64_t start, int64_t stop,
+                                 int64_t local, int64_t slots, int64_t sink, int32_t* out);
+
+// Exact causal attention: row r stands at position length - n + r and sees the cache up to itself.
+h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t cap,
+                                    int64_t length, const void* q, const void* k_cache, const void* v_cache,
+                                    void* o);
+
+// k_mem, v_mem [Hs, M, d] = the cache rows named by memory [Hs, M].
+h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t cap, int64_t slots,
+                                 const void* k_cache, const void* v_cache, const int32_t* memory, void* k_mem,
+                                 void* v_mem);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,274 @@
+// h2o_plugins._cpu: the C interface of the CPU kernels for NumPy arrays. Checks what raw pointers cannot
+// (dtypes, layouts, sizes that must agree) and says which argument is wrong; the kernels check the rest.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <new>
+#include <optional>
+#include <string>
+
+#include "h2o/cpu.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Input = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<nb::c_contig, nb::device::cpu>;
+using Float32 = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using Float32In = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using Int32 = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
+using Int32In = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
+
+void check(h2o_status status, const char* what) {
+    if (status == H2O_OK) return;
+    const std::string name = what;
+    if (status == H2O_OUT_OF_WORKSPACE) throw std::bad_alloc();
+    if (status == H2O_UNSUPPORTED) {
+        throw nb::value_error(
+            (name + ": not supported by this build; head_size must be a multiple of 8").c_str());
+    }
+    throw nb::value_error((name +
+                           ": an argument is out of range; sizes must agree with each other, and memory "
+                           "must index rows of the cache")
+                              .c_str());
+}
+
+// Throws unless the array has exactly these sizes; -1 stands for any.
+template <class Array>
+void expect(const Array& array, const char* name, std::initializer_list<int64_t> sizes) {
+    bool good = array.ndim() == sizes.size();
+    size_t axis = 0;
+    for (int64_t size : sizes) {
+        good = good && (size < 0 || static_cast<int64_t>(array.shape(axis)) == size);
+        ++axis;
+    }
+    if (good) return;
+    std::string wanted, got;
+    for (int64_t size : sizes) wanted += (size < 0 ? std::string("any") : std::to_string(size)) + ", ";
+    for (size_t i = 0; i < array.ndim(); ++i) got += std::to_string(array.shape(i)) + ", ";
+    throw nb::value_error(
+        (std::string(name) + " must have shape (" + wanted + ") but has (" + got + ")").c_str());
+}
+
+template <class Array>
+int64_t size_of(const Array& array, size_t axis) {
+    return axis < array.ndim() ? static_cast<int64_t>(array.shape(axis)) : -1;
+}
+
+class Kernels {
+  public:
+    Kernels(int threads, std::optional<std::string> isa, int64_t query_heads, int64_t kv_heads,
+            int64_t head_size, double scale, bool half)
+        : shape_{query_heads,
+                 kv_heads,
+                 kv_heads,
+                 head_size,
+                 static_cast<float>(scale),
+                 half ? H2O_F16 : H2O_F32} {
+        check(h2o_cpu_create(threads, isa ? isa->c_str() : nullptr, &context_), "Kernels");
+    }
+    ~Kernels() { h2o_cpu_destroy(context_); }
+    Kernels(const Kernels&) = delete;
+    Kernels& operator=(const Kernels&) = delete;
+
+    int threads() const { return h2o_cpu_threads(context_); }
+    std::string isa() const { return h2o_cpu_isa(context_); }
+    size_t scratch_bytes() const { return h2o_cpu_scratch_bytes(context_); }
+
+    void chunked_intra_attention(Input q, Input k, Input v, int64_t chunk_size, Output o, Float32 m,
+                                 Float32 l, std::optional<Float32> colsum) {
+        const int64_t n = size_of(q, 0);
+        expect_rows(q, "q", n, shape_.query_heads);
+        expect_rows(k, "k", n, shape_.kv_heads);
+        expect_rows(v, "v", n, shape_.kv_heads);
+        expect_state(n, o, m, l);
+        const h2o_shape shape = scored(colsum ? size_of(*colsum, 1) : shape_.kv_heads);
+        if (colsum) expect(*colsum, "colsum", {n, shape.score_heads});
+        float* const sums = colsum ? colsum->data() : nullptr;
+        run("chunked_intra_attention", [&] {
+            return h2o_cpu_chunked_intra_attention(context_, &shape, n, chunk_size, q.data(), k.data(),
+                                                   v.data(), o.data(), m.data(), l.data(), sums);
+        });
+    }
+
+    void memory_fused_attention(Input q, Input k_cache, Input v_cache, Int32In memory, Output o, Float32 m,
+                                Float32 l, std::optional<Float32> colsum) {
+        const int64_t n = size_of(q, 0), cap = size_of(k_cache, 0), slots = size_of(memory, 1);
+        expect_rows(q, "q", n, shape_.query_heads);
+        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
+        expect_rows(v_cache, "v_cache", cap, shape_.kv_heads);
+        expect_state(n, o, m, l);
+        const h2o_shape shape = scored(size_of(memory, 0));
+        expect(memory, "memory", {shape.score_heads, -1});
+        if (colsum) expect(*colsum, "colsum", {shape.score_heads, slots});
+        float* const sums = colsum ? colsum->data() : nullptr;
+        run("memory_fused_attention", [&] {
+            return h2o_cpu_memory_fused_attention(context_, &shape, n, cap, slots, q.data(), k_cache.data(),
+                                                  v_cache.data(), memory.data(), o.data(), m.data(), l.data(),
+                                                  sums);
+        });
+    }
+
+    void memory_attention(Input q, Input k_mem, Input v_mem, Output o, Float32 m, Float32 l,
+                          std::optional<Float32> colsum) {
+        const int64_t n = size_of(q, 0), slots = size_of(k_mem, 1);
+        const h2o_shape shape = scored(size_of(k_mem, 0));
+        expect_rows(q, "q", n, shape_.query_heads);
+        expect_tensor(k_mem, "k_mem", {shape.score_heads, slots, shape_.head_size});
+        expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.head_size});
+        expect_state(n, o, m, l);
+        if (colsum) expect(*colsum, "colsum", {shape.score_heads, slots});
+        float* const sums = colsum ? colsum->data() : nullptr;
+        run("memory_attention", [&] {
+            return h2o_cpu_memory_attention(context_, &shape, n, slots, q.data(), k_mem.data(), v_mem.data(),
+                                            o.data(), m.data(), l.data(), sums);
+        });
+    }
+
+    void online_softmax_fusion(Input o_a, Float32In m_a, Float32In l_a, Input o_b, Float32In m_b,
+                               Float32In l_b, Output o, Float32 m, Float32 l) {
+        const int64_t n = size_of(o_a, 0);
+        expect_rows(o_a, "o_a", n, shape_.query_heads);
+        expect_rows(o_b, "o_b", n, shape_.query_heads);
+        for (const Float32In* state : {&m_a, &l_a, &m_b, &l_b})
+            expect(*state, "a state", {n, shape_.query_heads});
+        expect_state(n, o, m, l);
+        run("online_softmax_fusion", [&] {
+            return h2o_cpu_online_softmax_fusion(context_, &shape_, n, o_a.data(), m_a.data(), l_a.data(),
+                                                 o_b.data(), m_b.data(), l_b.data(), o.data(), m.data(),
+                                                 l.data());
+        });
+    }
+
+    void memory_gather(Input k_cache, Input v_cache, Int32In memory, Output k_mem, Output v_mem) {
+        const int64_t cap = size_of(k_cache, 0), slots = size_of(memory, 1);
+        const h2o_shape shape = scored(size_of(memory, 0));
+        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
+        expect_rows(v_cache, "v_cache", cap, shape_.kv_heads);
+        expect(memory, "memory", {shape.score_heads, -1});
+        expect_tensor(k_mem, "k_mem", {shape.score_heads, slots, shape_.head_size});
+        expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.head_size});
+        run("memory_gather", [&] {
+            return h2o_cpu_memory_gather(context_, &shape, cap, slots, k_cache.data(), v_cache.data(),
+                                         memory.data(), k_mem.data(), v_mem.data());
+        });
+    }
+
+    void candidate_score(Input q_window, Input k, Input k_cache, Int32In memory, Float32 score_memory,
+                         Float32 score_chunk) {
+        const int64_t w = size_of(q_window, 0), n = size_of(k, 0), cap = size_of(k_cache, 0);
+        const int64_t slots = size_of(memory, 1);
+        const h2o_shape shape = scored(size_of(score_chunk, 1));
+        expect_rows(q_window, "q_window", w, shape_.query_heads);
+        expect_rows(k, "k", n, shape_.kv_heads);
+        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
+        expect(memory, "memory", {shape.score_heads, -1});
+        expect(score_memory, "score_memory", {shape.score_heads, slots});
+        expect(score_chunk, "score_chunk", {n, shape.score_heads});
+        run("candidate_score", [&] {
+            return h2o_cpu_candidate_score(context_, &shape, w, n, cap, slots, q_window.data(), k.data(),
+                                           k_cache.data(), memory.data(), score_memory.data(),
+                                           score_chunk.data());
+        });
+    }
+
+    void memory_select(Float32In score, Int32In memory, int64_t start, int64_t stop, int64_t local,
+                       int64_t sink, Int32 out) {
+        const int64_t heads = size_of(out, 0), cap = size_of(score, 0), previous = size_of(memory, 1);
+        expect(score, "score", {-1, heads});
+        expect(memory, "memory", {heads, -1});
+        expect(out, "out", {-1, -1});
+        run("memory_select", [&] {
+            return h2o_cpu_memory_select(context_, heads, cap, score.data(), previous, memory.data(), start,
+                                         stop, local, size_of(out, 1), sink, out.data());
+        });
+    }
+
+    void cached_attention(Input q, Input k_cache, Input v_cache, int64_t length, Output o) {
+        const int64_t n = size_of(q, 0), cap = size_of(k_cache, 0);
+        expect_rows(q, "q", n, shape_.query_heads);
+        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
+        expect_rows(v_cache, "v_cache", cap, shape_.kv_heads);
+        expect_rows(o, "o", n, shape_.query_heads);
+        run("cached_attention", [&] {
+            return h2o_cpu_cached_attention(context_, &shape_, n, cap, length, q.data(), k_cache.data(),
+                                            v_cache.data(), o.data());
+        });
+    }
+
+  private:
+    template <class Array>
+    void expect_tensor(const Array& array, const char* name, std::initializer_list<int64_t> sizes) const {
+        const bool half = shape_.dtype == H2O_F16;
+        const nb::dlpack::dtype type = array.dtype();
+        if (type.code != static_cast<uint8_t>(nb::dlpack::dtype_code::Float) ||
+            type.bits != (half ? 16 : 32)) {
+            throw nb::value_error((std::string(name) + " must be " + (half ? "float16" : "float32")).c_str());
+        }
+        expect(array, name, sizes);
+    }
+
+    template <class Array>
+    void expect_rows(const Array& array, const char* name, int64_t n, int64_t heads) const {
+        expect_tensor(array, name, {n, heads, shape_.head_size});
+    }
+
+    void expect_state(int64_t n, const Output& o, const Float32& m, const Float32& l) const {
+        expect_rows(o, "o", n, shape_.query_heads);
+        expect(m, "m", {n, shape_.query_heads});
+        expect(l, "l", {n, shape_.query_heads});
+    }
+
+    h2o_shape scored(int64_t heads) const {
+        h2o_shape shape = shape_;
+        shape.score_heads = heads;
+        return shape;
+    }
+
+    template <class Call>
+    void run(const char* name, Call&& call) {
+        h2o_status status;
+        {
+            nb::gil_scoped_release release;
+            status = call();
+        }
+        check(status, name);
+    }
+
+    h2o_shape shape_;
+    h2o_cpu* context_ = nullptr;
+};
+
+}  // namespace
+
+NB_MODULE(_cpu, module) {
+    module.doc() = "Attention operators of ONNX domain `h2o` on the CPU.";
+    nb::class_<Kernels>(module, "Kernels")
+        .def(nb::init<int, std::optional<std::string>, int64_t, int64_t, int64_t, double, bool>(),
+             "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a)
+        .def_prop_ro("threads", &Kernels::threads)
+        .def_prop_ro("isa", &Kernels::isa)
+        .def_prop_ro("scratch_bytes", &Kernels::scratch_bytes)
+        .def("chunked_intra_attention", &Kernels::chunked_intra_attention, "q"_a, "k"_a, "v"_a,
+             "chunk_size"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert(),
+             "colsum"_a.noconvert().none())
+        .def("memory_attention", &Kernels::memory_attention, "q"_a, "k_mem"_a, "v_mem"_a, "o"_a.noconvert(),
+             "m"_a.noconvert(), "l"_a.noconvert(), "colsum"_a.noconvert().none())
+        .def("memory_fused_attention", &Kernels::memory_fused_attention, "q"_a, "k_cache"_a, "v_cache"_a,
+             "memory"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert(),
+             "colsum"_a.noconvert().none())
+        .def("memory_gather", &Kernels::memory_gather, "k_cache"_a, "v_cache"_a, "memory"_a,
+             "k_mem"_a.noconvert(), "v_mem"_a.noconvert())
+        .def("online_softmax_fusion", &Kernels::online_softmax_fusion, "o_a"_a, "m_a"_a, "l_a"_a, "o_b"_a,
+             "m_b"_a, "l_b"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert())
+        .def("candidate_score", &Kernels::candidate_score, "q_window"_a, "k"_a, "k_cache"_a, "memory"_a,
+             "score_memory"_a.noconvert(), "score_chunk"_a.noconvert())
+        .def("memory_select", &Kernels::memory_select, "score"_a, "memory"_a, "start"_a, "stop"_a, "local"_a,
+             "sink"_a, "out"_a.noconvert())
+        .def("cached_attention", &Kernels::cached_attention, "q"_a, "k_cache"_a, "v_cache"_a, "length"_a,
+             "o"_a.noconvert());
+}

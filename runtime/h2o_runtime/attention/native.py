@@ -1,0 +1,89 @@
+"""The attention operators on the CPU kernels of h2o_plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from h2o_plugins import load_cpu_kernels
+from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax, Tensor
+
+if TYPE_CHECKING:
+    from h2o_plugins._cpu import Kernels
+
+
+class NativeCpuProvider:
+    """Raises h2o_plugins.NativeKernelsMissing on construction where the kernels are not built.
+
+    `threads` None takes all cores that the process may use. `isa` names an instruction set ("scalar",
+    "avx2", "avx512", "neon") instead of the best that the machine has.
+    """
+
+    name = "native"
+
+    def __init__(self, threads: int | None = None, isa: str | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, but is {threads}")
+        self._module = load_cpu_kernels()
+        self._threads = threads
+        self._isa = isa
+        self._kernels: Kernels | None = None
+
+    def activate(self, shape: AttentionShape) -> None:
+        dtype = np.dtype(shape.dtype)
+        if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
+            raise ValueError(f"the native kernels store float32 or float16, not {dtype}")
+        self._kernels = self._module.Kernels(
+            threads=self._threads or 0,
+            isa=self._isa,
+            query_heads=shape.query_heads,
+            kv_heads=shape.kv_heads,
+            head_size=shape.head_size,
+            scale=shape.scale,
+            half=dtype == np.float16,
+        )
+
+    def deactivate(self) -> None:
+        self._kernels = None
+
+    def chunked_intra_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, chunk_size: int, state: PartialSoftmax, colsum: Float32 | None
+    ) -> None:
+        self._active.chunked_intra_attention(q, k, v, chunk_size, state.o, state.m, state.l, colsum)
+
+    def memory_fused_attention(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        memory: Int32,
+        state: PartialSoftmax,
+        colsum: Float32 | None,
+    ) -> None:
+        self._active.memory_fused_attention(q, k_cache, v_cache, memory, state.o, state.m, state.l, colsum)
+
+    def candidate_score(
+        self,
+        q_window: Tensor,
+        k: Tensor,
+        k_cache: Tensor,
+        memory: Int32,
+        score_memory: Float32,
+        score_chunk: Float32,
+    ) -> None:
+        self._active.candidate_score(q_window, k, k_cache, memory, score_memory, score_chunk)
+
+    def memory_select(
+        self, score: Float32, memory: Int32, start: int, stop: int, local: int, sink: int, out: Int32
+    ) -> None:
+        self._active.memory_select(score, memory, start, stop, local, sink, out)
+
+    def cached_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, length: int, o: Tensor) -> None:
+        self._active.cached_attention(q, k_cache, v_cache, length, o)
+
+    @property
+    def _active(self) -> Kernels:
+        if self._kernels is None:
+            raise RuntimeError("activate() the attention provider before its operators")
+        return self._kernels

@@ -1,0 +1,339 @@
+"""The native CPU kernels against float64 NumPy written from the design's formulas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
+
+h2o_plugins = pytest.importorskip("h2o_plugins")
+if h2o_plugins.cpu_kernels() is None:
+    pytest.skip("the native kernels are not built", allow_module_level=True)
+
+from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Case:
+    """One model shape with a provider for it, and random inputs of its dtype."""
+
+    Hq: int
+    Hkv: int
+    d: int
+    dtype: Any
+    threads: int = 2
+    isa: str | None = None
+    seed: int = 0
+    spread: float = 1.0  # standard deviation of the scores, roughly
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.scale = 1 / np.sqrt(self.d)
+        self.provider = NativeCpuProvider(self.threads, isa=self.isa)
+        self.provider.activate(
+            AttentionShape(self.Hq, self.Hkv, self.d, float(np.float32(self.scale)), np.dtype(self.dtype))
+        )
+
+    def q(self, n: int) -> Array:
+        return (self.rng.standard_normal((n, self.Hq, self.d)) * self.spread).astype(self.dtype)
+
+    def kv(self, n: int) -> tuple[Array, Array]:
+        shape = (n, self.Hkv, self.d)
+        return self.rng.standard_normal(shape).astype(self.dtype), self.rng.standard_normal(shape).astype(
+            self.dtype
+        )
+
+    def empty_state(self, n: int) -> PartialSoftmax:
+        return PartialSoftmax(
+            np.full((n, self.Hq, self.d), np.nan, self.dtype),
+            np.full((n, self.Hq), np.nan, np.float32),
+            np.full((n, self.Hq), np.nan, np.float32),
+        )
+
+
+def softmax_state(case: Case, q: Array, k: Array, v: Array, seen: Array) -> tuple[Array, Array, Array, Array]:
+    """q [n, Hq, d], k, v [keys, Hq, d], seen [n, keys] -> o, m, l and probabilities [n, Hq, keys], float64."""
+    scale = float(np.float32(case.scale))
+    s = np.einsum("nhd,khd->nhk", q.astype(np.float64), k.astype(np.float64)) * scale
+    s = np.where(seen[:, None, :], s, -np.inf)
+    m = s.max(axis=-1)
+    p = np.exp(s - m[..., None])
+    l = p.sum(axis=-1)
+    a = p / l[..., None]
+    return np.einsum("nhk,khd->nhd", a, v.astype(np.float64)), m, l, a
+
+
+def per_query_head(x: Array, Hq: int) -> Array:
+    """[n, heads, ...] -> [n, Hq, ...], every head serving its group."""
+    return np.repeat(x, Hq // x.shape[1], axis=1)
+
+
+def assert_close(actual: Array, expected: Array, dtype: Any, what: str) -> None:
+    """Design section 8; float16 may be off by its own rounding of the result, twice."""
+    assert np.isfinite(actual).all(), what
+    error = np.abs(actual.astype(np.float64) - expected)
+    largest = np.abs(expected).max()
+    if np.dtype(dtype) == np.float16:
+        assert error.max() <= 2 * np.finfo(np.float16).eps * largest, what
+        return
+    assert error.max() <= 2e-5 * largest, what
+    assert np.linalg.norm(error) <= 1e-6 * np.linalg.norm(expected), what
+
+
+def check_sums(actual: Array, expected: Array, what: str) -> None:
+    assert_close(actual, expected, np.float32, what)
+
+
+def intra(case: Case, q: Array, k: Array, v: Array, S: int, Hs: int) -> tuple[Array, Array, Array, Array]:
+    n = len(q)
+    o, m, l = np.zeros(q.shape), np.zeros(q.shape[:2]), np.zeros(q.shape[:2])
+    colsum = np.zeros((n, Hs))
+    for start in range(0, n, S):
+        rows = slice(start, min(start + S, n))
+        count = rows.stop - start
+        keys, values = per_query_head(k[rows], case.Hq), per_query_head(v[rows], case.Hq)
+        o[rows], m[rows], l[rows], a = softmax_state(case, q[rows], keys, values, np.tri(count, dtype=bool))
+        colsum[rows] = a.reshape(count, Hs, -1, count).sum(axis=(0, 2)).T
+    return o, m, l, colsum
+
+
+shapes = st.tuples(
+    st.sampled_from([1, 2, 3]),  # Hkv
+    st.sampled_from([1, 2, 3, 4, 8]),  # group
+    st.sampled_from([8, 16, 24, 40, 64, 80, 128]),  # d
+    st.sampled_from([np.float32, np.float16]),
+    st.sampled_from([1, 2, 3]),  # threads
+    st.integers(0, 2**31),
+)
+quick = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@quick
+@given(shapes, st.integers(1, 150), st.integers(1, 90), st.booleans(), st.booleans())
+def test_chunked_intra_attention(shape: Any, n: int, S: int, by_query: bool, with_sums: bool) -> None:
+    Hkv, G, d, dtype, threads, seed = shape
+    case = Case(Hkv * G, Hkv, d, dtype, threads, seed=seed)
+    Hs = case.Hq if by_query else Hkv
+    q, (k, v) = case.q(n), case.kv(n)
+    state = case.empty_state(n)
+    colsum = np.full((n, Hs), np.nan, np.float32) if with_sums else None
+    case.provider.chunked_intra_attention(q, k, v, S, state, colsum)
+    o, m, l, expected = intra(case, q, k, v, S, Hs)
+    assert_close(state.o, o, dtype, "o")
+    assert_close(state.m, m, np.float32, "m")
+    assert_close(state.l, l, np.float32, "l")
+    if colsum is not None:
+        check_sums(colsum, expected, "colsum")
+
+
+@quick
+@given(shapes, st.integers(1, 100), st.integers(1, 70), st.booleans(), st.booleans())
+def test_memory_fused_attention(shape: Any, n: int, M: int, by_query: bool, with_sums: bool) -> None:
+    Hkv, G, d, dtype, threads, seed = shape
+    case = Case(Hkv * G, Hkv, d, dtype, threads, seed=seed)
+    Hs, cap = case.Hq if by_query else Hkv, 2 * M + 3
+    q, (k, v) = case.q(n), case.kv(n)
+    k_cache, v_cache = case.kv(cap)
+    memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(Hs)]).astype(np.int32)
+    state = case.empty_state(n)
+    case.provider.chunked_intra_attention(q, k, v, n, state, None)
+    colsum = np.full((Hs, M), np.nan, np.float32) if with_sums else None
+    case.provider.memory_fused_attention(q, k_cache, v_cache, memory, state, colsum)
+
+    head = np.arange(case.Hq)
+    rows = memory[head // (case.Hq // Hs)].T  # [M, Hq]
+    k_mem, v_mem = k_cache[rows, head // G], v_cache[rows, head // G]
+    everything = np.ones((n, M), bool)
+    _, _, _, a = softmax_state(case, q, k_mem, v_mem, everything)
+    both_k = np.concatenate([k_mem, per_query_head(k, case.Hq)])
+    both_v = np.concatenate([v_mem, per_query_head(v, case.Hq)])
+    seen = np.concatenate([everything, np.tri(n, dtype=bool)], axis=1)
+    o, m, l, _ = softmax_state(case, q, both_k, both_v, seen)
+    assert_close(state.o, o, dtype, "o")
+    assert_close(state.m, m, np.float32, "m")
+    assert_close(state.l, l, np.float32, "l")
+    if colsum is not None:
+        check_sums(colsum, a.reshape(n, Hs, -1, M).sum(axis=(0, 2)), "colsum")
+
+
+@quick
+@given(shapes, st.integers(1, 60), st.integers(0, 80), st.integers(0, 50), st.booleans())
+def test_candidate_score(shape: Any, w: int, before: int, M: int, by_query: bool) -> None:
+    Hkv, G, d, dtype, threads, seed = shape
+    case = Case(Hkv * G, Hkv, d, dtype, threads, seed=seed)
+    Hs, n, cap = case.Hq if by_query else Hkv, w + before, 2 * M + 3
+    q, (k, _), (k_cache, _) = case.q(w), case.kv(n), case.kv(cap)
+    memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(Hs)]).astype(np.int32)
+    score_memory, score_chunk = np.full((Hs, M), np.nan, np.float32), np.full((n, Hs), np.nan, np.float32)
+    case.provider.candidate_score(q, k, k_cache, memory, score_memory, score_chunk)
+
+    head = np.arange(case.Hq)
+    rows = memory[head // (case.Hq // Hs)].T
+    keys = np.concatenate([k_cache[rows, head // G], per_query_head(k, case.Hq)])
+    seen = np.concatenate([np.ones((w, M), bool), np.tri(w, n, n - w, dtype=bool)], axis=1)
+    _, _, _, a = softmax_state(case, q, keys, keys, seen)
+    votes = a.reshape(w, Hs, -1, M + n).sum(axis=(0, 2))
+    actual = np.concatenate([score_memory, score_chunk.T], axis=1)
+    check_sums(actual, votes, "votes")
+
+
+@quick
+@given(shapes, st.integers(1, 70), st.integers(0, 1500))
+def test_cached_attention(shape: Any, n: int, past: int) -> None:
+    Hkv, G, d, dtype, threads, seed = shape
+    case = Case(Hkv * G, Hkv, d, dtype, threads, seed=seed)
+    length = past + n
+    q, (k_cache, v_cache) = case.q(n), case.kv(length + 5)
+    o = np.full(q.shape, np.nan, dtype)
+    case.provider.cached_attention(q, k_cache, v_cache, length, o)
+    keys, values = per_query_head(k_cache[:length], case.Hq), per_query_head(v_cache[:length], case.Hq)
+    expected, _, _, _ = softmax_state(case, q, keys, values, np.tri(n, length, past, dtype=bool))
+    assert_close(o, expected, dtype, "o")
+
+
+@quick
+@given(
+    st.integers(1, 4),
+    st.integers(0, 40),
+    st.integers(0, 60),
+    st.integers(0, 30),
+    st.integers(0, 5),
+    st.data(),
+)
+def test_memory_select(Hs: int, Mp: int, count: int, local: int, sink: int, data: Any) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    case = Case(Hs, Hs, 8, np.float32)
+    start = Mp + int(rng.integers(0, 20))
+    stop = start + count
+    M = data.draw(st.integers(0, max(0, Mp + count - local))) + min(local, Mp + count)
+    local = min(local, M)
+    score = rng.integers(0, 6, (stop + 4, Hs)).astype(np.float32)  # many ties
+    memory = np.stack([np.sort(rng.choice(start, Mp, replace=False)) for _ in range(Hs)]).astype(np.int32)
+    out = np.full((Hs, M), -1, np.int32)
+    case.provider.memory_select(score, memory, start, stop, local, sink, out)
+    for head in range(Hs):
+        kept = list(range(max(start, stop - local), stop))
+        others = [*memory[head].tolist(), *range(start, max(start, stop - local))]
+        order = [(j >= sink, -score[j, head] if j >= sink else 0.0, j) for j in others]
+        others = [j for _, _, j in sorted(order)]
+        assert out[head].tolist() == sorted(others[: M - len(kept)] + kept)
+
+
+@pytest.mark.parametrize("size", [9, 40, 4000])
+def test_scores_far_apart(size: int) -> None:
+    """Scores over +-100 and far beyond exp's range; whole numbers, so that float32 holds them exactly."""
+    case = Case(4, 2, 64, np.float32, seed=5)  # its scale is 1/8
+    n, S, M = 130, 64, 50
+    q = case.rng.integers(-size, size + 1, (n, 4, 64)).astype(np.float32)
+    k = case.rng.integers(-8, 9, (n, 2, 64)).astype(np.float32)
+    v = case.kv(n)[1]
+    scores = np.einsum("nhd,kd->nhk", q, k[:, 0]) / 8
+    assert np.abs(scores).max() > 100
+    state, colsum = case.empty_state(n), np.empty((n, 2), np.float32)
+    case.provider.chunked_intra_attention(q, k, v, S, state, colsum)
+    o, m, l, sums = intra(case, q, k, v, S, 2)
+    assert_close(state.o, o, np.float32, "o")
+    assert_close(state.m, m, np.float32, "m")
+    assert_close(state.l, l, np.float32, "l")
+    check_sums(colsum, sums, "colsum")
+
+    memory = np.tile(np.arange(M, dtype=np.int32), (2, 1))
+    case.provider.memory_fused_attention(q[S:], k, v, memory, state.rows(S, n), None)
+    seen = np.tri(n, dtype=bool)
+    for start in range(S, n, S):  # the chunk so far, and the memory
+        seen[start : start + S, :start] = False
+    seen[S:, :M] = True
+    o, m, l, _ = softmax_state(case, q, per_query_head(k, 4), per_query_head(v, 4), seen)
+    assert_close(state.o, o, np.float32, "fused o")
+    assert_close(state.l, l, np.float32, "fused l")
+
+
+def test_thread_count_changes_no_bit() -> None:
+    results = []
+    for threads in (1, 2, 3, 5):
+        case = Case(6, 2, 64, np.float32, threads, seed=9)
+        n, M = 700, 96
+        q, (k, v), (k_cache, v_cache) = case.q(n), case.kv(n), case.kv(4096)
+        memory = np.stack([np.sort(case.rng.choice(4096, M, replace=False)) for _ in range(2)]).astype(
+            np.int32
+        )
+        state, colsum = case.empty_state(n), np.empty((n, 2), np.float32)
+        case.provider.chunked_intra_attention(q, k, v, 256, state, colsum)
+        votes = np.empty((2, M), np.float32)
+        case.provider.memory_fused_attention(q, k_cache, v_cache, memory, state, votes)
+        one, many = np.empty_like(q[:1]), np.empty_like(q)
+        case.provider.cached_attention(q[:1], k_cache, v_cache, 4000, one)
+        case.provider.cached_attention(q, k_cache, v_cache, 4000, many)
+        results.append([state.o, state.m, state.l, colsum, votes, one, many])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_repeating_a_call_takes_no_more_memory() -> None:
+    case = Case(4, 2, 32, np.float32)
+    q, (k, v) = case.q(300), case.kv(300)
+    state, colsum = case.empty_state(300), np.empty((300, 2), np.float32)
+    case.provider.chunked_intra_attention(q, k, v, 128, state, colsum)
+    kernels = case.provider._active
+    held = kernels.scratch_bytes
+    for n in (300, 7, 129):
+        case.provider.chunked_intra_attention(q[:n], k[:n], v[:n], 128, state.rows(0, n), colsum[:n])
+    assert kernels.scratch_bytes == held
+
+
+def test_bad_arguments_say_what_is_wrong() -> None:
+    case = Case(4, 2, 32, np.float32)
+    q, (k, v) = case.q(8), case.kv(8)
+    o = np.empty_like(q)
+    with pytest.raises(ValueError, match=r"k_cache must have shape"):
+        case.provider.cached_attention(q, k[:, :1].copy(), v, 8, o)
+    with pytest.raises(ValueError, match=r"q must be float32"):
+        case.provider.cached_attention(q.astype(np.float16), k, v, 8, o)
+    with pytest.raises(ValueError, match=r"out of range"):
+        case.provider.cached_attention(q, k, v, 9, o)
+    memory = np.full((2, 3), 8, np.int32)
+    with pytest.raises(ValueError, match=r"memory must index"):
+        case.provider.memory_fused_attention(q, k, v, memory, case.empty_state(8), None)
+    with pytest.raises(ValueError, match=r"multiple of 8"):
+        Case(4, 2, 12, np.float32).provider.cached_attention(
+            np.zeros((1, 4, 12), np.float32),
+            np.zeros((1, 2, 12), np.float32),
+            np.zeros((1, 2, 12), np.float32),
+            1,
+            np.zeros((1, 4, 12), np.float32),
+        )
+    with pytest.raises(ValueError, match=r"at least 1"):
+        NativeCpuProvider(0)
+    with pytest.raises(RuntimeError, match=r"activate"):
+        NativeCpuProvider(1).cached_attention(q, k, v, 8, o)
+
+
+def test_memory_fused_equals_gather_attention_fusion() -> None:
+    """The three operators in sequence, which the fused one must equal."""
+    case = Case(8, 2, 64, np.float32, seed=3)
+    n, M, cap = 50, 40, 200
+    q, (k, v), (k_cache, v_cache) = case.q(n), case.kv(n), case.kv(cap)
+    memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(2)]).astype(np.int32)
+    fused, a, b = case.empty_state(n), case.empty_state(n), case.empty_state(n)
+    for state in (fused, a):
+        case.provider.chunked_intra_attention(q, k, v, n, state, None)
+    case.provider.memory_fused_attention(q, k_cache, v_cache, memory, fused, None)
+
+    kernels = case.provider._active
+    k_mem, v_mem = np.empty((2, M, 64), np.float32), np.empty((2, M, 64), np.float32)
+    kernels.memory_gather(k_cache, v_cache, memory, k_mem, v_mem)
+    kernels.memory_attention(q, k_mem, v_mem, b.o, b.m, b.l, None)
+    kernels.online_softmax_fusion(a.o, a.m, a.l, b.o, b.m, b.l, a.o, a.m, a.l)
+    for x, y in ((fused.o, a.o), (fused.m, a.m), (fused.l, a.l)):
+        np.testing.assert_allclose(x, y, rtol=2e-6, atol=2e-6)
