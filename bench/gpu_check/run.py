@@ -42,7 +42,7 @@ def output_of(*command: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    gpu = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()[0]
+    gpu = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").split("\n")[0]
     nvcc = output_of("nvcc", "--version").splitlines()
     try:
         import torch
@@ -109,9 +109,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=REPO / "build" / "gpu_check" / "report", help="report folder"
     )
-    parser.add_argument(
-        "--architecture", default="native", help="compute capability to build for, such as 90"
-    )
+    parser.add_argument("--architecture", default=native_architecture(), help="such as 90; found by itself")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--quick", action="store_true", help="the small list of shapes for the tests too")
     parser.add_argument("--no-timings", action="store_true")
