@@ -41,8 +41,12 @@ def output_of(*command: str) -> str:
         return "unknown"
 
 
+def gpu_says(what: str) -> str:
+    """One property of the first GPU, as nvidia-smi names it."""
+    return output_of("nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader").partition("\n")[0].strip()
+
+
 def machine() -> dict[str, Any]:
-    gpu = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").split("\n")[0]
     nvcc = output_of("nvcc", "--version").splitlines()
     try:
         import torch
@@ -51,7 +55,7 @@ def machine() -> dict[str, Any]:
     except ImportError:
         torch_version = "not installed"
     return {
-        "gpu and driver": gpu,
+        "gpu and driver": gpu_says("name,driver_version"),
         "nvcc": nvcc[-2] if len(nvcc) > 1 else "unknown",
         "torch": torch_version,
         "cpu": platform.machine(),
@@ -68,10 +72,7 @@ def native_architecture() -> str | None:
         major, minor = torch.cuda.get_device_capability()
         return f"{major}{minor}"
     except (ImportError, AssertionError, RuntimeError):
-        capability = output_of("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").splitlines()[
-            0
-        ]
-        digits = capability.strip().replace(".", "")
+        digits = gpu_says("compute_cap").replace(".", "")
         return digits if digits.isdigit() else None
 
 

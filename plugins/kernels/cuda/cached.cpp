@@ -13,11 +13,12 @@ namespace {
 
 constexpr int kMaxParts = 128;
 constexpr int kKeysATile = 64;  // no part gets less
+constexpr int kSmallTile = 16;  // rows of the tile for decode
 
 // Blocks that a multiprocessor runs at once: small tiles are limited by shared memory, large ones by
 // registers.
 int blocks_at_once(int tile_rows, int head_size) {
-    if (tile_rows > 16) return 2;
+    if (tile_rows > kSmallTile) return 2;
     return head_size > 96 ? 4 : head_size > 64 ? 5 : 8;
 }
 
@@ -43,14 +44,30 @@ int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
     return parts < 1 ? 1 : static_cast<int>(parts);
 }
 
+// Partial states (parts x rows) of the neediest call with up to n tokens: few tokens in small tiles may need
+// more than many in large ones. At most as many parts run as the device has room for blocks, so that their
+// rows are bounded by that too.
+int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
+    const int64_t key_tiles = (capacity + kKeysATile - 1) / kKeysATile;
+    const int64_t most_parts = key_tiles < kMaxParts ? key_tiles : kMaxParts;
+    int64_t states = 0;
+    for (const int tokens : {kSmallTile / (shape.query_heads / shape.kv_heads), n}) {
+        const int64_t rows = static_cast<int64_t>(tokens < n ? tokens : n) * shape.query_heads;
+        const int tile_rows = attention_tile_rows(static_cast<int>(rows / shape.kv_heads), shape.dtype);
+        const int64_t room =
+            static_cast<int64_t>(blocks_at_once(tile_rows, shape.head_size)) * processors * tile_rows;
+        const int64_t here = most_parts * rows < room ? most_parts * rows : room;
+        if (here > states) states = here;
+    }
+    return states;
+}
+
 }  // namespace
 
 extern "C" size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n,
                                                       int32_t capacity) {
     if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
-    const int parts = parts_of(*shape, n, capacity, multiprocessors());
-    if (parts == 1) return 0;
-    const int64_t states = static_cast<int64_t>(parts) * n * shape->query_heads;
+    const int64_t states = most_states(*shape, n, capacity, multiprocessors());
     Workspace pieces;
     pieces.take<float>(states * shape->head_size);
     pieces.take<float>(states);

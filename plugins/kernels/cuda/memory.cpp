@@ -30,8 +30,10 @@ struct Scratch {
         const int64_t states = own_state ? static_cast<int64_t>(n) * shape.query_heads : 0;
         m = workspace.take<float>(states);
         l = workspace.take<float>(states);
-        const int cut = row_parts(shape, n, slots);
-        parts = workspace.take<float>(cut > 1 ? static_cast<int64_t>(cut) * shape.score_heads * slots : 0);
+        // Not the parts of this very shape but a bound that grows with it: a caller who asks for the largest
+        // n and M has enough for every smaller call.
+        parts = workspace.take<float>(kBlocksWanted * kKeysABlock +
+                                      static_cast<int64_t>(shape.score_heads) * slots);
     }
 };
 

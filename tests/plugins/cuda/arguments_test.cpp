@@ -3,6 +3,29 @@
 #include "cases.h"
 
 namespace test {
+namespace {
+
+// A caller sizes its workspace for the largest call it will make: every smaller one must need no more.
+void test_workspaces_grow() {
+    for (const int group : {1, 3, 4, 32})
+        for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
+            const h2o_cuda_shape s = {2 * group, 2, 2, 64, 1, dtype};
+            for (int i = 1; i < 700; ++i) {
+                EXPECT(h2o_cuda_memory_attention_workspace(&s, i, 100) <=
+                       h2o_cuda_memory_attention_workspace(&s, i + 1, 100));
+                EXPECT(h2o_cuda_memory_attention_workspace(&s, 100, i) <=
+                       h2o_cuda_memory_attention_workspace(&s, 100, i + 1));
+                EXPECT(h2o_cuda_candidate_score_workspace(&s, 16, 100, i) <=
+                       h2o_cuda_candidate_score_workspace(&s, 16, 100, i + 1));
+                EXPECT(h2o_cuda_cached_attention_workspace(&s, i, 5000) <=
+                       h2o_cuda_cached_attention_workspace(&s, i + 1, 5000));
+                EXPECT(h2o_cuda_cached_attention_workspace(&s, 100, 100 + i * 8) <=
+                       h2o_cuda_cached_attention_workspace(&s, 100, 108 + i * 8));
+            }
+        }
+}
+
+}  // namespace
 
 void test_arguments(const Options&) {
     context = "arguments";
@@ -46,10 +69,11 @@ void test_arguments(const Options&) {
            H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_candidate_score(nullptr, &good, 2, 4, 1, p, p, p, nullptr, f, f, p, 16) ==
            H2O_OUT_OF_WORKSPACE);
+    test_workspaces_grow();
     const size_t decode = h2o_cuda_cached_attention_workspace(&good, 1, 4096);
     EXPECT(decode > 0);
     EXPECT(h2o_cuda_cached_attention(nullptr, &good, 1, 4096, p, p, p, memory.device<int64_t>(), p, p,
-                                     decode - 1) == H2O_OUT_OF_WORKSPACE);
+                                     1024) == H2O_OUT_OF_WORKSPACE);
     EXPECT(h2o_cuda_cached_attention(nullptr, &good, 5, 4, p, p, p, memory.device<int64_t>(), p, p, decode) ==
            H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_memory_select(nullptr, 1, 8, 4, 4, 0, f, memory.device<int32_t>(),
