@@ -1,0 +1,394 @@
+"""From text to text: one bundle's generator, tokenizer and chat template, and an answer as it streams out.
+
+    with TextModel.load("bundle/") as model:
+        request = Request(model.text_prompt("Once upon a time"), max_tokens=64, stop=("\\n\\n",))
+        for event in model.complete(request):
+            if isinstance(event, TextPiece):
+                print(event.text, end="", flush=True)
+
+Commands and servers are built on this: nothing here prints, reads a signal or knows of HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import BundleError, Cancelled, ConfigError, InputError
+from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
+from h2o_runtime.forward import Watch
+from h2o_runtime.generator import Generator
+from h2o_runtime.sampling import SampledToken, Sampling
+from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer
+
+__all__ = [
+    "Completion",
+    "FinishReason",
+    "Prompt",
+    "Request",
+    "TextEvent",
+    "TextModel",
+    "TextPiece",
+    "Timings",
+]
+
+log = logging.getLogger(__name__)
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt ready to run. Make it with `TextModel.text_prompt` or `chat_prompt`, or from ids alone.
+
+    ids   token ids
+    text  what they stand for; None for bare ids
+    chat  whether the answer is a message of its own, rather than the text's continuation
+    """
+
+    ids: tuple[int, ...]
+    text: str | None = None
+    chat: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and how to answer it. Raises ConfigError for values out of range.
+
+    max_tokens  most tokens of the answer; None goes on until the context is full
+    prefill     None takes the bundle's defaults
+    stop        strings that end the answer and are not part of it
+    ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements
+    """
+
+    prompt: Prompt
+    max_tokens: int | None = None
+    prefill: PrefillConfig | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise ConfigError(
+                f"max_tokens must not be negative, but is {self.max_tokens}", field="max_tokens"
+            )
+        StopStrings(self.stop)  # checks them now rather than after the prefill
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Counts and times, with the names and meanings that llama.cpp's server gives them.
+
+    The first token is sampled from the prompt's logits, so its cost is part of `prompt_ms`. Time that the
+    caller spends between two events is in neither. A rate over no tokens is 0.
+    """
+
+    cache_n: int  # tokens of the prompt that the cache held
+    prompt_n: int  # tokens of the prompt that were run
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int  # tokens of the answer, without the one that ends it
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+    @classmethod
+    def of(
+        cls, *, cache_n: int, prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float
+    ) -> Timings:
+        """Fill in the rates."""
+        return cls(
+            cache_n=cache_n,
+            prompt_n=prompt_n,
+            prompt_ms=prompt_ms,
+            prompt_per_token_ms=_ratio(prompt_ms, prompt_n),
+            prompt_per_second=_ratio(1e3 * prompt_n, prompt_ms),
+            predicted_n=predicted_n,
+            predicted_ms=predicted_ms,
+            predicted_per_token_ms=_ratio(predicted_ms, predicted_n),
+            predicted_per_second=_ratio(1e3 * predicted_n, predicted_ms),
+        )
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """More of the answer: whole characters, and nothing of a stop string.
+
+    `tokens` are those that came since the last piece. Their text may end later than this one's, since an
+    unfinished character or what may become a stop string is held back.
+    """
+
+    text: str
+    tokens: tuple[SampledToken, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The whole answer. `text` is that of all pieces joined.
+
+    finish_reason  "stop": a token or a string that ends answers; "length": a limit; "cancelled": the watch
+    tokens         all tokens of the answer, those of a stop string included, an end token not
+    stop           the stop string that was found
+    seed           with it the same request gives the same answer
+    prefill        the configuration that was used
+    """
+
+    text: str
+    finish_reason: FinishReason
+    tokens: tuple[SampledToken, ...]
+    timings: Timings
+    prefill: PrefillConfig
+    seed: int
+    stop: str | None = None
+
+
+TextEvent = Prefilled | TextPiece | Completion
+
+
+class TextModel:
+    """One bundle that reads and writes text. One request at a time; not thread-safe.
+
+    end_ids: token ids that end an answer: the checkpoint's EOS, and what its chat template ends a turn with.
+    """
+
+    def __init__(
+        self, generator: Generator, tokenizer: Tokenizer, template: ChatTemplate | BundleError
+    ) -> None:
+        """template: the chat template, or why there is none, which is raised once a conversation comes."""
+        self.generator = generator
+        self.tokenizer = tokenizer
+        self._template = template
+        known = generator.model.vocab_size
+        ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
+        self.end_ids = frozenset(token for token in ends if token < known)
+        self._last = Prompt((), "")  # the last chat prompt with its answer
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        backend: Literal["onnxruntime"] = "onnxruntime",
+        context: int | None = None,
+        attention: Literal["auto", "native", "functions"] = "auto",
+        threads: int | None = None,
+    ) -> TextModel:
+        """Open a bundle; arguments and errors are those of `Generator.load`."""
+        generator = Generator.load(path, backend, context, attention, threads)
+        try:
+            tokenizer = Tokenizer.load(path)
+            template: ChatTemplate | BundleError
+            try:
+                template = ChatTemplate.load(path)
+            except BundleError as error:
+                log.info("no chat template: %s", error)
+                template = error
+            return cls(generator, tokenizer, template)
+        except BaseException:
+            generator.close()
+            raise
+
+    def close(self) -> None:
+        """Give back sessions and memory."""
+        self.generator.close()
+
+    def __enter__(self) -> TextModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def text_prompt(self, text: str) -> Prompt:
+        """A text to be continued. Raises InputError when it is empty or not proper text."""
+        if not text:
+            raise InputError("the prompt is empty: give at least one character")
+        return Prompt(tuple(self.tokenizer.encode(text)), text)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
+        """A conversation to be answered; `options` are those of `ChatTemplate.render`.
+
+        Where it goes on from the last answer given here, that answer keeps the very tokens it was generated
+        with: encoding its text again may cut it differently, and the cache would be of no use. Raises
+        InputError for messages that the template refuses, BundleError when there is no template.
+        """
+        if isinstance(self._template, BundleError):
+            raise self._template
+        text = self._template.render(messages, **options)
+        return Prompt(self._continued(text) or self._encoded(text), text, chat=True)
+
+    def complete(self, request: Request, watch: Watch | None = None) -> Iterator[TextEvent]:
+        """Answer: yields Prefilled, then pieces of text, then one Completion.
+
+        When `watch` cancels, the Completion says so and holds what there is; a prefill that was cancelled
+        yields nothing before it. Closing the iterator early is fine too. Raises ContextOverflowError,
+        UnknownTokenError, InputError, ConfigError and BackendError.
+        """
+        answer = _Answer(self, request)
+        try:
+            for event, seconds in _timed(self._generate(request, answer.sampling, watch)):
+                if isinstance(event, Prefilled):
+                    answer.prefilled(event, seconds)
+                    yield event
+                elif isinstance(event, TokenGenerated):
+                    yield from answer.token(event.sampled, seconds)
+                    if answer.stopped:
+                        break
+                else:
+                    answer.reason = event.reason
+        except Cancelled:
+            answer.reason = "cancelled"
+        yield from answer.rest()
+        completion = answer.completion()
+        self._remember(request.prompt, completion)
+        yield completion
+
+    def _generate(
+        self, request: Request, sampling: Sampling, watch: Watch | None
+    ) -> Iterator[GenerationEvent]:
+        room = self.generator.context - len(request.prompt.ids) + 1  # the last token needs no place
+        return self.generator.generate(
+            request.prompt.ids,
+            max(room, 0) if request.max_tokens is None else request.max_tokens,
+            request.prefill,
+            sampling,
+            stop_tokens=() if request.ignore_eos else tuple(self.end_ids),
+            watch=watch,
+        )
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _continued(self, text: str) -> tuple[int, ...]:
+        """Ids of `text` that begin with those of the last answer; empty when it does not go on from there.
+
+        Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
+        be encoded apart.
+        """
+        assert self._last.text is not None
+        if not self._last.ids or not text.startswith(self._last.text):
+            return ()
+        rest = self._encoded(text[len(self._last.text) :])
+        return self._last.ids + rest if rest and rest[0] in self.tokenizer.special_ids else ()
+
+    def _remember(self, prompt: Prompt, completion: Completion) -> None:
+        """Keep the tokens of a chat's answer for `_continued`, if they are exactly its text."""
+        if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
+            answer = tuple(sampled.token for sampled in completion.tokens)
+            self._last = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
+
+
+class _Answer:
+    """What `TextModel.complete` gathers."""
+
+    def __init__(self, model: TextModel, request: Request) -> None:
+        self.sampling = _resolved(request, model)
+        self.reason: FinishReason = "length"
+        self._prefill = request.prefill or model.generator.bundle.manifest.prefill
+        # A chat's answer begins a text; any other goes on from the prompt's last character.
+        prefix = () if request.prompt.chat else request.prompt.ids
+        self._stream = TextStream(model.tokenizer, prefix)
+        self._stops = StopStrings(request.stop)
+        self._texts: list[str] = []
+        self._tokens: list[SampledToken] = []
+        self._given = 0  # tokens that went out with a piece
+        self._prompt_n = self._cache_n = 0
+        self._prompt_seconds = self._predicted_seconds = 0.0
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.stopped is not None
+
+    def prefilled(self, event: Prefilled, seconds: float) -> None:
+        self._cache_n = event.reused_tokens
+        self._prompt_n = event.prompt_tokens - event.reused_tokens
+        self._prompt_seconds = seconds
+
+    def token(self, sampled: SampledToken, seconds: float) -> Iterator[TextPiece]:
+        self._tokens.append(sampled)
+        self._predicted_seconds += seconds
+        yield from self._piece(self._stops.push(self._stream.push(sampled.token)))
+        if self.stopped:
+            self.reason = "stop"
+
+    def rest(self) -> Iterator[TextPiece]:
+        """What was held back, as no more tokens come."""
+        yield from self._piece(self._stops.push(self._stream.finish()) + self._stops.finish())
+
+    def completion(self) -> Completion:
+        return Completion(
+            text="".join(self._texts),
+            finish_reason=self.reason,
+            tokens=tuple(self._tokens),
+            timings=Timings.of(
+                cache_n=self._cache_n,
+                prompt_n=self._prompt_n,
+                prompt_ms=1e3 * self._prompt_seconds,
+                predicted_n=len(self._tokens),
+                predicted_ms=1e3 * self._predicted_seconds,
+            ),
+            prefill=self._prefill,
+            seed=self.sampling.seed or 0,
+            stop=self._stops.stopped,
+        )
+
+    def _piece(self, text: str) -> Iterator[TextPiece]:
+        if text:
+            self._texts.append(text)
+            tokens, self._given = tuple(self._tokens[self._given :]), len(self._tokens)
+            yield TextPiece(text, tokens)
+
+
+def _resolved(request: Request, model: TextModel) -> Sampling:
+    """The request's sampling with a seed that can be told, and end tokens banned where they do not count."""
+    sampling = request.sampling
+    if sampling.seed is None:
+        sampling = replace(sampling, seed=secrets.randbits(32))
+    if request.ignore_eos:
+        banned = dict.fromkeys(model.end_ids, -math.inf)
+        sampling = replace(sampling, logit_bias={**sampling.logit_bias, **banned})
+    return sampling
+
+
+def _turn_ends(template: ChatTemplate | BundleError, tokenizer: Tokenizer) -> frozenset[int]:
+    """Special tokens that the chat template puts right after an assistant's words.
+
+    A checkpoint that names only <|end_of_text|> as its EOS still ends its turns with <|eot_id|>; the template
+    is where that is written down.
+    """
+    if isinstance(template, BundleError):
+        return frozenset()
+    words = "Words of the assistant."
+    messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": words}]
+    try:
+        text = template.render(messages, add_generation_prompt=False)
+    except InputError:  # a template with needs of its own; then the checkpoint's EOS has to do
+        return frozenset()
+    after = tokenizer.encode(text.partition(words)[2].lstrip(), add_special_tokens=False)[:1]
+    return tokenizer.special_ids.intersection(after)
+
+
+def _timed(
+    events: Iterator[GenerationEvent],
+) -> Iterator[tuple[Prefilled | TokenGenerated | Finished, float]]:
+    """Each event with the seconds that it took to come, without those that its reader took."""
+    while True:
+        begin = time.perf_counter()
+        event = next(events, None)
+        if event is None:
+            return
+        yield event, time.perf_counter() - begin
+
+
+def _ratio(amount: float, of: float) -> float:
+    return amount / of if of else 0.0
