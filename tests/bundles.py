@@ -1,0 +1,56 @@
+"""Bundles of the random checkpoints, each exported once per test session."""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.reference import checkpoints, llama
+
+IntArray = NDArray[np.int64]
+
+
+def export(
+    checkpoint: Path, bundle: Path, dtype: Literal["float32", "float16"] = "float32", **options: Any
+) -> Path:
+    """Export a checkpoint folder, without validation, and return the bundle's folder."""
+    from h2o_export.exporter import Checkpoint, ExportOptions, staged_folder, write_bundle
+
+    chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
+    with staged_folder(bundle, chosen.force) as folder:
+        write_bundle(Checkpoint.open(str(checkpoint)), chosen, folder, progress=lambda stage: None)
+    return bundle
+
+
+def named(root: Path, name: str) -> tuple[Path, Path]:
+    """Checkpoint and float32 bundle of `checkpoints.SHAPES[name]` below `root`, made by whoever comes first."""
+    folder = root / f"checkpoint-{name}"
+    bundle = root / f"bundle-{name}"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not bundle.exists():
+            export(checkpoints.make_named(folder, name), bundle)
+    return folder, bundle
+
+
+def reference_model(checkpoint: Path) -> llama.Model:
+    """The float64 model with its RoPE angles rounded to float32, as transformers and the bundle have them."""
+    from h2o_export.checkpoint import Checkpoint
+
+    model = llama.load_model(checkpoint)
+    rope = Checkpoint.open(str(checkpoint)).config.rope
+    return replace(model, inv_freq=rope.inverse_frequencies(model.head_size))  # type: ignore[arg-type]
+
+
+def random_ids(length: int, seed: int = 0, vocab: int = checkpoints.TOKENIZER_VOCAB) -> IntArray:
+    return np.random.default_rng(seed).integers(2, vocab, length)
+
+
+def relative_error(actual: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Largest difference over the largest expected value."""
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
