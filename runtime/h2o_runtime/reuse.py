@@ -71,7 +71,9 @@ def plan_reuse(cache: KVCache, tokens: IntArray, config: PrefillConfig, origin: 
         return Reuse(Prefix.EXACT, kept) if kept else nothing
     if shared == cache.length < len(tokens) and origin.complete:
         return Reuse(Prefix.HISTORY, shared)
-    # A boundary's memory exists where the fresh run went on past it.
-    limit = min(shared, origin.sparse, origin.prompt - 1, len(tokens) - 1)
+    # A boundary's memory exists where the fresh run went on past it, and no kept row may lie in a dense tail:
+    # not in that of the cached prompt, nor in that of the new one.
+    sparse = min(origin.sparse, Provenance.fresh(config, len(tokens)).sparse)
+    limit = min(shared, sparse, origin.prompt - 1, len(tokens) - 1)
     boundary = limit // config.chunk_size * config.chunk_size
     return Reuse(Prefix.BOUNDARY, boundary) if boundary else nothing
