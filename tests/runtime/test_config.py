@@ -1,0 +1,126 @@
+"""PrefillConfig: its defaults are sound, and every contradiction is named with the field to change."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h2o_runtime import PrefillConfig
+from h2o_runtime.errors import ConfigError, H2OError
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    assert dataclasses.asdict(PrefillConfig()) == {
+        "policy": "h2o",
+        "chunk_size": 1024,
+        "batch_size": 4096,
+        "local": 256,
+        "heavy": 256,
+        "score": "colsum",
+        "score_window": 64,
+        "score_heads": "kv",
+        "sink": 0,
+        "dense_tail": 128,
+    }
+    assert PrefillConfig().memory == 512
+
+
+def test_a_config_is_a_value() -> None:
+    assert PrefillConfig(sink=3) == PrefillConfig(sink=3)
+    assert len({PrefillConfig(sink=3), PrefillConfig(sink=3), PrefillConfig()}) == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PrefillConfig().sink = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "says"),
+    [
+        ({"policy": "sparse"}, "policy", "one of h2o, full"),
+        ({"score": "sum"}, "score", "one of colsum, window"),
+        ({"score_heads": "both"}, "score_heads", "one of kv, query"),
+        ({"chunk_size": 1}, "chunk_size", "at least 2"),
+        ({"chunk_size": 0}, "chunk_size", "at least 2"),
+        ({"batch_size": 0}, "batch_size", "at least 1"),
+        ({"batch_size": -1, "policy": "full"}, "batch_size", "at least 1"),
+        ({"local": 0}, "local", "at least 1"),
+        ({"heavy": -1}, "heavy", "at least 0"),
+        ({"sink": -1}, "sink", "at least 0"),
+        ({"dense_tail": -1}, "dense_tail", "at least 0"),
+        ({"local": 768}, "heavy", "256 = 1024, which must be below chunk_size"),
+        ({"heavy": 2000}, "heavy", "lower one of them or raise the chunk size"),
+        ({"chunk_size": 512}, "heavy", "which must be below chunk_size"),
+        ({"chunk_size": 8192}, "chunk_size", "must not exceed batch_size"),
+        ({"batch_size": 1023}, "chunk_size", "must not exceed batch_size"),
+        ({"sink": 257}, "sink", "must not exceed heavy"),
+        ({"heavy": 0, "sink": 1}, "sink", "must not exceed heavy"),
+        ({"score": "window", "score_window": 0}, "score_window", "from 1 to local"),
+        ({"score": "window", "score_window": 257}, "score_window", "from 1 to local"),
+        ({"chunk_size": 1024.0}, "chunk_size", "must be an integer"),
+        ({"local": "256"}, "local", "must be an integer"),
+        ({"heavy": True}, "heavy", "must be an integer"),
+        ({"sink": None}, "sink", "must be an integer"),
+    ],
+)
+def test_a_contradiction_is_refused_and_names_its_field(
+    values: dict[str, Any], field: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        PrefillConfig(**values)
+    assert caught.value.field == field
+    assert field in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, H2OError)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"chunk_size": 2, "local": 1, "heavy": 0},
+        {"chunk_size": 513},
+        {"batch_size": 1024},
+        {"sink": 256},
+        {"heavy": 0},
+        {"dense_tail": 0},
+        {"dense_tail": 1 << 30},
+        {"score": "window", "score_window": 1},
+        {"score": "window", "score_window": 256},
+        {"score_window": 0},  # not asked for under colsum
+        # Sizes of the sparse pattern are free where there is none.
+        {"policy": "full", "chunk_size": 8192, "local": 9000, "sink": 9999},
+        {"policy": "full", "batch_size": 1},
+    ],
+)
+def test_the_edges_of_what_is_allowed(values: dict[str, Any]) -> None:
+    config = PrefillConfig(**values)
+    assert all(getattr(config, name) == value for name, value in values.items())
+
+
+sizes = st.integers(-3, 40)
+
+
+@given(
+    st.fixed_dictionaries(
+        dict.fromkeys(("chunk_size", "batch_size", "local", "heavy", "sink", "score_window"), sizes)
+        | {"dense_tail": sizes, "score": st.sampled_from(["colsum", "window"])}
+    )
+)
+def test_a_config_exists_exactly_when_its_sizes_agree(values: dict[str, Any]) -> None:
+    v = values
+    sound = (
+        v["local"] >= 1
+        and v["heavy"] >= 0
+        and v["dense_tail"] >= 0
+        and 0 <= v["sink"] <= v["heavy"]
+        and v["local"] + v["heavy"] < v["chunk_size"] <= v["batch_size"]
+        and (v["score"] == "colsum" or 1 <= v["score_window"] <= v["local"])
+    )
+    if sound:
+        assert PrefillConfig(**v).memory == v["local"] + v["heavy"]
+    else:
+        with pytest.raises(ConfigError) as caught:
+            PrefillConfig(**v)
+        assert caught.value.field in v

@@ -1,0 +1,209 @@
+"""How much of the cache a prompt keeps: decided by tokens and configuration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h2o_runtime import PrefillConfig
+from h2o_runtime.cache import KVCache
+from h2o_runtime.manifest import ModelSpec
+from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
+
+MODEL = ModelSpec(
+    family="llama",
+    hidden_size=8,
+    layers=1,
+    query_heads=1,
+    kv_heads=1,
+    head_size=8,
+    intermediate_size=8,
+    vocab_size=100,
+    max_position_embeddings=256,
+    parameters=1,
+    tied=False,
+    scale=1.0,
+    dtype="float32",
+)
+SPARSE = PrefillConfig(chunk_size=8, batch_size=16, local=2, heavy=2, dense_tail=0)
+FULL = PrefillConfig(policy="full")
+NOTHING = Reuse(Prefix.NONE, 0)
+
+
+def cache_of(tokens: Sequence[int], generated: Sequence[int] = ()) -> KVCache:
+    cache = KVCache(MODEL, 256)
+    cache.append(np.array(tokens, np.int64), generated=False)
+    cache.append(np.array(generated, np.int64), generated=True)
+    return cache
+
+
+def plan(cached: Sequence[int], prompt: Sequence[int], config: PrefillConfig, prefilled: int = -1) -> Reuse:
+    """The plan for `prompt` when the first `prefilled` of `cached` were one fresh prompt."""
+    prefilled = len(cached) if prefilled < 0 else prefilled
+    cache = cache_of(cached[:prefilled], cached[prefilled:])
+    return plan_reuse(cache, np.array(prompt, np.int64), config, Provenance.fresh(config, prefilled))
+
+
+# --- The cache's tokens -----------------------------------------------------------------------------------
+
+
+def test_the_shared_prefix_ends_at_the_first_difference() -> None:
+    cache = cache_of([5, 6, 7, 8])
+    assert cache.shared_prefix(np.array([5, 6, 9, 8])) == 2
+    assert cache.shared_prefix(np.array([5, 6])) == 2
+    assert cache.shared_prefix(np.array([5, 6, 7, 8, 9])) == 4
+    assert cache.shared_prefix(np.array([4])) == 0
+    cache.truncate(1)
+    assert cache.shared_prefix(np.array([5, 6])) == 1
+    cache.truncate(3)  # truncating never brings tokens back
+    assert cache.length == 1
+
+
+def test_the_cache_knows_which_tokens_were_generated() -> None:
+    cache = cache_of([1, 2], [3])
+    cache.append(np.array([4]), generated=False)
+    assert cache.tokens[:4].tolist() == [1, 2, 3, 4]
+    assert cache.generated[:4].tolist() == [False, False, True, False]
+    cache.truncate(2)
+    cache.append(np.array([9]), generated=False)
+    assert cache.generated[:3].tolist() == [False, False, False]
+
+
+# --- Sparse prefill ---------------------------------------------------------------------------------------
+
+
+def test_an_empty_cache_gives_nothing() -> None:
+    assert plan_reuse(cache_of([]), np.array([1, 2]), SPARSE, Provenance()) == NOTHING
+
+
+def test_a_prompt_that_continues_everything_keeps_everything() -> None:
+    assert plan(range(20), range(25), SPARSE) == Reuse(Prefix.HISTORY, 20)
+    assert plan(range(20), range(90), SPARSE, prefilled=13) == Reuse(Prefix.HISTORY, 20)
+
+
+def test_a_shared_beginning_is_kept_up_to_a_chunk_boundary() -> None:
+    assert plan(range(20), [*range(19), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 16)
+    assert plan(range(20), [*range(15), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 8)
+    assert plan(range(20), [*range(7), 99], SPARSE) == NOTHING
+
+
+def test_only_the_prefilled_part_can_be_gone_back_to() -> None:
+    # 13 tokens were prefilled, 12 generated: no memory set exists beyond position 8.
+    assert plan(range(25), [*range(24), 99], SPARSE, prefilled=13) == Reuse(Prefix.BOUNDARY, 8)
+
+
+def test_at_least_one_token_is_left_to_run() -> None:
+    assert plan(range(20), range(16), SPARSE) == Reuse(Prefix.BOUNDARY, 8)
+    assert plan(range(20), range(17), SPARSE) == Reuse(Prefix.BOUNDARY, 16)
+    assert plan(range(20), range(20), FULL) == Reuse(Prefix.EXACT, 19)
+
+
+def test_no_memory_was_made_after_the_last_chunk() -> None:
+    # 16 tokens are two chunks; only the first was followed by another.
+    assert plan(range(16), [*range(16), 99], SPARSE, prefilled=16) == Reuse(Prefix.HISTORY, 16)
+    cache = cache_of(range(16), [50])
+    origin = Provenance.fresh(SPARSE, 16)
+    assert plan_reuse(cache, np.array([*range(16), 99]), SPARSE, origin) == Reuse(Prefix.BOUNDARY, 8)
+
+
+def test_rows_of_a_dense_tail_are_not_those_of_a_longer_prompt() -> None:
+    config = replace(SPARSE, dense_tail=6)
+    # Of 28 tokens the last 6 saw everything: rows 0 … 21 are sparse.
+    assert plan(range(28), [*range(25), *[99] * 40], config) == Reuse(Prefix.BOUNDARY, 16)
+    config = replace(SPARSE, dense_tail=100)
+    assert plan(range(28), [*range(25), *[99] * 40], config) == NOTHING
+
+
+def test_rows_of_the_new_prompts_dense_tail_run_again() -> None:
+    config = replace(SPARSE, dense_tail=6)
+    # The new prompt's rows 12 … 17 see everything, so the boundary at 16 lies inside its tail.
+    assert plan(range(60), [*range(17), 99], config) == Reuse(Prefix.BOUNDARY, 8)
+    assert plan(range(60), [*range(17), *[99] * 5], config) == Reuse(Prefix.BOUNDARY, 16)
+
+
+def test_a_prompt_within_one_chunk_has_no_tail() -> None:
+    assert Provenance.fresh(replace(SPARSE, dense_tail=6), 8) == Provenance(
+        replace(SPARSE, dense_tail=6), prompt=8, sparse=8
+    )
+
+
+@pytest.mark.parametrize("change", [{"sink": 1}, {"dense_tail": 4}, {"score": "window", "score_window": 2}])
+def test_another_configuration_starts_afresh(change: dict[str, int]) -> None:
+    cache = cache_of(range(30))
+    origin = Provenance.fresh(SPARSE, 30)
+    other = replace(SPARSE, **change)  # type: ignore[arg-type]
+    assert plan_reuse(cache, np.arange(40), other, origin) == NOTHING
+    assert plan_reuse(cache, np.arange(40), FULL, origin) == NOTHING
+
+
+def test_the_batch_size_changes_no_arithmetic() -> None:
+    other = replace(SPARSE, batch_size=64)
+    assert same_arithmetic(SPARSE, other)
+    assert not same_arithmetic(None, SPARSE)
+    cache = cache_of(range(30))
+    assert plan_reuse(cache, np.arange(40), other, Provenance.fresh(SPARSE, 30)) == Reuse(Prefix.HISTORY, 30)
+
+
+def test_after_an_interruption_only_its_boundary_is_sound() -> None:
+    cache = cache_of(range(16))
+    origin = Provenance.interrupted(SPARSE, 16)
+    assert plan_reuse(cache, np.arange(30), SPARSE, origin) == Reuse(Prefix.BOUNDARY, 16)
+    assert plan_reuse(cache, np.array([*range(12), 99]), SPARSE, origin) == Reuse(Prefix.BOUNDARY, 8)
+
+
+# --- Full attention ---------------------------------------------------------------------------------------
+
+
+def test_full_attention_keeps_every_shared_token() -> None:
+    assert plan(range(20), [*range(13), 99, 98], FULL) == Reuse(Prefix.EXACT, 13)
+    assert plan(range(20), range(25), FULL, prefilled=3) == Reuse(Prefix.EXACT, 20)
+    assert plan(range(20), [50], FULL) == NOTHING
+    assert plan([7], [7], FULL) == NOTHING
+
+
+# --- Properties -------------------------------------------------------------------------------------------
+
+
+@given(
+    prompt=st.integers(1, 60),
+    generated=st.integers(0, 20),
+    shared=st.integers(0, 80),
+    new=st.integers(0, 60),
+    chunk=st.integers(4, 12),
+    tail=st.integers(0, 70),
+    full=st.booleans(),
+)
+def test_what_is_kept_is_sound(
+    prompt: int, generated: int, shared: int, new: int, chunk: int, tail: int, full: bool
+) -> None:
+    config = PrefillConfig(
+        policy="full" if full else "h2o",
+        chunk_size=chunk,
+        batch_size=chunk,
+        local=1,
+        heavy=2,
+        score_window=1,
+        dense_tail=tail,
+    )
+    cached = list(range(prompt + generated))
+    shared = min(shared, len(cached))
+    tokens = [*cached[:shared], *[99] * max(new, not shared)]
+    got = plan(cached, tokens, config, prefilled=prompt)
+    assert 0 <= got.length < len(tokens)
+    assert got.length <= shared
+    assert (got.prefix is Prefix.NONE) == (got.length == 0)
+    if got.prefix is Prefix.HISTORY:
+        assert got.length == len(cached)
+    if got.prefix is Prefix.EXACT:
+        assert full
+        assert got.length == min(shared, len(tokens) - 1)
+    if got.prefix is Prefix.BOUNDARY:
+        assert got.length % chunk == 0
+        assert got.length < prompt  # the fresh run went on past it, so it chose a memory there
+        for length in (prompt, len(tokens)):  # no kept row belongs to a dense tail, of then or of now
+            assert length <= chunk or got.length <= length - tail
