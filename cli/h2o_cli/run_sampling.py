@@ -1,0 +1,46 @@
+"""The sampling flags and the `Sampling` they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from h2o_runtime import Sampling
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FLAGS: tuple[tuple[str, Any, str], ...] = (
+    ("temperature", float, "0 always takes the most probable token, 1 is the model's own distribution."),
+    ("top_k", int, "Keep the k best tokens; 0 keeps all."),
+    ("top_p", float, "Keep the fewest best tokens with this share of the probability; 1 keeps all."),
+    ("min_p", float, "Drop tokens less probable than this fraction of the best; 0 keeps all."),
+    ("repetition_penalty", float, "Make recent tokens less probable; 1 does nothing."),
+    ("presence_penalty", float, "Subtract this from the logit of recent tokens."),
+    ("frequency_penalty", float, "Subtract this once for each time a recent token occurred."),
+)
+
+
+def sampling_options(command: Command) -> Command:
+    """Add the sampling flags. They arrive as the keyword arguments named in `Sampling`."""
+    command = click.option(
+        "--logprobs",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="With --json: log-probabilities of each token and of the N most probable ones.",
+    )(command)
+    command = click.option(
+        "--seed", type=int, help="The same seed gives the same answer.  [default: a fresh one]"
+    )(command)
+    for name, kind, text in reversed(_FLAGS):
+        default = getattr(Sampling(), name)
+        flag = "--" + name.replace("_", "-")
+        command = click.option(flag, name, type=kind, default=default, show_default=True, help=text)(command)
+    return command
+
+
+def sampling_config(given: dict[str, Any]) -> Sampling:
+    """Takes its own arguments out of `given`. Raises ConfigError for values out of range."""
+    names = [name for name, _, _ in _FLAGS]
+    return Sampling(**{name: given.pop(name) for name in (*names, "seed", "logprobs")})
