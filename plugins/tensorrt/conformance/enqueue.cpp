@@ -1,0 +1,249 @@
+// Runs plugins on the device and compares with the float64 reference: what this finds is a pointer, a size or
+// an attribute that the adapter hands to the wrong place; the kernels' own tests go deeper.
+
+#include <numeric>
+
+#include "cases.h"
+#include "conformance.h"
+
+namespace conformance {
+namespace {
+
+using nvinfer1::DataType;
+using test::Buffer;
+using test::Numbers;
+using test::Reference;
+
+// Device tensors of a node by position; floats drawn at random, integers as the case sets them.
+struct Tensors {
+    Node node;
+    h2o_dtype dtype;
+    std::vector<std::unique_ptr<Numbers>> floats;  // of the inputs; null for integers
+    std::vector<std::unique_ptr<Buffer>> integers;
+    std::vector<std::unique_ptr<Buffer>> outputs;
+
+    static size_t count(const std::vector<int64_t>& sizes) {
+        return std::accumulate(sizes.begin(), sizes.end(), size_t{1},
+                               [](size_t a, int64_t b) { return a * size_t(b); });
+    }
+    static h2o_dtype dtype_of(DataType type) { return type == DataType::kHALF ? H2O_F16 : H2O_F32; }
+    static size_t bytes_of(DataType type) {
+        return type == DataType::kHALF ? 2 : type == DataType::kINT64 ? 8 : 4;
+    }
+
+    template <class R>
+    Tensors(const Node& n, h2o_dtype model, R& random) : node(n), dtype(model) {
+        for (size_t i = 0; i < node.inputs.size(); ++i) {
+            const DataType type = node.input_types[i];
+            const bool integer = type == DataType::kINT32 || type == DataType::kINT64;
+            floats.push_back(integer ? nullptr
+                                     : std::make_unique<Numbers>(count(node.inputs[i]), dtype_of(type)));
+            integers.push_back(
+                integer ? std::make_unique<Buffer>(count(node.inputs[i]) * bytes_of(type), false) : nullptr);
+            if (!integer) fill_normal(*floats[i], dtype_of(type), 1, random);
+        }
+        for (size_t i = 0; i < node.outputs.size(); ++i)
+            outputs.push_back(
+                std::make_unique<Buffer>(count(node.outputs[i]) * bytes_of(node.output_types[i]), true));
+    }
+    template <class T>
+    void set(size_t input, const std::vector<T>& values) {
+        std::memcpy(integers[input]->host().data(), values.data(), values.size() * sizeof(T));
+        integers[input]->reset();
+    }
+    const std::vector<double>& in(size_t i) const { return floats[i]->exact; }
+    std::vector<double> out(size_t i) const {
+        return test::download(*outputs[i], dtype_of(node.output_types[i]));
+    }
+
+    void run(const Creators& creators) {
+        const Plugin plugin = create(*creators.at(node.op), node.fields, nvinfer1::TensorRTPhase::kRUNTIME);
+        const auto dynamic = dynamic_descs(node);
+        const int32_t inputs = static_cast<int32_t>(node.inputs.size()),
+                      count = static_cast<int32_t>(node.outputs.size());
+        const size_t bytes =
+            build_of(*plugin)->getWorkspaceSize(dynamic.data(), inputs, dynamic.data() + inputs, count);
+        Buffer workspace(bytes, true);
+        std::vector<nvinfer1::PluginTensorDesc> descs;
+        for (const auto& desc : dynamic) descs.push_back(desc.desc);
+        nvinfer1::IPluginV3OneRuntime* runtime = runtime_of(*plugin);
+        EXPECT(runtime->onShapeChange(descs.data(), inputs, descs.data() + inputs, count) == 0);
+        std::vector<const void*> from;
+        std::vector<void*> to;
+        for (size_t i = 0; i < node.inputs.size(); ++i)
+            from.push_back(floats[i] ? floats[i]->buffer.device() : integers[i]->device());
+        for (auto& output : outputs) {
+            output->reset();
+            to.push_back(output->device());
+        }
+        EXPECT(runtime->enqueue(descs.data(), descs.data() + inputs, from.data(), to.data(),
+                                workspace.device(), nullptr) == 0);
+        test::must(cudaDeviceSynchronize());
+    }
+};
+
+constexpr int kN = 20, kHeads = 4, kKvHeads = 2, kD = 64, kSlots = 12, kCapacity = 90;
+
+test::Case case_of(h2o_dtype dtype) {
+    return {{kHeads, kKvHeads, kKvHeads, kD, 0.125f, dtype}, 1};
+}
+
+// Key j of set s in token-major keys; with `memory`, j is looked up there first.
+struct TokenMajor {
+    const std::vector<double>& values;
+    const std::vector<int32_t>* memory = nullptr;
+    const double* operator()(int set, int j) const {
+        const int row = memory ? (*memory)[size_t(set) * kSlots + j] : j;
+        return &values[(size_t(row) * kKvHeads + set) * kD];
+    }
+};
+struct SetMajor {
+    const std::vector<double>& values;
+    const double* operator()(int set, int j) const { return &values[(size_t(set) * kSlots + j) * kD]; }
+};
+
+template <class K, class V, class S>
+std::pair<Reference, Reference> both(const test::Case& c, const std::vector<double>& q, int n, int keys,
+                                     K&& key, V&& value, S&& visible) {
+    return {test::attend(c.shape, q, n, keys, key, value, visible, test::Precision::kExact),
+            test::attend(c.shape, q, n, keys, key, value, visible, test::yardstick(c))};
+}
+
+void check_node(const Node& node, h2o_dtype dtype, const Creators& creators, std::mt19937& random) {
+    const test::Case c = case_of(dtype);
+    Tensors t(node, dtype, random);
+    const auto always = [](int, int) { return true; };
+    const auto memory = test::random_memory(kKvHeads, kSlots, 60, random);
+    const auto compare = [&](const char* what, size_t output, const std::vector<double>& exact,
+                             const std::vector<double>& low) {
+        compare_to(c, what, t.out(output), exact, low);
+    };
+
+    if (node.op == "ChunkedIntraAttention") {
+        t.run(creators);
+        const auto [exact, low] = both(c, t.in(0), kN, kN, TokenMajor{t.in(1)}, TokenMajor{t.in(2)},
+                                       [](int i, int j) { return j <= i && j / 8 == i / 8; });
+        compare("o", 0, exact.o, low.o);
+        compare("m", 1, exact.m, low.m);
+        compare("l", 2, exact.l, low.l);
+        compare("colsum", 3, test::token_major(exact.colsum, kKvHeads, kN),
+                test::token_major(low.colsum, kKvHeads, kN));
+    } else if (node.op == "MemoryGather") {
+        t.set(2, memory);
+        t.run(creators);
+        for (size_t i = 0; i < 2; ++i) {
+            std::vector<double> expected;
+            for (int set = 0; set < kKvHeads; ++set)
+                for (int j = 0; j < kSlots; ++j) {
+                    const double* row = TokenMajor{t.in(i), &memory}(set, j);
+                    expected.insert(expected.end(), row, row + kD);
+                }
+            EXPECT(t.out(i) == expected);
+        }
+    } else if (node.op == "MemoryAttention") {
+        t.run(creators);
+        const auto [exact, low] = both(c, t.in(0), kN, kSlots, SetMajor{t.in(1)}, SetMajor{t.in(2)}, always);
+        compare("o", 0, exact.o, low.o);
+        compare("m", 1, exact.m, low.m);
+        compare("l", 2, exact.l, low.l);
+        compare("colsum", 3, exact.colsum, low.colsum);
+    } else if (node.op == "OnlineSoftmaxFusion" || node.op == "MemoryFusedAttention") {
+        const bool fused = node.op == "MemoryFusedAttention";
+        const size_t state = fused ? 4 : 0;
+        for (double& l : t.floats[state + 2]->exact) l = std::fabs(l) + 1;
+        if (!fused)
+            for (double& l : t.floats[5]->exact) l = std::fabs(l) + 1;
+        for (const size_t i : {state + 2, size_t(fused ? 6 : 5)}) {
+            for (size_t e = 0; e < t.in(i).size(); ++e)
+                test::store(t.floats[i]->buffer.host(), e, H2O_F32, t.floats[i]->exact[e]);
+            t.floats[i]->buffer.reset();
+        }
+        const auto state_at = [&](size_t i) { return Reference{t.in(i), t.in(i + 1), t.in(i + 2), {}}; };
+        if (fused) {
+            t.set(3, memory);
+            t.run(creators);
+            const auto [exact, low] = both(c, t.in(0), kN, kSlots, TokenMajor{t.in(1), &memory},
+                                           TokenMajor{t.in(2), &memory}, always);
+            compare("o", 0, test::fuse(state_at(4), exact, kD, test::Precision::kExact).o,
+                    test::fuse(state_at(4), low, kD, test::yardstick(c)).o);
+            compare("colsum", 1, exact.colsum, low.colsum);
+        } else {
+            t.run(creators);
+            const Reference exact = test::fuse(state_at(0), state_at(3), kD, test::Precision::kExact);
+            const Reference low = test::fuse(state_at(0), state_at(3), kD, test::yardstick(c));
+            compare("o", 0, exact.o, low.o);
+            compare("m", 1, exact.m, low.m);
+            compare("l", 2, exact.l, low.l);
+        }
+    } else if (node.op == "CandidateScore") {
+        t.run(creators);
+        const auto key = [&](int set, int j) {
+            return j < kSlots ? SetMajor{t.in(2)}(set, j) : TokenMajor{t.in(1)}(set, j - kSlots);
+        };
+        const auto [exact, low] = both(
+            c, t.in(0), 5, kSlots + kN, key, [](int, int) -> const double* { return nullptr; },
+            [](int i, int j) { return j - kSlots <= kN - 5 + i; });
+        const auto part = [&](const Reference& r, int first, int count) {
+            std::vector<double> values;
+            for (int set = 0; set < kKvHeads; ++set)
+                for (int j = 0; j < count; ++j)
+                    values.push_back(r.colsum[size_t(set) * (kSlots + kN) + first + j]);
+            return first ? test::token_major(values, kKvHeads, count) : values;
+        };
+        compare("score_mem", 0, part(exact, 0, kSlots), part(low, 0, kSlots));
+        compare("score_chunk", 1, part(exact, kSlots, kN), part(low, kSlots, kN));
+    } else if (node.op == "MemorySelect") {
+        t.set(1, memory);
+        t.set(2, std::vector<int64_t>{60, 85});
+        t.run(creators);
+        const std::vector<int32_t> got = t.outputs[0]->values<int32_t>();
+        for (int set = 0; set < kKvHeads; ++set) {
+            std::vector<int32_t> all(memory.begin() + set * kSlots, memory.begin() + (set + 1) * kSlots);
+            for (int i = 60; i < 81; ++i) all.push_back(i);
+            std::stable_sort(all.begin(), all.end(), [&](int32_t a, int32_t b) {
+                if ((a < 1) != (b < 1)) return a < 1;
+                return t.in(0)[size_t(a) * kKvHeads + set] > t.in(0)[size_t(b) * kKvHeads + set];
+            });
+            all.resize(8);
+            for (int i = 81; i < 85; ++i) all.push_back(i);
+            std::sort(all.begin(), all.end());
+            EXPECT(std::equal(all.begin(), all.end(), got.begin() + set * 12));
+        }
+    } else if (node.op == "CachedAttention") {
+        t.set(3, std::vector<int64_t>{71});
+        t.run(creators);
+        const auto [exact, low] = both(c, t.in(0), 1, 71, TokenMajor{t.in(1)}, TokenMajor{t.in(2)}, always);
+        compare("o", 0, exact.o, low.o);
+    } else {
+        test::fail("no reference for this operator");
+    }
+}
+
+}  // namespace
+
+void check_enqueue(const Creators& creators) {
+    std::mt19937 random(7);
+    for (const DataType model : {DataType::kFLOAT, DataType::kHALF})
+        for (const Node& node : nodes(model)) {
+            const h2o_dtype dtype = model == DataType::kHALF ? H2O_F16 : H2O_F32;
+            test::context = node.op + (dtype == H2O_F16 ? " enqueue float16" : " enqueue float32");
+            check_node(node, dtype, creators, random);
+            // A head size without a kernel is a status and a sentence, not a crash.
+            Node odd = node;
+            for (auto* sizes : {&odd.inputs, &odd.outputs})
+                for (auto& size : *sizes)
+                    if (size.size() == 3) size[2] = 48;
+            if (node.op == "MemorySelect") continue;
+            const Plugin plugin =
+                create(*creators.at(node.op), node.fields, nvinfer1::TensorRTPhase::kRUNTIME);
+            std::vector<nvinfer1::PluginTensorDesc> descs;
+            for (const auto& desc : dynamic_descs(odd)) descs.push_back(desc.desc);
+            std::vector<void*> nothing(16, nullptr);
+            logged.clear();
+            EXPECT(runtime_of(*plugin)->enqueue(descs.data(), descs.data() + odd.inputs.size(),
+                                                nothing.data(), nothing.data(), nullptr, nullptr) != 0);
+            EXPECT(logged.size() == 1);
+        }
+}
+
+}  // namespace conformance

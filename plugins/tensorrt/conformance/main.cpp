@@ -1,0 +1,182 @@
+// h2o_trt_conformance LIBRARY: loads a plugin library and checks every plugin in it. Exit code 0 when all is
+// well. enqueue runs where there is a device (or its emulation); the rest needs none.
+
+#include <dlfcn.h>
+
+#include <set>
+
+#include "conformance.h"
+
+namespace test {
+int failures = 0;
+int checks = 0;
+std::string context;
+}  // namespace test
+
+namespace conformance {
+
+std::vector<std::string> logged;
+
+namespace {
+
+using nvinfer1::DataType;
+
+class Logger final : public nvinfer1::ILogger {
+  public:
+    void log(Severity severity, const char* message) noexcept override {
+        EXPECT(severity == Severity::kERROR);
+        logged.emplace_back(message);
+    }
+};
+
+class Finder final : public nvinfer1::ILoggerFinder {
+  public:
+    nvinfer1::ILogger* findLogger() override { return &logger_; }
+
+  private:
+    Logger logger_;
+};
+
+bool has_device() {
+#ifdef H2O_EMULATED
+    return true;
+#else
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+#endif
+}
+
+int run(const char* path) {
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        std::fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    using GetCreators = nvinfer1::IPluginCreatorInterface* const* (*)(int32_t&);
+    using SetLoggerFinder = void (*)(nvinfer1::ILoggerFinder*);
+    const auto get = reinterpret_cast<GetCreators>(dlsym(library, "getCreators"));
+    const auto set = reinterpret_cast<SetLoggerFinder>(dlsym(library, "setLoggerFinder"));
+    if (!get || !set) {
+        std::fprintf(stderr, "%s exports no getCreators or no setLoggerFinder\n", path);
+        return 1;
+    }
+    static Finder finder;
+    set(&finder);
+    int32_t count = 0;
+    nvinfer1::IPluginCreatorInterface* const* all = get(count);
+    Creators creators;
+    for (int32_t i = 0; i < count; ++i) {
+        const nvinfer1::InterfaceInfo info = all[i]->getInterfaceInfo();
+        EXPECT(std::string(info.kind) == "PLUGIN CREATOR_V3ONE");
+        auto* creator = static_cast<nvinfer1::IPluginCreatorV3One*>(all[i]);
+        EXPECT(std::string(creator->getPluginNamespace()) == "h2o");
+        EXPECT(std::string(creator->getPluginVersion()) == "1");
+        creators[creator->getPluginName()] = creator;
+    }
+    const std::vector<Node> wanted = nodes(DataType::kFLOAT);
+    EXPECT(creators.size() == wanted.size() && count == static_cast<int32_t>(wanted.size()));
+
+    check_lifetime(creators);
+    std::printf("lifetime %5d checks, %d failed\n", test::checks, test::failures);
+    if (has_device()) {
+        const int before = test::checks, failed = test::failures;
+        check_enqueue(creators);
+        std::printf("enqueue  %5d checks, %d failed\n", test::checks - before, test::failures - failed);
+    } else {
+        std::printf("enqueue  not run: there is no device\n");
+    }
+    return test::failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+nvinfer1::Dims dims_of(const std::vector<int64_t>& sizes) {
+    nvinfer1::Dims dims{};
+    dims.nbDims = static_cast<int32_t>(sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) dims.d[i] = sizes[i];
+    return dims;
+}
+
+nvinfer1::PluginTensorDesc desc_of(const std::vector<int64_t>& sizes, DataType type) {
+    nvinfer1::PluginTensorDesc desc{};
+    desc.dims = dims_of(sizes);
+    desc.type = type;
+    desc.format = nvinfer1::TensorFormat::kLINEAR;
+    return desc;
+}
+
+std::vector<nvinfer1::DynamicPluginTensorDesc> dynamic_descs(const Node& node) {
+    std::vector<nvinfer1::DynamicPluginTensorDesc> descs;
+    const auto add = [&](const std::vector<int64_t>& sizes, DataType type) {
+        nvinfer1::DynamicPluginTensorDesc desc{};
+        desc.desc = desc_of(sizes, type);
+        desc.min = desc.max = desc.opt = desc.desc.dims;
+        descs.push_back(desc);
+    };
+    for (size_t i = 0; i < node.inputs.size(); ++i) add(node.inputs[i], node.input_types[i]);
+    for (size_t i = 0; i < node.outputs.size(); ++i) add(node.outputs[i], node.output_types[i]);
+    return descs;
+}
+
+std::vector<Node> nodes(DataType t) {
+    const DataType f = DataType::kFLOAT, i32 = DataType::kINT32, i64 = DataType::kINT64;
+    const Field scale{"scale", true, 0, 0.125f};
+    const std::vector<int64_t> q = {20, 4, 64}, k = {20, 2, 64}, cache = {90, 2, 64}, gathered = {2, 12, 64};
+    const std::vector<int64_t> state = {20, 4}, memory = {2, 12}, one = {1, 4, 64};
+    return {
+        {"ChunkedIntraAttention",
+         {{"chunk_size", false, 8, 0}, scale, {"score_heads", false, 2, 0}},
+         {q, k, k},
+         {q, state, state, {20, 2}},
+         {t, t, t},
+         {t, f, f, f}},
+        {"MemoryGather", {}, {cache, cache, memory}, {gathered, gathered}, {t, t, i32}, {t, t}},
+        {"MemoryAttention",
+         {scale},
+         {q, gathered, gathered},
+         {q, state, state, memory},
+         {t, t, t},
+         {t, f, f, f}},
+        {"OnlineSoftmaxFusion",
+         {},
+         {q, state, state, q, state, state},
+         {q, state, state},
+         {t, f, f, t, f, f},
+         {t, f, f}},
+        {"CandidateScore", {scale}, {{5, 4, 64}, k, gathered}, {memory, {20, 2}}, {t, t, t}, {f, f}},
+        {"MemorySelect",
+         {{"local", false, 4, 0}, {"heavy", false, 8, 0}, {"sink", false, 1, 0}},
+         {{90, 2}, memory, {2}},
+         {memory},
+         {f, i32, i64},
+         {i32}},
+        {"CachedAttention", {scale}, {one, cache, cache, {}}, {one}, {t, t, t, i64}, {t}},
+        {"MemoryFusedAttention",
+         {scale},
+         {q, cache, cache, memory, q, state, state},
+         {q, memory},
+         {t, t, t, i32, t, f, f},
+         {t, f}},
+    };
+}
+
+Plugin create(nvinfer1::IPluginCreatorV3One& creator, const std::vector<Field>& fields,
+              nvinfer1::TensorRTPhase phase) {
+    std::vector<nvinfer1::PluginField> all;
+    for (const Field& field : fields)
+        all.emplace_back(
+            field.name.c_str(), field.real ? static_cast<const void*>(&field.number) : &field.integer,
+            field.real ? nvinfer1::PluginFieldType::kFLOAT32 : nvinfer1::PluginFieldType::kINT32, 1);
+    const nvinfer1::PluginFieldCollection collection{static_cast<int32_t>(all.size()), all.data()};
+    return Plugin(creator.createPlugin("conformance", &collection, phase));
+}
+
+}  // namespace conformance
+
+int main(int argc, char** argv) {
+    if (argc != 2) {
+        std::fprintf(stderr, "usage: %s libh2o_trt_plugins.so\n", argv[0]);
+        return 2;
+    }
+    return conformance::run(argv[1]);
+}

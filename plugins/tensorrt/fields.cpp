@@ -1,0 +1,92 @@
+#include "fields.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace h2o::trt {
+namespace {
+
+using nvinfer1::PluginField;
+using nvinfer1::PluginFieldType;
+
+const PluginField* find(const nvinfer1::PluginFieldCollection* fields, const char* name) {
+    if (!fields || !fields->fields) return nullptr;
+    for (int32_t i = 0; i < fields->nbFields; ++i)
+        if (fields->fields[i].name && std::strcmp(fields->fields[i].name, name) == 0)
+            return &fields->fields[i];
+    return nullptr;
+}
+
+bool read_int(const PluginField& field, int64_t& value) {
+    if (field.type == PluginFieldType::kINT32) {
+        int32_t narrow;
+        std::memcpy(&narrow, field.data, sizeof narrow);
+        value = narrow;
+        return true;
+    }
+    if (field.type == PluginFieldType::kINT64) {
+        std::memcpy(&value, field.data, sizeof value);
+        return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+bool read_attributes(const std::vector<AttributeSpec>& specs, const nvinfer1::PluginFieldCollection* fields,
+                     Attributes& attributes, std::string& error) {
+    attributes.assign(specs.size(), Attribute());
+    for (size_t i = 0; i < specs.size(); ++i) {
+        const AttributeSpec& spec = specs[i];
+        const PluginField* field = find(fields, spec.name);
+        if (!field || !field->data) {
+            error = std::string("attribute ") + spec.name + " is missing";
+            return false;
+        }
+        if (field->length != 1) {
+            error = std::string("attribute ") + spec.name + " must be one number";
+            return false;
+        }
+        if (spec.kind == AttributeSpec::kInt) {
+            int64_t value = 0;
+            if (!read_int(*field, value)) {
+                error = std::string("attribute ") + spec.name + " must be an integer";
+                return false;
+            }
+            if (value < spec.least || value > std::numeric_limits<int32_t>::max()) {
+                error = std::string("attribute ") + spec.name + " is " + std::to_string(value) +
+                        "; it must be at least " + std::to_string(spec.least) + " and fit in 32 bits";
+                return false;
+            }
+            attributes[i].integer = static_cast<int32_t>(value);
+        } else {
+            if (field->type != PluginFieldType::kFLOAT32) {
+                error = std::string("attribute ") + spec.name + " must be a float";
+                return false;
+            }
+            std::memcpy(&attributes[i].real, field->data, sizeof(float));
+            if (!(attributes[i].real > 0) || !std::isfinite(attributes[i].real)) {
+                error = std::string("attribute ") + spec.name + " is " + std::to_string(attributes[i].real) +
+                        "; it must be above 0";
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+std::vector<PluginField> fields_of(const std::vector<AttributeSpec>& specs, const Attributes* attributes) {
+    std::vector<PluginField> fields;
+    for (size_t i = 0; i < specs.size(); ++i) {
+        const bool integer = specs[i].kind == AttributeSpec::kInt;
+        const void* data = nullptr;
+        if (attributes)
+            data = integer ? static_cast<const void*>(&(*attributes)[i].integer) : &(*attributes)[i].real;
+        fields.emplace_back(specs[i].name, data,
+                            integer ? PluginFieldType::kINT32 : PluginFieldType::kFLOAT32, data ? 1 : 0);
+    }
+    return fields;
+}
+
+}  // namespace h2o::trt

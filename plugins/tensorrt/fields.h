@@ -1,0 +1,35 @@
+// Attributes of an operator on their way in and out of TensorRT's plugin fields.
+#pragma once
+
+#include <NvInferRuntime.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace h2o::trt {
+
+// What an attribute must be. Every attribute is required: ONNX graphs always carry them all.
+struct AttributeSpec {
+    enum Kind { kInt, kPositiveFloat } kind;
+    const char* name;
+    int64_t least = 0;  // of an int
+};
+
+// Values in the order of an operator's specs. Ints are 32 bits, the width the ONNX parser hands over.
+struct Attribute {
+    int32_t integer = 0;
+    float real = 0;
+};
+
+using Attributes = std::vector<Attribute>;
+
+// False, with a sentence in `error`, when an attribute is missing, of another type, or out of its range.
+bool read_attributes(const std::vector<AttributeSpec>& specs, const nvinfer1::PluginFieldCollection* fields,
+                     Attributes& attributes, std::string& error);
+
+// Fields that name each attribute; with `attributes`, they point at its values, which must outlive them.
+std::vector<nvinfer1::PluginField> fields_of(const std::vector<AttributeSpec>& specs,
+                                             const Attributes* attributes);
+
+}  // namespace h2o::trt

@@ -1,0 +1,234 @@
+#include "plugin.h"
+
+#include <new>
+#include <utility>
+
+namespace h2o::trt {
+
+using nvinfer1::DataType;
+using nvinfer1::Dims;
+using nvinfer1::DynamicPluginTensorDesc;
+using nvinfer1::PluginTensorDesc;
+
+namespace {
+
+bool type_fits(Type wanted, DataType type) {
+    switch (wanted) {
+        case Type::kModel:
+            return type == DataType::kFLOAT || type == DataType::kHALF;
+        case Type::kFloat:
+            return type == DataType::kFLOAT;
+        case Type::kInt32:
+            return type == DataType::kINT32;
+        case Type::kInt64:
+            return type == DataType::kINT64;
+    }
+    return false;
+}
+
+DataType data_type(Type type, DataType model) {
+    switch (type) {
+        case Type::kModel:
+            return model;
+        case Type::kFloat:
+            return DataType::kFLOAT;
+        case Type::kInt32:
+            return DataType::kINT32;
+        case Type::kInt64:
+            return DataType::kINT64;
+    }
+    return model;
+}
+
+// The type that a node's kModel tensors share, taken from the first; float32 if there is none.
+template <class F>
+DataType model_type(const std::vector<TensorSpec>& inputs, F&& type_of) {
+    for (size_t i = 0; i < inputs.size(); ++i)
+        if (inputs[i].type == Type::kModel) return type_of(i);
+    return DataType::kFLOAT;
+}
+
+h2o_dtype dtype_of(DataType type) {
+    return type == DataType::kHALF ? H2O_F16 : H2O_F32;
+}
+
+std::string text(const Dims& dims) {
+    std::string out = "[";
+    for (int32_t i = 0; i < dims.nbDims; ++i) out += (i ? ", " : "") + std::to_string(dims.d[i]);
+    return out + "]";
+}
+
+}  // namespace
+
+OperatorPlugin::OperatorPlugin(const Operator& op, Attributes attributes)
+    : op_(op), attributes_(std::move(attributes)) {}
+
+nvinfer1::IPluginCapability* OperatorPlugin::getCapabilityInterface(
+    nvinfer1::PluginCapabilityType type) noexcept {
+    switch (type) {
+        case nvinfer1::PluginCapabilityType::kCORE:
+            return static_cast<nvinfer1::IPluginV3OneCore*>(this);
+        case nvinfer1::PluginCapabilityType::kBUILD:
+            return static_cast<nvinfer1::IPluginV3OneBuild*>(this);
+        case nvinfer1::PluginCapabilityType::kRUNTIME:
+            return static_cast<nvinfer1::IPluginV3OneRuntime*>(this);
+    }
+    return nullptr;
+}
+
+nvinfer1::IPluginV3* OperatorPlugin::clone() noexcept {
+    try {
+        auto* copy = new OperatorPlugin(op_, attributes_);
+        copy->dims_ = dims_;
+        copy->dtype_ = dtype_;
+        copy->shape_ = shape_;
+        copy->workspace_bytes_ = workspace_bytes_;
+        return copy;
+    } catch (const std::exception& error) {
+        log_error(std::string(op_.name) + ": clone failed: " + error.what());
+        return nullptr;
+    }
+}
+
+bool OperatorPlugin::counts_match(int32_t input_count, int32_t output_count) const {
+    return input_count == static_cast<int32_t>(op_.inputs.size()) &&
+           output_count == static_cast<int32_t>(op_.outputs.size());
+}
+
+int32_t OperatorPlugin::getOutputDataTypes(DataType* outputs, int32_t output_count, const DataType* inputs,
+                                           int32_t input_count) const noexcept {
+    if (!counts_match(input_count, output_count)) return -1;
+    const DataType model = model_type(op_.inputs, [&](size_t i) { return inputs[i]; });
+    for (int32_t i = 0; i < output_count; ++i) outputs[i] = data_type(op_.outputs[i].type, model);
+    return 0;
+}
+
+int32_t OperatorPlugin::getOutputShapes(const nvinfer1::DimsExprs* inputs, int32_t input_count,
+                                        const nvinfer1::DimsExprs*, int32_t, nvinfer1::DimsExprs* outputs,
+                                        int32_t output_count, nvinfer1::IExprBuilder& builder) noexcept {
+    if (!counts_match(input_count, output_count)) return -1;
+    for (int32_t i = 0; i < input_count; ++i)
+        if (inputs[i].nbDims != op_.inputs[i].rank) {
+            log_error(std::string(op_.name) + ": input " + op_.inputs[i].name + " must have " +
+                      std::to_string(op_.inputs[i].rank) + " dimensions, not " +
+                      std::to_string(inputs[i].nbDims));
+            return -1;
+        }
+    op_.output_shapes(attributes_, inputs, outputs, builder);
+    return 0;
+}
+
+bool OperatorPlugin::supportsFormatCombination(int32_t position, const DynamicPluginTensorDesc* tensors,
+                                               int32_t input_count, int32_t output_count) noexcept {
+    if (!counts_match(input_count, output_count) || position < 0 || position >= input_count + output_count)
+        return false;
+    const PluginTensorDesc& desc = tensors[position].desc;
+    const TensorSpec& spec =
+        position < input_count ? op_.inputs[position] : op_.outputs[position - input_count];
+    if (desc.format != nvinfer1::TensorFormat::kLINEAR || !type_fits(spec.type, desc.type)) return false;
+    // Only positions before this one are settled; the first tensor of the model's type decides for the rest.
+    if (spec.type != Type::kModel) return true;
+    return desc.type == model_type(op_.inputs, [&](size_t i) { return tensors[i].desc.type; });
+}
+
+int32_t OperatorPlugin::configurePlugin(const DynamicPluginTensorDesc*, int32_t input_count,
+                                        const DynamicPluginTensorDesc*, int32_t output_count) noexcept {
+    return counts_match(input_count, output_count) ? 0 : -1;
+}
+
+size_t OperatorPlugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, int32_t input_count,
+                                        const DynamicPluginTensorDesc*, int32_t output_count) const noexcept {
+    if (!counts_match(input_count, output_count)) return 0;
+    try {
+        // The kernels' queries grow with every size, so the largest shape of the profile covers all.
+        const DataType model = model_type(op_.inputs, [&](size_t i) { return inputs[i].desc.type; });
+        std::vector<Dims> largest;
+        for (int32_t i = 0; i < input_count; ++i) largest.push_back(inputs[i].max);
+        const Call call{attributes_, largest.data(), dtype_of(model)};
+        h2o_cuda_shape shape{};
+        return op_.shape_of(call, shape) ? op_.workspace(call, shape) : 0;
+    } catch (const std::exception& error) {
+        log_error(std::string(op_.name) + ": workspace query failed: " + error.what());
+        return 0;
+    }
+}
+
+int32_t OperatorPlugin::onShapeChange(const PluginTensorDesc* inputs, int32_t input_count,
+                                      const PluginTensorDesc*, int32_t output_count) noexcept {
+    if (!counts_match(input_count, output_count)) return -1;
+    try {
+        dims_.clear();
+        for (int32_t i = 0; i < input_count; ++i) dims_.push_back(inputs[i].dims);
+        dtype_ = dtype_of(model_type(op_.inputs, [&](size_t i) { return inputs[i].type; }));
+        const Call call{attributes_, dims_.data(), dtype_};
+        if (!op_.shape_of(call, shape_)) {
+            std::string sentence = std::string(op_.name) + ": the sizes of the inputs contradict each other:";
+            for (int32_t i = 0; i < input_count; ++i)
+                sentence += std::string(" ") + op_.inputs[i].name + " " + text(dims_[i]);
+            log_error(sentence);
+            dims_.clear();
+            return -1;
+        }
+        workspace_bytes_ = op_.workspace(call, shape_);
+        return 0;
+    } catch (const std::exception& error) {
+        log_error(std::string(op_.name) + ": " + error.what());
+        return -1;
+    }
+}
+
+int32_t OperatorPlugin::enqueue(const PluginTensorDesc* input_descs, const PluginTensorDesc* output_descs,
+                                const void* const* inputs, void* const* outputs, void* workspace,
+                                cudaStream_t stream) noexcept {
+    try {
+        if (dims_.empty()) {
+            const int32_t in = static_cast<int32_t>(op_.inputs.size()), out = getNbOutputs();
+            if (onShapeChange(input_descs, in, output_descs, out) != 0) return -1;
+        }
+        const Call call{attributes_, dims_.data(), dtype_};
+        const h2o_status status =
+            op_.enqueue(call, shape_, inputs, outputs, workspace, workspace_bytes_, stream);
+        if (status == H2O_OK) return 0;
+        static const char* const reasons[] = {"", "a bad argument", "a head size or type without a kernel",
+                                              "too little workspace", "a CUDA error"};
+        log_error(std::string(op_.name) + ": " + reasons[status]);
+        return static_cast<int32_t>(status);
+    } catch (const std::exception& error) {
+        log_error(std::string(op_.name) + ": " + error.what());
+        return -1;
+    }
+}
+
+const nvinfer1::PluginFieldCollection* OperatorPlugin::getFieldsToSerialize() noexcept {
+    try {
+        fields_ = fields_of(op_.attributes, &attributes_);
+    } catch (const std::exception& error) {
+        log_error(std::string(op_.name) + ": " + error.what());
+        return nullptr;
+    }
+    collection_.nbFields = static_cast<int32_t>(fields_.size());
+    collection_.fields = fields_.data();
+    return &collection_;
+}
+
+OperatorCreator::OperatorCreator(const Operator& op) : op_(op), fields_(fields_of(op.attributes, nullptr)) {
+    collection_.nbFields = static_cast<int32_t>(fields_.size());
+    collection_.fields = fields_.data();
+}
+
+nvinfer1::IPluginV3* OperatorCreator::createPlugin(const char* name,
+                                                   const nvinfer1::PluginFieldCollection* fields,
+                                                   nvinfer1::TensorRTPhase) noexcept {
+    try {
+        Attributes attributes;
+        std::string error;
+        if (read_attributes(op_.attributes, fields, attributes, error))
+            return new OperatorPlugin(op_, std::move(attributes));
+        log_error(std::string(op_.name) + " (" + (name ? name : "unnamed") + "): " + error);
+    } catch (const std::exception& error) {
+        log_error(std::string(op_.name) + ": " + error.what());
+    }
+    return nullptr;
+}
+
+}  // namespace h2o::trt
