@@ -1,0 +1,77 @@
+"""Commands as their users run them: in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def _command(name: str, args: tuple[object, ...]) -> list[str | bytes]:
+    words = [arg if isinstance(arg, bytes) else str(arg) for arg in args]
+    return [sys.executable, "-m", f"h2o_cli.{name}", *words]
+
+
+def _take_signals() -> None:
+    """A shell that runs the tests in its background makes all its children deaf to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def h2o() -> Run:
+    """`h2o("run", bundle, "-p", "text")` runs h2o-run to its end; `input` is bytes for standard input."""
+
+    def run(
+        name: str, *args: object, timeout: float = 60, **options: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        if "input" not in options:
+            options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.run(
+            _command(name, args), capture_output=True, cwd=ROOT, timeout=timeout, check=False, **options
+        )
+
+    return run
+
+
+@pytest.fixture
+def start_h2o() -> Any:
+    """`start_h2o("run", …)` starts a command and returns its Popen; whatever still runs is killed at the end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *args: object, **options: Any) -> subprocess.Popen[bytes]:
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "preexec_fn": _take_signals,
+        }
+        process = subprocess.Popen(_command(name, args), cwd=ROOT, **(pipes | options))
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle whose files a test may remove or replace, but not write into: they are links to the original."""
+    import shutil
+
+    copy = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, copy, copy_function=os.link)
+    return copy
