@@ -1,145 +1,190 @@
 // A few query rows against a run of consecutive cache rows, read once and in the order they lie in memory.
 //
-// With so few rows the work is the reading: keys first, for all heads, then values. Rows are taken four at a
-// time; a head's part of the next rows is fetched while this one is used.
+// With so few rows the work is the reading: first the keys, for all heads, then the values. kTogether rows
+// are taken at a time, head after head, which no hardware prefetcher follows: every step asks for its share,
+// in the order of memory, of the rows about kAhead bytes further on.
 #pragma once
 
 namespace {
 
 using h2o::DecodeArgs;
 
-constexpr int64_t kDecodeRows = 4;
-constexpr int64_t kAhead = 16;  // rows between the use of a row and the fetching of one
+constexpr int kTogether = 4;
+constexpr int64_t kAhead = 8192;
 
-inline const void* element(const void* base, h2o_dtype dtype, int64_t at) {
-    return static_cast<const char*>(base) + at * (dtype == H2O_F16 ? 2 : 4);
+constexpr int64_t stored_size(h2o_dtype dtype) {
+    return dtype == H2O_F16 ? 2 : 4;
 }
 
-inline void prefetch_row(const void* row, h2o_dtype dtype, int64_t d) {
-    const char* from = static_cast<const char*>(row);
-    const int64_t bytes = d * (dtype == H2O_F16 ? 2 : 4);
-    for (int64_t at = 0; at < bytes; at += 64) Simd::prefetch(from + at);
+// Where head `head` of row `key` is.
+template <h2o_dtype kDtype>
+inline const char* cache_row(const void* base, const DecodeArgs& args, int64_t head, int64_t key) {
+    return static_cast<const char*>(base) + (key * args.stride + head * args.d) * stored_size(kDtype);
 }
 
-// p[query][key + i] for the `rows` rows from `key`, one head.
+inline int64_t rows_ahead(const DecodeArgs& args) {
+    return h2o::round_up(kAhead / (args.stride * stored_size(args.dtype)) + 1, kTogether);
+}
+
+// Must be inlined: GCC takes a function that only prefetches for one that does nothing, and drops the call.
+template <h2o_dtype kDtype>
+__attribute__((always_inline)) inline void fetch_ahead(const void* base, const DecodeArgs& args, int64_t head,
+                                                       int64_t key) {
+    const int64_t ahead = rows_ahead(args);
+    if (key + ahead + kTogether > args.keys) return;
+    const int64_t share = kTogether * args.d * stored_size(kDtype);
+    const char* from = cache_row<kDtype>(base, args, 0, key + ahead) + head * share;
+    for (int64_t at = 0; at < share; at += 64) Simd::prefetch(from + at);
+}
+
+// p[g][i] (+)= q[g] . row i over kVectors vectors from column c, for the head's query rows g and kRows rows.
+template <h2o_dtype kDtype, int kRows, int kVectors>
+inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t c, int count) {
+    using S = Simd;
+    const int64_t width = h2o::round_up(args.d, 16), pitch = h2o::round_up(args.keys, 16), group = args.group;
+    const int64_t row = args.stride * stored_size(kDtype);
+    const char* const k = cache_row<kDtype>(args.k, args, head, key);
+    S::Vec x[kRows][kVectors];
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) x[i][j] = load_stored(k + i * row, kDtype, c + j * kWidth, count);
+    }
+    const float* q = args.q + head * group * width + c;
+    float* p = args.p + head * group * pitch + key;
+    for (int64_t g = 0; g < group; ++g, q += width, p += pitch) {
+        S::Vec sum[kRows];
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) sum[i] = S::mul(x[i][0], S::load(q));
+#pragma GCC unroll 4
+        for (int j = 1; j < kVectors; ++j) {
+            const S::Vec y = S::load(q + j * kWidth);
+#pragma GCC unroll 4
+            for (int i = 0; i < kRows; ++i) sum[i] = S::fma(x[i][j], y, sum[i]);
+        }
+        if constexpr (kRows == 4) {
+            S::sum_four(sum, c != 0, p);
+        } else {
+            for (int i = 0; i < kRows; ++i) p[i] = (c != 0 ? p[i] : 0.0f) + S::sum(sum[i]);
+        }
+    }
+}
+
+// o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c.
+template <h2o_dtype kDtype, int kRows, int kVectors>
+inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t c, int count) {
+    using S = Simd;
+    const int64_t width = h2o::round_up(args.d, 16), pitch = h2o::round_up(args.keys, 16), group = args.group;
+    const int64_t row = args.stride * stored_size(kDtype);
+    const char* const v = cache_row<kDtype>(args.v, args, head, key);
+    S::Vec x[kRows][kVectors];
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) x[i][j] = load_stored(v + i * row, kDtype, c + j * kWidth, count);
+    }
+    const float* p = args.p + head * group * pitch + key;
+    float* o = args.o + head * group * width + c;
+    for (int64_t g = 0; g < group; ++g, o += width, p += pitch) {
+        S::Vec sum[kVectors];
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) sum[j] = S::load(o + j * kWidth);
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+            const S::Vec weight = S::set(p[i]);
+#pragma GCC unroll 4
+            for (int j = 0; j < kVectors; ++j) sum[j] = S::fma(x[i][j], weight, sum[j]);
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) S::store(o + j * kWidth, sum[j]);
+    }
+}
+
+// A head's columns in blocks that the registers hold, then vector by vector.
 template <h2o_dtype kDtype, int kRows>
 inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key) {
-    using S = Simd;
-    const int64_t width = h2o::round_up(args.d, 16);
-    const void* k = element(args.k, kDtype, key * args.stride + head * args.d);
-    for (int64_t g = 0; g < args.group; ++g) {
-        const float* q = args.q + (head * args.group + g) * width;
-        S::Vec sum[kRows];
-        for (int i = 0; i < kRows; ++i) sum[i] = S::zero();
-        for (int64_t c = 0; c < args.d; c += kWidth) {
-            const S::Vec x = S::load(q + c);
-            const int count = part(c, args.d);
-#pragma GCC unroll 4
-            for (int i = 0; i < kRows; ++i) {
-                sum[i] = S::fma(load_stored(k, kDtype, i * args.stride + c, count), x, sum[i]);
-            }
-        }
-        float* p = args.p + (head * args.group + g) * args.keys + key;
-#pragma GCC unroll 4
-        for (int i = 0; i < kRows; ++i) p[i] = S::sum(sum[i]);
+    constexpr int kBlock = Simd::kDecodeVectors;
+    int64_t c = 0;
+    for (; c + kBlock * kWidth <= args.d; c += kBlock * kWidth) {
+        dot_block<kDtype, kRows, kBlock>(args, head, key, c, kWidth);
     }
+    for (; c < args.d; c += kWidth) dot_block<kDtype, kRows, 1>(args, head, key, c, part(c, args.d));
 }
 
-// o[query][:] += p[query][key + i] * v[key + i] for the rows from `key`, one head.
 template <h2o_dtype kDtype, int kRows>
 inline void weigh_rows(const DecodeArgs& args, int64_t head, int64_t key) {
-    using S = Simd;
-    const int64_t width = h2o::round_up(args.d, 16);
-    const void* v = element(args.v, kDtype, key * args.stride + head * args.d);
-    for (int64_t c = 0; c < args.d; c += kWidth) {
-        const int count = part(c, args.d);
-        S::Vec x[kRows];
-#pragma GCC unroll 4
-        for (int i = 0; i < kRows; ++i) x[i] = load_stored(v, kDtype, i * args.stride + c, count);
-        for (int64_t g = 0; g < args.group; ++g) {
-            const int64_t row = head * args.group + g;
-            const float* p = args.p + row * args.keys + key;
-            float* o = args.o + row * width + c;
-            S::Vec sum = S::load(o);
-#pragma GCC unroll 4
-            for (int i = 0; i < kRows; ++i) sum = S::fma(x[i], S::set(p[i]), sum);
-            S::store(o, sum);
-        }
+    constexpr int kBlock = Simd::kDecodeVectors;
+    int64_t c = 0;
+    for (; c + kBlock * kWidth <= args.d; c += kBlock * kWidth) {
+        weigh_block<kDtype, kRows, kBlock>(args, head, key, c, kWidth);
     }
+    for (; c < args.d; c += kWidth) weigh_block<kDtype, kRows, 1>(args, head, key, c, part(c, args.d));
 }
 
 template <h2o_dtype kDtype>
 void dot_run(const DecodeArgs& args) {
-    for (int64_t key = 0; key < args.keys; key += kDecodeRows) {
-        const bool whole = args.keys - key >= kDecodeRows;
+    const int64_t together = args.keys / kTogether * kTogether;
+    for (int64_t key = 0; key < together; key += kTogether) {
         for (int64_t head = 0; head < args.kv_heads; ++head) {
-            if (whole) {
-                for (int64_t i = 0; i < kDecodeRows && key + i + kAhead < args.keys; ++i) {
-                    prefetch_row(element(args.k, kDtype, (key + i + kAhead) * args.stride + head * args.d),
-                                 kDtype, args.d);
-                }
-                dot_rows<kDtype, kDecodeRows>(args, head, key);
-            } else {
-                for (int64_t i = key; i < args.keys; ++i) dot_rows<kDtype, 1>(args, head, i);
-            }
+            fetch_ahead<kDtype>(args.k, args, head, key);
+            dot_rows<kDtype, kTogether>(args, head, key);
         }
+    }
+    for (int64_t key = together; key < args.keys; ++key) {
+        for (int64_t head = 0; head < args.kv_heads; ++head) dot_rows<kDtype, 1>(args, head, key);
     }
 }
 
 template <h2o_dtype kDtype>
 void weigh_run(const DecodeArgs& args) {
-    for (int64_t key = 0; key < args.keys; key += kDecodeRows) {
-        const bool whole = args.keys - key >= kDecodeRows;
+    const int64_t together = args.keys / kTogether * kTogether;
+    for (int64_t key = 0; key < together; key += kTogether) {
         for (int64_t head = 0; head < args.kv_heads; ++head) {
-            if (whole) {
-                for (int64_t i = 0; i < kDecodeRows && key + i + kAhead < args.keys; ++i) {
-                    prefetch_row(element(args.v, kDtype, (key + i + kAhead) * args.stride + head * args.d),
-                                 kDtype, args.d);
-                }
-                weigh_rows<kDtype, kDecodeRows>(args, head, key);
-            } else {
-                for (int64_t i = key; i < args.keys; ++i) weigh_rows<kDtype, 1>(args, head, i);
-            }
+            fetch_ahead<kDtype>(args.v, args, head, key);
+            weigh_rows<kDtype, kTogether>(args, head, key);
         }
+    }
+    for (int64_t key = together; key < args.keys; ++key) {
+        for (int64_t head = 0; head < args.kv_heads; ++head) weigh_rows<kDtype, 1>(args, head, key);
     }
 }
 
-// One query row's scores -> probabilities against its own maximum; m and l of the run.
+// One query row's scores -> probabilities against its own maximum; m and l of the run. p has room for whole
+// vectors.
 inline void soften(float* p, int64_t keys, int64_t visible, float* m, float* l) {
     using S = Simd;
-    for (int64_t i = visible < 0 ? 0 : visible; i < keys; ++i) p[i] = -__builtin_inff();
-    float top = -__builtin_inff();
-    for (int64_t i = 0; i < keys; ++i) top = p[i] > top ? p[i] : top;
-    const S::Vec shift = S::set(top > -3.0e38f ? top : -3.0e38f);
+    for (int64_t i = visible; i < h2o::round_up(keys, 16); ++i) p[i] = -__builtin_inff();
+    S::Vec tops = S::set(-__builtin_inff());
+    for (int64_t i = 0; i < visible; i += kWidth) tops = S::max(S::load(p + i), tops);
+    float lanes[kWidth];
+    S::store(lanes, tops);
+    float top = lanes[0];
+    for (int i = 1; i < kWidth; ++i) top = lanes[i] > top ? lanes[i] : top;
+    const S::Vec shift = S::set(top > -3.0e38f ? top : -3.0e38f);  // -inf - -inf must not become NaN
     S::Vec sum = S::zero();
     for (int64_t i = 0; i < keys; i += kWidth) {
-        float padded[kWidth];
-        const int64_t count = keys - i < kWidth ? keys - i : kWidth;
-        for (int64_t j = 0; j < kWidth; ++j) padded[j] = j < count ? p[i + j] : -__builtin_inff();
-        const S::Vec e = exp_nonpositive(S::sub(S::load(padded), shift));
+        const S::Vec e = exp_nonpositive(S::sub(S::load(p + i), shift));
         sum = S::add(sum, e);
-        S::store(padded, e);
-        for (int64_t j = 0; j < count; ++j) p[i + j] = padded[j];
+        S::store(p + i, e);
     }
     *m = top;
     *l = S::sum(sum);
 }
 
-void decode(const DecodeArgs& args) {
-    const int64_t rows = args.kv_heads * args.group;
-    if (args.dtype == H2O_F16) {
-        dot_run<H2O_F16>(args);
-    } else {
-        dot_run<H2O_F32>(args);
-    }
+template <h2o_dtype kDtype>
+void decode_run(const DecodeArgs& args) {
+    const int64_t rows = args.kv_heads * args.group, pitch = h2o::round_up(args.keys, 16);
+    dot_run<kDtype>(args);
     for (int64_t r = 0; r < rows; ++r) {
-        soften(args.p + r * args.keys, args.keys, args.visible[r % args.group], args.m + r, args.l + r);
+        soften(args.p + r * pitch, args.keys, args.visible[r % args.group], args.m + r, args.l + r);
     }
     __builtin_memset(args.o, 0, static_cast<size_t>(rows * h2o::round_up(args.d, 16)) * sizeof(float));
+    weigh_run<kDtype>(args);
+}
+
+void decode(const DecodeArgs& args) {
     if (args.dtype == H2O_F16) {
-        weigh_run<H2O_F16>(args);
+        decode_run<H2O_F16>(args);
     } else {
-        weigh_run<H2O_F32>(args);
+        decode_run<H2O_F32>(args);
     }
 }
 

@@ -52,7 +52,7 @@ struct DecodeArgs {
     const void* v;
     const float* q;          // [kv_heads * group][round_up(d, 16)], scaled, zero padded
     const int64_t* visible;  // [group] rows of the run that each query row sees
-    float* p;                // [kv_heads * group][keys] scratch
+    float* p;                // [kv_heads * group][round_up(keys, 16)] scratch
     float* m;                // [kv_heads * group] out
     float* l;
     float* o;  // [kv_heads * group][round_up(d, 16)] out, not divided by l

@@ -11,7 +11,8 @@ struct Simd {
     using Vec = __m256;
     static constexpr const char* kName = "avx2";
     static constexpr int kWidth = 8;
-    static constexpr int kTileColumns = 4;  // 4 x 3 accumulators of 16 registers
+    static constexpr int kTileColumns = 4;    // 4 x 3 accumulators of 16 registers
+    static constexpr int kDecodeVectors = 2;  // of each of four rows, held while the queries pass
 
     static Vec zero() { return _mm256_setzero_ps(); }
     static Vec set(float x) { return _mm256_set1_ps(x); }
@@ -49,7 +50,19 @@ struct Simd {
         return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
     }
 
-    static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+    // p[i] = or += the sum of x[i].
+    static void sum_four(const Vec* x, bool more, float* p) {
+        const Vec ab = add(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+        const Vec cd = add(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+        const Vec abcd = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+        __m128 total = _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
+        if (more) total = _mm_add_ps(total, _mm_loadu_ps(p));
+        _mm_storeu_ps(p, total);
+    }
+
+    __attribute__((always_inline)) static void prefetch(const void* p) {
+        _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+    }
 };
 
 }  // namespace

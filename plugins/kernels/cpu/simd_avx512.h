@@ -12,16 +12,20 @@ struct Simd {
     using Mask = __mmask16;
     static constexpr const char* kName = "avx512";
     static constexpr int kWidth = 16;
-    static constexpr int kTileColumns = 8;  // 8 x 3 accumulators of 32 registers
+    static constexpr int kTileColumns = 8;    // 8 x 3 accumulators of 32 registers
+    static constexpr int kDecodeVectors = 4;  // of each of four rows, held while the queries pass
 
     static Vec zero() { return _mm512_setzero_ps(); }
     static Vec set(float x) { return _mm512_set1_ps(x); }
     static Vec load(const float* p) { return _mm512_loadu_ps(p); }
     static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
-    static Vec load_some(const float* p, int count) { return _mm512_maskz_loadu_ps(low(count), p); }
+    static Vec load_some(const float* p, int count) {
+        return count == kWidth ? load(p) : _mm512_maskz_loadu_ps(low(count), p);
+    }
     static void store_some(float* p, Vec x, int count) { _mm512_mask_storeu_ps(p, low(count), x); }
     static Vec load_half(const uint16_t* p, int count) {
-        return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(low(count), p));
+        return _mm512_cvtph_ps(count == kWidth ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))
+                                               : _mm256_maskz_loadu_epi16(low(count), p));
     }
     static void store_half(uint16_t* p, Vec x, int count) {
         _mm256_mask_storeu_epi16(p, low(count), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
@@ -49,7 +53,20 @@ struct Simd {
         return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
     }
 
-    static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+    // p[i] = or += the sum of x[i].
+    static void sum_four(const Vec* x, bool more, float* p) {
+        const Vec ab = add(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+        const Vec cd = add(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+        const Vec abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+        const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+        __m128 total = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+        if (more) total = _mm_add_ps(total, _mm_loadu_ps(p));
+        _mm_storeu_ps(p, total);
+    }
+
+    __attribute__((always_inline)) static void prefetch(const void* p) {
+        _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+    }
 
   private:
     static Mask low(int count) { return static_cast<Mask>((1u << count) - 1u); }

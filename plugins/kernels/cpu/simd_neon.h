@@ -11,7 +11,8 @@ struct Simd {
     using Vec = float32x4_t;
     static constexpr const char* kName = "neon";
     static constexpr int kWidth = 4;
-    static constexpr int kTileColumns = 8;  // 8 x 3 accumulators of 32 registers
+    static constexpr int kTileColumns = 8;    // 8 x 3 accumulators of 32 registers
+    static constexpr int kDecodeVectors = 4;  // of each of four rows, held while the queries pass
 
     static Vec zero() { return vdupq_n_f32(0.0f); }
     static Vec set(float x) { return vdupq_n_f32(x); }
@@ -39,7 +40,14 @@ struct Simd {
 
     static float sum(Vec x) { return vaddvq_f32(x); }
 
-    static void prefetch(const void* p) { __builtin_prefetch(p); }
+    // p[i] = or += the sum of x[i].
+    static void sum_four(const Vec* x, bool more, float* p) {
+        float32x4_t total = vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
+        if (more) total = vaddq_f32(total, vld1q_f32(p));
+        vst1q_f32(p, total);
+    }
+
+    __attribute__((always_inline)) static void prefetch(const void* p) { __builtin_prefetch(p); }
 };
 
 }  // namespace

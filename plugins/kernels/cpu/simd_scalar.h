@@ -15,6 +15,7 @@ struct Simd {
     static constexpr const char* kName = "scalar";
     static constexpr int kWidth = 4;
     static constexpr int kTileColumns = 4;
+    static constexpr int kDecodeVectors = 2;  // of each of four rows, held while the queries pass
 
     static Vec zero() { return set(0.0f); }
     static Vec set(float x) { return {{x, x, x, x}}; }
@@ -70,7 +71,12 @@ struct Simd {
 
     static float sum(Vec x) { return (x.lane[0] + x.lane[1]) + (x.lane[2] + x.lane[3]); }
 
-    static void prefetch(const void*) {}
+    // p[i] = or += the sum of x[i].
+    static void sum_four(const Vec* x, bool more, float* p) {
+        for (int i = 0; i < 4; ++i) p[i] = (more ? p[i] : 0.0f) + sum(x[i]);
+    }
+
+    __attribute__((always_inline)) static void prefetch(const void*) {}
 
   private:
     template <class F>
