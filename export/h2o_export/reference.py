@@ -6,7 +6,7 @@ fits the disk but not the memory can still be compared with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,20 +16,32 @@ from h2o_export.checkpoint import Checkpoint
 from h2o_export.dense import EMBEDDING
 from h2o_runtime.errors import CheckpointError
 
+Attention = Callable[..., tuple[Tensor, None]]
+
 
 class StreamedModel:
-    """A causal language model of transformers with full attention, in `dtype`."""
+    """A causal language model of transformers in `dtype`.
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-        from transformers import AutoConfig, AutoModelForCausalLM
+    With full attention, unless `attention` is given: a function with the signature of transformers' attention
+    interface that replaces it.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, attention: Attention | None = None
+    ) -> None:
+        from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
         self.checkpoint = checkpoint
         self.dtype = dtype
         config = AutoConfig.from_pretrained(checkpoint.folder)
         config.use_cache = False
+        name = "sdpa"
+        if attention is not None:
+            name = "h2o_reference"
+            AttentionInterface.register(name, attention)
         with torch.device("meta"):
             build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
-            self._model = build(config, attn_implementation="sdpa").to(dtype)
+            self._model = build(config, attn_implementation=name).to(dtype)
         self._model.eval()
         self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
 

@@ -214,6 +214,16 @@ class Generator:
             return []
         return [layer.copy() for layer in self._state.last]
 
+    def boundary_memory(self) -> NDArray[np.int32]:
+        """Memory sets at every chunk boundary of a prompt run from an empty cache, [layers, boundaries, Hs, M].
+
+        Boundary b lies after chunk b; only those that the last such prompt went past hold anything.
+        """
+        if not isinstance(self._state, MemoryStore):
+            return np.zeros((self.model.layers, 0, 0, 0), np.int32)
+        passed = max(self._origin.prompt - 1, 0) // self._state.chunk_size
+        return self._state.sets[:, :passed].copy()
+
     def reset(self) -> None:
         """Forget every token."""
         self._cache.truncate(0)

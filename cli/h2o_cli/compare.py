@@ -1,0 +1,239 @@
+"""h2o-compare: does a bundle compute what it should?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from h2o_cli.common import (
+    Exit,
+    guarded,
+    json_option,
+    print_json,
+    start_logging,
+    threads_option,
+    verbose_option,
+)
+from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_runtime import PrefillConfig
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import BackendError, CheckpointError, InputError
+from h2o_runtime.text import Tokenizer, decode_utf8
+
+if TYPE_CHECKING:
+    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.comparison.report import Row
+
+STAGES = ("files", "dense", "attention", "pipeline")
+SMALL = PrefillConfig(chunk_size=256, batch_size=1024, local=64, heavy=64, score_window=32)
+DENSE_TOKENS = 64
+Progress = Callable[[str], None]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; repeatable.")
+@click.option("--checkpoint", help="Folder or hub name of the truth.  [default: where the bundle came from]")
+@click.option(
+    "--attention",
+    type=click.Choice(["auto", "native", "functions"]),
+    default="auto",
+    show_default=True,
+    help="Attention provider to test.",
+)
+@click.option(
+    "--against",
+    type=click.Choice(["native", "functions"]),
+    help="Also compare log-probabilities with this attention provider's.",
+)
+@click.option(
+    "--prompt-file", type=click.Path(path_type=Path), help="Text to run.  [default: Python's manual]"
+)
+@click.option(
+    "-n", "--tokens", type=click.IntRange(min=2), default=1100, show_default=True, help="Prompt length."
+)
+@click.option(
+    "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
+)
+@prefill_options
+@threads_option
+@json_option
+@verbose_option
+@guarded
+def main(
+    bundle: Path,
+    stages: tuple[str, ...],
+    checkpoint: str | None,
+    attention: Any,
+    against: Any,
+    prompt_file: Path | None,
+    tokens: int,
+    save: Path | None,
+    threads: int | None,
+    as_json: bool,
+    verbose: int,
+    **flags: Any,
+) -> None:
+    """Compare BUNDLE, graph by graph and as a whole, with references in float64 and with its checkpoint.
+
+    \b
+    files      every file still has the content that was exported
+    dense      each dense graph against its float64 twin
+    attention  each attention graph against the ONNX function bodies in float64
+    pipeline   log-probabilities against transformers (policy full) and against an independent
+               single-pass computation of the h2o policy
+
+    The prefill flags set the h2o policy of the pipeline stage (by default small chunks, so that a prompt of
+    1,100 tokens has several). Exit code 3: a tolerance was missed.
+    """
+    start_logging(verbose)
+    opened = Bundle.open(bundle)
+    h2o = prefill_config(SMALL, flags)
+    ids = _prompt(opened, prompt_file, tokens)
+    chosen = stages or STAGES
+    console = Console(stderr=True)
+    with console.status("comparing") as status:
+        rows, notes = _run(
+            opened, chosen, checkpoint, attention, against, ids, h2o, save, threads, status.update
+        )
+    failed = next((row for row in rows if not row.passed), None)
+    if as_json:
+        first = f"{failed.graph}: {failed.output}" if failed else None
+        print_json(
+            {
+                "passed": failed is None,
+                "first_failure": first,
+                "notes": notes,
+                "rows": [r.to_json() for r in rows],
+            }
+        )
+    else:
+        _show(rows, notes)
+    if failed:
+        what = failed.note or f"error {failed.max_error:.3g}, tolerance {failed.tolerance:.3g}"
+        click.echo(f"error: {failed.graph} differs first ({failed.stage}, {failed.output}): {what}", err=True)
+        sys.exit(Exit.TOLERANCE)
+
+
+def _run(
+    bundle: Bundle,
+    stages: Sequence[str],
+    checkpoint: str | None,
+    attention: Any,
+    against: Any,
+    ids: list[int],
+    h2o: PrefillConfig,
+    save: Path | None,
+    threads: int | None,
+    progress: Progress,
+) -> tuple[list[Row], list[str]]:
+    files, graphs, pipeline = _import_engine()
+    rows: list[Row] = []
+    notes: list[str] = []
+    if "files" in stages:
+        progress("files")
+        rows += files.compare_files(bundle)
+    comparison = graphs.GraphComparison(bundle, threads, save)
+    if "dense" in stages:
+        rows += comparison.dense(ids[:DENSE_TOKENS], progress)
+    if "attention" in stages:
+        rows += comparison.attention([attention] + ([against] if against else []), progress)
+    if "pipeline" in stages:
+        whole = pipeline.PipelineComparison(bundle, ids, threads)
+        configs = _configurations(h2o)
+        if against:
+            rows += whole.between(configs, attention, against, progress)
+        truth = _open_checkpoint(bundle, checkpoint, notes)
+        if truth is not None:
+            rows += whole.against_checkpoint(truth, configs, attention, progress)
+    return rows, notes
+
+
+def _configurations(h2o: PrefillConfig) -> list[PrefillConfig]:
+    """Policy full, and h2o under both score rules unless the window does not fit."""
+    if h2o.policy == "full":
+        return [h2o]
+    both = (
+        [replace(h2o, score="colsum"), replace(h2o, score="window")]
+        if h2o.score_window <= h2o.local
+        else [h2o]
+    )
+    return [PrefillConfig(policy="full"), *both]
+
+
+def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Checkpoint | None:
+    """The checkpoint that was named, or the bundle's own where it still is; None, with a note, where not."""
+    from h2o_export.checkpoint import Checkpoint
+
+    origin = bundle.manifest.checkpoint
+    if named is None and not Path(origin.source).is_dir():
+        notes.append(f"no comparison with transformers: {origin.source} is not here; give --checkpoint")
+        return None
+    checkpoint = Checkpoint.open(named or origin.source)
+    if checkpoint.sha256() != origin.sha256:
+        raise CheckpointError(
+            f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs)"
+        )
+    return checkpoint
+
+
+def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
+    """The first `tokens` tokens of a text; ids beyond a (test) vocabulary are folded into it."""
+    if file is None:
+        from pydoc_data.topics import topics
+
+        text = "\n".join(str(topic) for topic in topics.values())[: 12 * tokens]
+    else:
+        try:
+            text = decode_utf8(file.read_bytes(), str(file))
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read: {error.strerror}") from error
+    ids = Tokenizer.load(bundle.folder).encode(text)[:tokens]
+    if len(ids) < 2:
+        raise InputError(f"{file}: too short a text, at least 2 tokens are needed")
+    return [token % bundle.manifest.model.vocab_size for token in ids]
+
+
+def _import_engine() -> tuple[Any, Any, Any]:
+    try:
+        from polygraphy.logger import G_LOGGER
+
+        from h2o_export.comparison import files, graphs, pipeline
+    except ImportError as error:
+        raise BackendError(
+            f"comparing needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
+        ) from None
+    G_LOGGER.module_severity = G_LOGGER.CRITICAL  # its report is ours to print
+    return files, graphs, pipeline
+
+
+def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console.width = 150  # a log has no edge to wrap at
+    table = Table(
+        "graph", "output", "by", "against", "max error", "mean", "p99", "tolerance", "", title="comparison"
+    )
+    for row in rows:
+        verdict = "[green]good[/]" if row.passed else "[red]MISSED[/]"
+        numbers = (row.max_error, row.mean_error, row.quantile_error, row.tolerance)
+        table.add_row(
+            *(escape(text) for text in (row.graph, row.output, row.subject, row.reference)),
+            *(f"{number:.2g}" for number in numbers),
+            verdict,
+        )
+    console.print(table)
+    for text in (*(f"{row.graph}: {row.note}" for row in rows if row.note), *notes):
+        console.print(escape(text))
+
+
+if __name__ == "__main__":
+    main()

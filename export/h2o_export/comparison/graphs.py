@@ -1,0 +1,132 @@
+"""Every graph of a bundle by itself: the runtime's backend or attention provider against a float64 twin."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from polygraphy.backend.base import BaseRunner
+from polygraphy.backend.onnxrt import OnnxrtRunner
+from polygraphy.comparator import Comparator, RunResults
+from polygraphy.json import save_json
+
+from h2o_export.comparison.report import RELATIVE_TOLERANCE, Row, compare_runs
+from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner, attention_shape
+from h2o_export.comparison.twin import save_twin
+from h2o_runtime.attention import AttentionProvider
+from h2o_runtime.attention.select import make_provider
+from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend, open_session
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.manifest import GraphSpec
+
+Progress = Callable[[str], None]
+
+
+class GraphComparison:
+    """Runs graphs on equal inputs. With `save`, writes Polygraphy's input and output files for each graph."""
+
+    def __init__(self, bundle: Bundle, threads: int | None, save: Path | None) -> None:
+        self.bundle = bundle
+        self.model = bundle.manifest.model
+        self.backend = OnnxRuntimeBackend(bundle, threads)
+        self.save = save
+        self.share = RELATIVE_TOLERANCE[self.model.dtype]
+
+    def dense(self, ids: Sequence[int], progress: Progress) -> Iterator[Row]:
+        """Each dense graph on what really reaches it: the truth's outputs run on into the next graph."""
+        feed: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
+        rope: Feed = {}
+        for graph in self.bundle.manifest.dense_graphs():
+            progress(graph.name)
+            self.backend.deactivate()
+            self.backend.activate(only=[graph.name])
+            results = self._run(graph, feed, [BackendRunner(self.backend, graph)])
+            yield from compare_runs("dense", graph.name, results, {}, self.share)
+            truth = {name: np.asarray(value) for name, value in results[0][1][0].items()}
+            rope = rope or {name: truth[name] for name in ("cos", "sin")}
+            if "q" in truth:
+                dtype = np.dtype(self.model.dtype)
+                residual, attention = truth["residual_out"], _causal_attention(truth, self.model.scale)
+                feed = {"attention": attention.astype(dtype), "residual": residual.astype(dtype)}
+                feed |= rope if graph is not self.bundle.manifest.dense_graphs()[-2] else {}
+        self.backend.deactivate()
+
+    def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
+        """Each attention graph on random inputs, by every provider named."""
+        for name in providers:
+            provider = make_provider(name, self.bundle, self.backend.threads)
+            provider.activate(attention_shape(self.model))
+            for graph in self.bundle.manifest.graphs:
+                if graph.kind == "attention":
+                    progress(f"{graph.name}, {provider.name}")
+                    yield from self._attention_graph(graph, provider)
+            provider.deactivate()
+
+    def _attention_graph(self, graph: GraphSpec, provider: AttentionProvider) -> Iterator[Row]:
+        config = self.bundle.manifest.prefill
+        feed = _attention_feed(self.bundle, graph)
+        results = self._run(graph, feed, [ProviderRunner(provider, graph, config)])
+        yield from compare_runs("attention", graph.name, results, {}, self.share)
+
+    def _run(self, graph: GraphSpec, feed: Feed, subjects: list[BaseRunner]) -> RunResults:
+        with tempfile.TemporaryDirectory(prefix="h2o-compare-") as folder:
+            twin = save_twin(self.bundle.path(graph), Path(folder))
+            session = lambda: open_session(str(twin), self.backend.threads, optimize=False)  # noqa: E731
+            runners = [OnnxrtRunner(session, name="float64"), *subjects]
+            results: RunResults = Comparator.run(runners, data_loader=[feed])
+        if self.save is not None:
+            self.save.mkdir(parents=True, exist_ok=True)
+            save_json([feed], str(self.save / f"{graph.name}.inputs.json"))
+            results.save(str(self.save / f"{graph.name}.outputs.json"))
+        return results
+
+
+def _causal_attention(qkv: Feed, scale: float) -> NDArray[np.float64]:
+    """Plain causal attention in float64 between two dense graphs. q [n, Hq, d]; k, v [n, Hkv, d]."""
+    q, k, v = (qkv[name].astype(np.float64) for name in "qkv")
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = np.einsum("ihd,jhd->hij", q, k) * scale
+    scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
+    return out
+
+
+def _attention_feed(bundle: Bundle, graph: GraphSpec) -> Feed:
+    """Random inputs of a real step: a chunk and a half, the second chunk, or one token at its end."""
+    model, config = bundle.manifest.model, bundle.manifest.prefill
+    chunk = config.chunk_size
+    draw = np.random.default_rng(7)
+    dtype = np.dtype(model.dtype)
+
+    def normal(rows: int, heads: int, scale: float = 1.0) -> NDArray[Any]:
+        return (draw.standard_normal((rows, heads, model.head_size)) * scale).astype(dtype)
+
+    if graph.name == "phase1":
+        n = chunk + chunk // 2
+        return {
+            "q": normal(n, model.query_heads, 2.0),
+            "k": normal(n, model.kv_heads),
+            "v": normal(n, model.kv_heads),
+        }
+    caches = {"k_cache": normal(2 * chunk, model.kv_heads), "v_cache": normal(2 * chunk, model.kv_heads)}
+    if graph.name == "decode":
+        return {"q": normal(1, model.query_heads, 2.0), **caches, "length": np.array(2 * chunk - 3, np.int64)}
+    heads = model.kv_heads if config.score_heads == "kv" else model.query_heads
+    early = [np.sort(draw.choice(chunk - config.local, config.heavy, replace=False)) for _ in range(heads)]
+    local = np.arange(chunk - config.local, chunk)
+    return {
+        "q": normal(chunk, model.query_heads, 2.0),
+        **caches,
+        "memory": np.stack([np.concatenate((row, local)) for row in early]).astype(np.int32),
+        "o_intra": normal(chunk, model.query_heads),
+        "m_intra": draw.standard_normal((chunk, model.query_heads)).astype(np.float32),
+        "l_intra": draw.uniform(1, chunk, (chunk, model.query_heads)).astype(np.float32),
+        "score": draw.uniform(0, 10, (2 * chunk, heads)).astype(np.float32),
+        "chunk_range": np.array([chunk, 2 * chunk], np.int64),
+    }

@@ -1,0 +1,119 @@
+"""The h2o policy as one masked softmax a layer, inside transformers' own layers: the pipeline's truth.
+
+Written apart from the runtime and by another route: no phases, no partial states, no fusion, no cache; the
+whole prompt of a layer at once, scores in the dtype of the model. Only the rule of design is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from h2o_runtime.config import PrefillConfig
+
+NEGLIGIBLE = 1e-30  # scores below tie at zero
+NEAR_TIE = 1e-4  # relative: float32 hidden states carry such differences into the scores of deep layers
+
+
+@dataclass
+class SinglePass:
+    """Attention for transformers' layers; an instance serves one prompt.
+
+    `adopt` [layers, boundaries, Hs, M], if given, are the memory sets of the bundle. They are checked against
+    this reference's own scores and then used, so that two keys of equal score that went either way do not
+    make everything after them incomparable.
+    """
+
+    config: PrefillConfig
+    kv_heads: int
+    adopt: NDArray[np.int32] | None = None
+    swapped: int = 0  # entries that differ and score alike
+    wrong: int = 0  # entries that differ and do not
+
+    def __call__(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
+    ) -> tuple[Tensor, None]:
+        """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
+        q, k, v = query[0], key[0], value[0]
+        group = len(q) // len(k)
+        k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)  # [Hq, N, d]
+        out = self._attend(module.layer_idx, q * scaling, k, v)
+        return out.transpose(0, 1).unsqueeze(0), None
+
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads, n = q.shape[0], q.shape[1]
+        size = n if self.config.policy == "full" else self.config.chunk_size
+        tail = n - self.config.dense_tail if n > size else n
+        score = torch.zeros(self._score_heads(heads), n, dtype=torch.float64)  # [Hs, N]
+        memory = torch.zeros(len(score), n, dtype=torch.bool)
+        out = torch.empty_like(q)
+        for boundary, start in enumerate(range(0, n, size)):
+            stop = min(start + size, n)
+            dots = q[:, start:stop] @ k[:, :stop].transpose(1, 2)  # [Hq, rows, stop]
+            row, column = torch.arange(start, stop)[:, None], torch.arange(stop)[None, :]
+            causal = column <= row
+            intra = causal & (column >= start)
+            inter = memory[:, :stop].repeat_interleave(heads // len(score), dim=0)[:, None]  # [Hq, 1, stop]
+            visible = torch.where(row >= tail, causal, intra) | (inter & (row < tail))
+            out[:, start:stop] = _softmax(dots, visible) @ v[:, :stop]
+            if stop < n:
+                self._update(score[:, :stop], dots, intra, inter)
+                memory = self._select(layer, boundary, score, memory, start, stop)
+        return out
+
+    def _update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
+        """New scores of everything up to the chunk's end; score [Hs, stop]."""
+        if self.config.score == "colsum":
+            gained = _softmax(dots, intra).sum(1) + _softmax(dots, inter.expand_as(dots)).sum(1)
+            score += gained.double().view(len(score), -1, score.shape[1]).sum(1)
+            return
+        w = self.config.score_window
+        seen = (intra | inter)[:, -w:]
+        votes = _softmax(dots[:, -w:], seen).sum(1).double()
+        candidates = seen.any(1).view(len(score), -1, score.shape[1]).any(1)
+        votes = votes.view(len(score), -1, score.shape[1]).sum(1)
+        score.copy_(torch.where(candidates, votes, score))
+
+    def _select(
+        self, layer: int, boundary: int, score: Tensor, memory: Tensor, start: int, stop: int
+    ) -> Tensor:
+        """Memory after chunk [start, stop) as a mask [Hs, N]."""
+        config = self.config
+        candidate = memory.clone()
+        candidate[:, start:stop] = True
+        candidate[:, stop - config.local :] = False
+        rank = torch.where(score < NEGLIGIBLE, 0.0, score)
+        rank[:, : config.sink] = torch.inf
+        rank = torch.where(candidate, rank, -torch.inf)
+        chosen = torch.zeros_like(memory)
+        for head in range(len(rank)):
+            best = torch.sort(rank[head], descending=True, stable=True).indices[: config.heavy]
+            chosen[head, best] = True
+        chosen[:, stop - config.local : stop] = True
+        if self.adopt is None:
+            return chosen
+        return self._checked(chosen, torch.from_numpy(self.adopt[layer, boundary]).long(), rank)
+
+    def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor) -> Tensor:
+        """The bundle's set as a mask, after counting how it differs from this reference's own."""
+        adopted = torch.zeros_like(mine).scatter_(1, theirs, True)
+        for head in range(len(mine)):
+            different = rank[head][mine[head] ^ adopted[head]]
+            if len(different):
+                near = different.max() - different.min() <= NEAR_TIE * different.abs().max()
+                self.swapped += len(different) if near else 0
+                self.wrong += 0 if near else len(different)
+        return adopted
+
+    def _score_heads(self, query_heads: int) -> int:
+        return self.kv_heads if self.config.score_heads == "kv" else query_heads
+
+
+def _softmax(dots: Tensor, visible: Tensor) -> Tensor:
+    """Softmax over the visible keys; a row that sees none gives zeros."""
+    return torch.softmax(dots.masked_fill(~visible, -torch.inf), dim=-1).nan_to_num(0.0)

@@ -1,0 +1,96 @@
+"""The float64 twin of a graph: the same nodes on the same weights, computed in double precision.
+
+RoPE angles stay in float32 in the twin too. Their rounding belongs to the model: it was trained with it, and
+transformers computes them in float32 whatever the model's dtype.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
+
+_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+def float64_twin(path: Path) -> ModelProto:
+    """Load a graph with its weights and widen it. Inputs keep their dtypes; float outputs become float64."""
+    model = onnx.load(path)
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    graph = model.graph
+    del graph.value_info[:]
+    kept = _angle_nodes(graph)  # indices of nodes that stay float32
+    narrow = {name for index in kept for name in graph.node[index].input}
+    for tensor in graph.initializer:
+        if tensor.data_type in _NARROW and tensor.name not in narrow:
+            wide = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+    renamed: dict[str, str] = {}  # float value → its float64 copy
+    nodes: list[NodeProto] = []
+    for value in graph.input:
+        if value.type.tensor_type.elem_type in _NARROW:
+            nodes.append(_widen(value.name, renamed))
+    for index, node in enumerate(graph.node):
+        if index in kept:
+            nodes.append(node)
+            if node.op_type in ("Cos", "Sin"):
+                nodes.append(_widen(node.output[0], renamed))
+            continue
+        for position, name in enumerate(node.input):
+            node.input[position] = renamed.get(name, name)
+        _widen_attributes(node)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for value in graph.output:
+        kind = value.type.tensor_type
+        if kind.elem_type in _NARROW and value.name not in renamed:  # cos and sin stay as they are
+            kind.elem_type = TensorProto.DOUBLE
+    return model
+
+
+def _angle_nodes(graph: onnx.GraphProto) -> set[int]:
+    """Indices of the Cos and Sin nodes and of everything before them."""
+    producers = {name: index for index, node in enumerate(graph.node) for name in node.output}
+    pending = [index for index, node in enumerate(graph.node) if node.op_type in ("Cos", "Sin")]
+    found: set[int] = set()
+    while pending:
+        index = pending.pop()
+        if index not in found:
+            found.add(index)
+            pending += [producers[name] for name in graph.node[index].input if name in producers]
+    return found
+
+
+def _widen(name: str, renamed: dict[str, str]) -> NodeProto:
+    renamed[name] = f"{name}:float64"
+    return helper.make_node("Cast", [name], [renamed[name]], to=TensorProto.DOUBLE)
+
+
+def _widen_attributes(node: NodeProto) -> None:
+    """Casts to float and float constants become double."""
+    for attribute in node.attribute:
+        if node.op_type == "Cast" and attribute.name == "to" and attribute.i in _NARROW:
+            attribute.i = TensorProto.DOUBLE
+        elif node.op_type == "Constant" and attribute.name == "value_float":
+            constant = numpy_helper.from_array(np.array(attribute.f, np.float64))
+            attribute.CopyFrom(helper.make_attribute("value", constant))
+        elif node.op_type == "Constant" and attribute.name == "value" and attribute.t.data_type in _NARROW:
+            wide = numpy_helper.to_array(attribute.t).astype(np.float64)
+            attribute.t.CopyFrom(numpy_helper.from_array(wide))
+
+
+def save_twin(path: Path, folder: Path) -> Path:
+    """Write the twin of `path` into `folder`, weights beside it: a large head passes protobuf's 2 GiB."""
+    target = folder / path.name
+    onnx.save(
+        float64_twin(path),
+        target,
+        save_as_external_data=True,
+        location=f"{path.stem}.bin",
+        size_threshold=1024,
+    )
+    return target
