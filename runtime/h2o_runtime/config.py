@@ -7,6 +7,8 @@ from typing import Literal
 
 from h2o_runtime.errors import ConfigError
 
+_MOST = 2**31 - 1  # memory sets hold positions as int32
+
 
 @dataclass(frozen=True)
 class PrefillConfig:
@@ -45,6 +47,7 @@ class PrefillConfig:
         self._check_least("local", 1)
         for name in ("heavy", "sink", "dense_tail"):
             self._check_least(name, 0)
+        self._check_most()
         if self.policy == "h2o":
             self._check_sizes()
 
@@ -76,6 +79,12 @@ class PrefillConfig:
                 f"score_window ({self.score_window}) must be from 1 to local ({self.local})",
                 field="score_window",
             )
+
+    def _check_most(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value > _MOST:
+                raise ConfigError(f"{field.name} must be at most {_MOST}, but is {value}", field=field.name)
 
     def _check_types(self) -> None:
         for field in fields(self):
