@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
 from enum import IntEnum
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 from rich.console import Console
 from rich.logging import RichHandler
 
-from h2o_runtime.errors import Cancelled, ConfigError, H2OError
+from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,7 +53,8 @@ def guarded(function: Command) -> Command:
             _fail(error, Exit.ERROR)
         except BrokenPipeError:
             # The reader of our output left (h2o-run … | head): not an error, and nothing can be told to it.
-            sys.stderr.close()
+            _abandon(sys.stdout)
+            _abandon(sys.stderr)
             sys.exit(Exit.GOOD)
         except MemoryError:
             _fail(H2OError("out of memory: lower the context or the batch size"), Exit.ERROR)
@@ -69,9 +71,20 @@ def start_logging(verbose: int) -> None:
         logging.getLogger(noisy).setLevel(max(level, logging.ERROR))
 
 
+def write(text: str) -> None:
+    """Text to stdout, at once. Raises OutputError when it cannot be written, as on a full disk."""
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon(sys.stdout)
+        raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout; numbers keep their full precision."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def verbose_option(command: Command) -> Command:
@@ -96,6 +109,13 @@ def threads_option(command: Command) -> Command:
 def _fail(error: Exception, code: Exit) -> NoReturn:
     click.echo(f"error: {error}", err=True)
     sys.exit(code)
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what the stream still buffers go nowhere: Python flushes it at the exit, and would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
