@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import click
 
-from h2o_cli.run_screen import answer
+from h2o_cli.run_screen import answer, is_terminal
 from h2o_runtime.completion import Request, TextModel
-from h2o_runtime.errors import ContextOverflowError, InputError
+from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
 from h2o_runtime.text import decode_utf8
 
 Message = dict[str, str]
@@ -40,8 +40,8 @@ class Conversation:
         """Forget all but the system prompt."""
         self.messages = opening(self._system)
 
-    def say(self, text: str) -> None:
-        """One turn: the user's words, then the answer on the screen.
+    def say(self, text: str) -> bool:
+        """One turn: the user's words, then the answer on the screen. False when Ctrl-C stopped it.
 
         An answer that was stopped stays in the conversation with what there is of it; a turn without any
         answer is taken back. Raises what `TextModel` raises, with the conversation as it was before.
@@ -49,15 +49,18 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt = self._model.chat_prompt(messages)
         completion = answer(self._model, replace(self._settings, prompt=prompt), stream=True)
-        if completion.finish_reason == "cancelled":
-            click.echo("stopped", err=True)
-        if completion.tokens or completion.finish_reason != "cancelled":
+        complete = completion.finish_reason != "cancelled"
+        if completion.tokens or complete:
             self.messages = [*messages, {"role": "assistant", "content": completion.text}]
+        return complete
 
 
 def converse(model: TextModel, settings: Request, system: str | None, first: str | None) -> None:
-    """Talk until the input ends. On a terminal a bad turn is told and taken back, else it is an error."""
-    terminal = sys.stdin.isatty()
+    """Talk until the input ends. On a terminal a bad turn is told and taken back, else it is an error.
+
+    Ctrl-C ends the answer on a terminal, else the command: raises Cancelled.
+    """
+    terminal = is_terminal(sys.stdin)
     conversation = Conversation(model, settings, system)
     model.chat_prompt([*conversation.messages, {"role": "user", "content": "Hello."}])  # is there a template?
     if terminal:
@@ -74,14 +77,20 @@ def converse(model: TextModel, settings: Request, system: str | None, first: str
                 return
             if text.strip() == "/reset":
                 conversation.reset()
-            elif text.strip():
-                conversation.say(text)
+            elif text.strip() and not conversation.say(text):
+                _stopped(terminal)
         except ContextOverflowError as error:
             hint = ContextOverflowError(error.n_prompt_tokens, error.n_ctx, f"{error}; /reset begins anew")
             _told(hint, terminal)
         except InputError as error:
             _told(error, terminal)
         text = None
+
+
+def _stopped(terminal: bool) -> None:
+    if not terminal:
+        raise Cancelled("stopped by Ctrl-C")
+    click.echo("stopped", err=True)
 
 
 def _told(error: ContextOverflowError | InputError, terminal: bool) -> None:
@@ -106,5 +115,5 @@ def _typed() -> str | None:
 
 def _piped() -> str | None:
     """A line from a file or a pipe; None at its end."""
-    line = sys.stdin.buffer.readline()
+    line = sys.stdin.buffer.readline() if sys.stdin else b""
     return decode_utf8(line, "standard input").rstrip("\r\n") if line else None

@@ -11,7 +11,7 @@ import click
 from h2o_cli.chat import converse, opening
 from h2o_cli.common import guarded, json_option, print_json, start_logging, threads_option, verbose_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
-from h2o_cli.run_prompt import PromptSource
+from h2o_cli.run_prompt import PromptSource, argument_text
 from h2o_cli.run_report import answer_json
 from h2o_cli.run_sampling import sampling_config, sampling_options
 from h2o_cli.run_screen import answer, prepare_output
@@ -98,7 +98,7 @@ class TextFlags:
     "-c",
     "--ctx-size",
     "context",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=2**31 - 1),  # the runtime keeps positions as int32
     help="Most tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
 )
 @threads_option
@@ -126,10 +126,12 @@ def main(
 ) -> None:
     """Answer a prompt with the model in the folder BUNDLE.
 
-    The answer streams to standard output; all else goes to standard error. Ctrl-C stops it.
+    The answer streams to standard output; all else goes to standard error. Ctrl-C stops it. Flags of the
+    prefill that are not given have the bundle's own values, which --json tells.
     """
     start_logging(verbose)
     prepare_output()
+    system = None if system is None else argument_text(system, "--system")
     shown = TextFlags(
         PromptSource.of(prompt, file, source), chat, system, as_json, logprobs=flags["logprobs"] is not None
     )
@@ -152,7 +154,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> Request:
         Prompt(()),
         max_tokens=flags.pop("max_tokens"),
         sampling=sampling,
-        stop=flags.pop("stop"),
+        stop=tuple(argument_text(stop, "--stop") for stop in flags.pop("stop")),
         ignore_eos=flags.pop("ignore_eos"),
         prefill=prefill_config(Manifest.read(Path(bundle)).prefill, flags),
     )

@@ -49,11 +49,10 @@ class PromptSource:
     def read(self) -> str:
         """The prompt. Raises InputError when it is empty, not UTF-8 or cannot be read."""
         if self.kind == "flag":
-            # The shell's own bytes: Python hides those that are not UTF-8 in surrogates.
-            name, text = "--prompt", decode_utf8(os.fsencode(self.value), "--prompt")
+            name, text = "--prompt", argument_text(self.value, "--prompt")
         elif self.kind == "stdin":
             name = "standard input"
-            text = _without_newline(decode_utf8(sys.stdin.buffer.read(), name))
+            text = _without_newline(decode_utf8(sys.stdin.buffer.read() if sys.stdin else b"", name))
         else:
             name, text = self.value, _without_newline(decode_utf8(self._bytes(), self.value))
         if not text:
@@ -65,6 +64,14 @@ class PromptSource:
             return Path(self.value).read_bytes()
         except OSError as error:
             raise InputError(f"{self.value}: cannot be read: {error.strerror}") from error
+
+
+def argument_text(value: str, flag: str) -> str:
+    """An argument as UTF-8, whatever the locale: Python hides bytes that it cannot decode in surrogates.
+
+    Raises InputError for bytes that are not UTF-8.
+    """
+    return decode_utf8(os.fsencode(value), flag)
 
 
 def _without_newline(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from h2o_runtime.completion import Completion, TextModel
 from h2o_runtime.sampling import SampledToken
+from h2o_runtime.timings import PrefillTimer
 
 
 def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dict[str, Any]:
@@ -57,6 +58,11 @@ def summary(completion: Completion) -> str:
         f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s | "
         f"{completion.finish_reason} | peak memory {peak_memory() / 2**20:,.0f} MiB"
     )
+
+
+def work(timer: PrefillTimer) -> str:
+    """Where a prefill's time went."""
+    return ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in asdict(timer).items())
 
 
 def peak_memory() -> int:

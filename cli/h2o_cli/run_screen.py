@@ -7,13 +7,15 @@ import sys
 import time
 from io import TextIOWrapper
 from types import TracebackType
+from typing import TextIO
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from h2o_cli import common
 from h2o_cli.run_interrupt import stop_on_ctrl_c
-from h2o_cli.run_report import summary
+from h2o_cli.run_report import summary, work
 from h2o_runtime import Watch
 from h2o_runtime.completion import Completion, Request, TextModel, TextPiece
 from h2o_runtime.errors import ContextOverflowError
@@ -23,6 +25,11 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 0.25  # seconds that a prefill may take before a bar is worth drawing
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Also for a stream that the caller of the program had closed, which is None."""
+    return stream is not None and stream.isatty()
 
 
 def prepare_output() -> None:
@@ -55,19 +62,19 @@ def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
     except ContextOverflowError as error:
         raise _with_remedy(error, request.max_tokens or 1) from error
     assert completion is not None, "every request ends with a Completion"
-    log.info("%s", model.generator.timer)
+    log.info("prefill: %s", work(model.generator.timer))
     if stream:
         # Where nothing was written there is no line to end, but an empty answer is a line too.
         if completion.finish_reason != "cancelled" or completion.text:
             write("\n")
-        if sys.stderr.isatty():
+        if is_terminal(sys.stderr):
             click.secho(summary(completion), dim=True, err=True)  # rich would break the line at the edge
     return completion
 
 
 def write(text: str) -> None:
     """Text to standard output at once. On a terminal without control characters, which are commands to it."""
-    click.echo(text.translate(_CONTROL) if sys.stdout.isatty() else text, nl=False)
+    common.write(text.translate(_CONTROL) if is_terminal(sys.stdout) else text)
 
 
 class PrefillBar:
@@ -76,7 +83,7 @@ class PrefillBar:
     def __init__(self) -> None:
         self._begin = time.perf_counter()
         self._bar: Progress | None = None
-        self._on = sys.stderr.isatty()
+        self._on = is_terminal(sys.stderr)
 
     def __enter__(self) -> PrefillBar:
         return self

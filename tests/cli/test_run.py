@@ -144,6 +144,9 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "n 0": (("-p", "a", "-n", 0), 2, "0 is not in the range x>=1"),
     "n negative": (("-p", "a", "-n", -1), 2, "-1 is not in the range"),
     "threads 0": (("-p", "a", "-t", 0), 2, "0 is not in the range"),
+    "context huge": (("-p", "a", "-c", 10**30), 2, "is not in the range"),
+    "S huge": (("-p", "a", "-ub", 10**20, "-b", 10**21), 2, "must be at most 2147483647"),
+    "invalid stop": (("-p", "a", "--stop", b"\xff"), 1, "--stop is not valid UTF-8"),
     "context 0": (("-p", "a", "-c", 0), 2, "0 is not in the range"),
     "M >= S": (
         ("-p", "a", "-ub", 512),
@@ -305,6 +308,22 @@ def test_a_reader_that_leaves_is_no_error(start_h2o: Start, tiny_bundle: Path) -
     assert process.stderr.read() == b""
 
 
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_output_that_cannot_be_written(start_h2o: Start, tiny_bundle: Path, flags: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 4, *flags, stdout=full)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err == b"error: standard output: cannot be written: No space left on device\n"
+
+
+def test_closed_streams(h2o: Run, tiny_bundle: Path) -> None:
+    no_input = h2o("run", tiny_bundle, "-", preexec_fn=lambda: os.close(0))
+    assert b"the prompt is empty: standard input" in no_input.stderr
+    no_output = h2o("run", tiny_bundle, "-p", "a", "-n", 1, preexec_fn=lambda: os.close(1))
+    assert (no_output.returncode, no_output.stderr) == (0, b"")
+
+
 # Conversations
 
 
@@ -316,6 +335,13 @@ def test_a_conversation_from_a_pipe(h2o: Run, tiny_bundle: Path) -> None:
     first = json.loads(alone.stdout)["answer"]
     assert done.stdout.decode().startswith(first + "\n")
     assert len(done.stdout) > len(first) + 2
+
+
+def test_ctrl_c_ends_a_conversation_from_a_pipe(start_h2o: Start, tiny_bundle: Path) -> None:
+    process = start_h2o("run", tiny_bundle, "--chat", "-p", "One?", "-n", 7000, "--ignore-eos")
+    _wait_for(process.stdout, b" ")
+    code, _, _, err = _interrupted(process)
+    assert (code, err) == (130, b"stopped\n")
 
 
 def test_a_conversation_without_a_template(h2o: Run, bundle_copy: Path) -> None:
