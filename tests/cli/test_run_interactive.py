@@ -1,0 +1,238 @@
+"""h2o-run while somebody watches: Ctrl-C, readers that leave, conversations on pipes and on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import termios
+import time
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Run, Start
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
+PROMPT = "The module defines a class that reads the"
+pytestmark = pytest.mark.timeout(120)
+
+
+# How it stops
+
+
+def test_ctrl_c_while_the_prompt_is_read(start_h2o: Start, tiny_bundle: Path) -> None:
+    flags = ("-c", 60000, "--prefill", "full", "-b", 128, "-v")  # a quarter of a million small steps
+    process = start_h2o("run", tiny_bundle, "-f", _long_text(tiny_bundle.parent), *flags)
+    _wait_for(process.stderr, b"prompt of")
+    time.sleep(0.5)
+    assert process.poll() is None
+    code, seconds, out, err = _interrupted(process)
+    assert (code, out) == (130, b"")
+    assert err.endswith(b"stopped\n")
+    assert seconds < 3
+
+
+def test_ctrl_c_while_answering_keeps_what_there_is(start_h2o: Start, tiny_bundle: Path) -> None:
+    process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 8000, "--ignore-eos")
+    _, first = _wait_for(process.stdout, b" ")
+    code, seconds, rest, err = _interrupted(process)
+    assert code == 130
+    assert (first + rest).endswith(b"\n")
+    assert err == b"stopped\n"
+    assert seconds < 3
+
+
+def test_ctrl_c_with_json_tells_what_there_is(start_h2o: Start, tiny_bundle: Path) -> None:
+    process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 8000, "--ignore-eos", "--json", "-v")
+    _wait_for(process.stderr, b"prompt of")
+    time.sleep(0.3)
+    code, _, out, _ = _interrupted(process)
+    document = json.loads(out)
+    assert (code, document["finish_reason"]) == (130, "cancelled")
+    assert 0 < document["timings"]["predicted_n"] < 8000
+
+
+def test_a_reader_that_leaves_is_no_error(start_h2o: Start, tiny_bundle: Path) -> None:
+    process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 4000, "--ignore-eos")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(20) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_output_that_cannot_be_written(start_h2o: Start, tiny_bundle: Path, flags: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 4, *flags, stdout=full)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err == b"error: standard output: cannot be written: No space left on device\n"
+
+
+def test_closed_streams(h2o: Run, tiny_bundle: Path) -> None:
+    no_input = h2o("run", tiny_bundle, "-", preexec_fn=lambda: os.close(0))
+    assert b"the prompt is empty: standard input" in no_input.stderr
+    no_output = h2o("run", tiny_bundle, "-p", "a", "-n", 1, preexec_fn=lambda: os.close(1))
+    assert (no_output.returncode, no_output.stderr) == (0, b"")
+
+
+# Conversations
+
+
+def test_a_conversation_from_a_pipe(h2o: Run, tiny_bundle: Path) -> None:
+    flags = ("--chat", "-n", 5, "--ignore-eos", "--system", "Be brief.")
+    done = h2o("run", tiny_bundle, *flags, "-p", "One?", input=b"Two?\n\n/exit\nThree?\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    alone = h2o("run", tiny_bundle, *flags, "--json", "-p", "One?")
+    first = json.loads(alone.stdout)["answer"]
+    assert done.stdout.decode().startswith(first + "\n")
+    assert len(done.stdout) > len(first) + 2
+
+
+def test_ctrl_c_ends_a_conversation_from_a_pipe(start_h2o: Start, tiny_bundle: Path) -> None:
+    process = start_h2o("run", tiny_bundle, "--chat", "-p", "One?", "-n", 7000, "--ignore-eos")
+    _wait_for(process.stdout, b" ")
+    code, _, _, err = _interrupted(process)
+    assert (code, err) == (130, b"stopped\n")
+
+
+def test_a_conversation_without_a_template(h2o: Run, bundle_copy: Path) -> None:
+    manifest = json.loads((bundle_copy / "manifest.json").read_text())
+    del manifest["files"]["chat_template.jinja"]
+    for name in ("chat_template.jinja", "manifest.json"):
+        (bundle_copy / name).unlink()
+    (bundle_copy / "manifest.json").write_text(json.dumps(manifest))
+    refused = h2o("run", bundle_copy, "--chat")
+    assert refused.returncode == 1
+    assert "has no chat template" in refused.stderr.decode()
+    assert h2o("run", bundle_copy, "-p", "a", "-n", 1).returncode == 0
+
+
+class Terminal:
+    """A command on a pseudo-terminal of its own."""
+
+    def __init__(self, start: Start, *args: object) -> None:
+        self._master, slave = pty.openpty()
+        self.shown = b""
+
+        def own_terminal() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = start(*args, stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal)
+        os.close(slave)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def until(self, pattern: bytes, seconds: float = 20) -> bytes:
+        """What is shown up to the end of `pattern` and was not asked for before."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.shown, re.DOTALL)):
+            ready, _, _ = select.select([self._master], [], [], max(end - time.monotonic(), 0))
+            assert ready, f"waited for {pattern!r}, saw {self.shown!r}"
+            self.shown += os.read(self._master, 4096)
+        part, self.shown = self.shown[: found.end()], self.shown[found.end() :]
+        return part
+
+    def ends(self) -> int:
+        """The exit code; reads on, since a full terminal would hold the process up."""
+        try:
+            while os.read(self._master, 4096):
+                pass
+        except OSError:  # Linux says so when the other side is closed
+            pass
+        os.close(self._master)
+        return self.process.wait(20)
+
+
+SUMMARY = rb"prompt ([\d,]+)(?: \(\+ ([\d,]+) cached\))? tokens[^\n]*\| (\w+) \|[^\n]*MiB"
+
+
+def test_two_turns_on_a_terminal_share_the_cache(start_h2o: Start, tiny_bundle: Path) -> None:
+    terminal = Terminal(start_h2o, "run", tiny_bundle, "--chat", "-n", 6, "--ignore-eos")
+    terminal.until(rb"> ")
+    terminal.type(b"What is a parser?\n")
+    first = re.search(SUMMARY, terminal.until(SUMMARY), re.DOTALL)
+    terminal.until(rb"> ")
+    terminal.type(b"And a scanner?\n")
+    second = re.search(SUMMARY, terminal.until(SUMMARY), re.DOTALL)
+    terminal.until(rb"> ")
+    terminal.type(b"\x04")
+    assert terminal.ends() == 0
+    assert first is not None
+    assert second is not None
+    assert first[2] is None
+    # All of the first turn but its last token, which was said and not yet read.
+    assert int(second[2]) == int(first[1]) + 6 - 1
+
+
+def test_ctrl_c_on_a_terminal_stops_the_answer_only(start_h2o: Start, tiny_bundle: Path) -> None:
+    terminal = Terminal(start_h2o, "run", tiny_bundle, "--chat", "-n", 7000, "--ignore-eos")
+    terminal.until(rb"> ")
+    terminal.type(b"What is a parser?\n")
+    terminal.until(rb"parser\?\r\n.*\w{3}")
+    terminal.type(b"\x03")
+    first = re.search(SUMMARY, terminal.until(SUMMARY), re.DOTALL)
+    terminal.until(rb"stopped.*> ")
+    terminal.type(b"\x03")  # at the prompt it drops the line
+    terminal.until(rb"/exit or Ctrl-D.*> ")
+    terminal.type(b"Go on.\n")
+    terminal.until(rb"Go on\.\r\n.*\w{3}")
+    terminal.type(b"\x03")
+    second = re.search(SUMMARY, terminal.until(SUMMARY), re.DOTALL)
+    terminal.until(rb"stopped.*> ")
+    terminal.type(b"/reset\n")
+    terminal.until(rb"> ")
+    terminal.type(b"/exit\n")
+    assert terminal.ends() == 0
+    assert first is not None
+    assert second is not None
+    assert (first[3], second[3]) == (b"cancelled", b"cancelled")
+    assert int(second[2].replace(b",", b"")) > int(first[1])
+
+
+def test_a_long_prompt_has_a_bar_on_a_terminal(start_h2o: Start, tiny_bundle: Path) -> None:
+    text = _long_text(tiny_bundle.parent)
+    flags = ("-f", text, "-c", 60000, "--prefill", "full", "-b", 128, "-n", 1)
+    terminal = Terminal(start_h2o, "run", tiny_bundle, *flags)
+    terminal.until(rb"prompt .*\d+/\d{5}")
+    terminal.type(b"\x03")
+    assert terminal.ends() == 130
+
+
+def _long_text(folder: Path) -> Path:
+    """A file with a prompt of over 40,000 tokens."""
+    path = folder / "long.txt"
+    if not path.exists():
+        path.write_text((EXAMPLE / "heldout.txt").read_text(encoding="utf-8")[:150_000], encoding="utf-8")
+    return path
+
+
+def _wait_for(stream: Any, text: bytes) -> tuple[bytes, bytes]:
+    """Read until `text` has come; returns it and all that was read."""
+    seen = b""
+    while text not in seen:
+        ready, _, _ = select.select([stream], [], [], 30)
+        assert ready, f"waited for {text!r}, saw {seen!r}"
+        data = os.read(stream.fileno(), 4096)
+        assert data, f"waited for {text!r}, saw {seen!r} and the end"
+        seen += data
+    return text, seen
+
+
+def _interrupted(process: Popen[bytes]) -> tuple[int, float, bytes, bytes]:
+    """Exit code, seconds until the exit, and the rest of both streams after SIGINT."""
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, time.monotonic() - begin, out, err
