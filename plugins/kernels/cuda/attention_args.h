@@ -28,10 +28,18 @@ struct RowSource {
     const void* q = nullptr;  // [tokens, heads, d]
     int tokens = 0;
     int heads = 0;
-    int group = 1;  // query heads a set
+    int group = 1;            // query heads a set
+    uint32_t reciprocal = 0;  // of the group, for token_of; 0 for a group of 1
     int sets = 0;
     int chunk = 0;
 };
+
+// 2^32 / group, rounded up: row * reciprocal / 2^32 is row / group for every row below 2^32 / group.
+inline uint32_t reciprocal_of(int group) {
+    return group == 1 ? 0
+                      : static_cast<uint32_t>(((uint64_t{1} << 32) + static_cast<uint64_t>(group) - 1) /
+                                              static_cast<uint64_t>(group));
+}
 
 struct AttentionArgs {
     RowSource rows;

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     if (first_row >= extent.rows) return;
 
     const int last_row = min(first_row + kRows, extent.rows) - 1;
-    int key_begin = 0, key_end = last_key_of(extent, last_row, rows.group) + 1;
+    int key_begin = 0, key_end = last_key_of(extent, rows, last_row) + 1;
     if (parted) {
         const int tiles = (extent.keys + kKeyTile - 1) / kKeyTile;
         const int part = (tiles + args.splits - 1) / args.splits * kKeyTile;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         key_end = min(key_end, key_begin + part);
     }
     const int tiles = key_end > key_begin ? (key_end - key_begin + kKeyTile - 1) / kKeyTile : 0;
-    const int sees_all_below = last_key_of(extent, first_row, rows.group) + 1;  // keys that need no mask
+    const int sees_all_below = last_key_of(extent, rows, first_row) + 1;  // keys that need no mask
 
     unsigned char* shared = dynamic_shared();
     const shared_t q_shared = shared_address(shared);
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const int row = min(first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4, last_row);
-                    const int last = min(last_key_of(extent, row, rows.group), key_end - 1);
+                    const int last = min(last_key_of(extent, rows, row), key_end - 1);
 #pragma unroll
                     for (int nn = 0; nn < kKeyTile / 8; ++nn)
 #pragma unroll

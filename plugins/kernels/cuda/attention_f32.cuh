@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
     if (first_row >= extent.rows) return;
 
     const int last_row = min(first_row + kRows, extent.rows) - 1;
-    int key_begin = 0, key_end = last_key_of(extent, last_row, rows.group) + 1;
+    int key_begin = 0, key_end = last_key_of(extent, rows, last_row) + 1;
     if (parted) {
         const int tiles = (extent.keys + kKeyTileF32 - 1) / kKeyTileF32;
         const int part = (tiles + args.splits - 1) / args.splits * kKeyTileF32;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
     for (int i = 0; i < 4; ++i) {
         row_max[i] = -INFINITY;
         const int row = min(first_row + local_row + i, last_row);
-        last_key[i] = min(last_key_of(extent, row, rows.group), key_end - 1);
+        last_key[i] = min(last_key_of(extent, rows, row), key_end - 1);
     }
 
     copy_rows_f32<D, kRows, kThreads>(q_shared, q, [&](int row) -> const float* {

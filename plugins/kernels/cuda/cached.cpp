@@ -83,6 +83,8 @@ extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || capacity < n || any_null(q, k_cache, v_cache) || !length || !o) return H2O_BAD_ARGUMENT;
 
+    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
+
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->kv_heads);
     attention.keys = token_major_keys(*shape, k_cache, v_cache, capacity, shape->kv_heads);

@@ -53,6 +53,7 @@ extern "C" h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o
     if (window <= 0 || n < window || slots < 0 || any_null(q_window, k) || !score_chunk)
         return H2O_BAD_ARGUMENT;
     if (slots > 0 && (!k_mem || !score_memory)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_tokens(*shape, window); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, window, n, slots, pieces);
     if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;

@@ -29,6 +29,12 @@ inline h2o_status check_shape(const h2o_cuda_shape* shape) {
     }
 }
 
+// Tokens that the packed row index holds, with room for token_of's multiplication.
+inline h2o_status check_tokens(const h2o_cuda_shape& shape, int64_t tokens) {
+    const int64_t group = shape.query_heads / shape.kv_heads;
+    return tokens * group * group < (int64_t{1} << 31) ? H2O_OK : H2O_UNSUPPORTED;
+}
+
 inline bool complete(const h2o_cuda_state* state) {
     return state && state->o && state->m && state->l;
 }
@@ -71,6 +77,7 @@ inline RowSource rows_of(const h2o_cuda_shape& shape, const void* q, int tokens,
     rows.tokens = tokens;
     rows.heads = shape.query_heads;
     rows.group = shape.query_heads / sets;
+    rows.reciprocal = reciprocal_of(rows.group);
     rows.sets = sets;
     return rows;
 }

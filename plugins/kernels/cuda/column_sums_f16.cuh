@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         const int64_t index = row_index(rows, extent, set, min(row, extent.rows - 1));
         next_m = valid ? args.m[index] * kLog2E : 0.f;
         next_l = valid ? args.l[index] : 0.f;
-        next_last = valid ? last_key_of(extent, row, rows.group) : -1;
+        next_last = valid ? last_key_of(extent, rows, row) : -1;
     };
     const auto keep_state = [&](int stage) {
         if (threadIdx.x >= kRows) return;

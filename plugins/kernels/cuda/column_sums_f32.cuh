@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
             const float l = packed < row_end ? args.l[index] : 0.f;
             maxima[threadIdx.x] = l > 0 ? args.m[index] : 0.f;
             inverses[threadIdx.x] = l > 0 ? 1.f / l : 0.f;
-            last_keys[threadIdx.x] = l > 0 ? last_key_of(extent, packed, rows.group) : -1;
+            last_keys[threadIdx.x] = l > 0 ? last_key_of(extent, rows, packed) : -1;
         }
         copy_wait<0>();
         __syncthreads();

@@ -12,6 +12,8 @@ extern "C" h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, c
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || chunk_size <= 0 || any_null(q, k, v) || !complete(state)) return H2O_BAD_ARGUMENT;
 
+    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
+
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->kv_heads);
     attention.rows.chunk = chunk_size;

@@ -71,6 +71,7 @@ extern "C" h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2
                                                 void* workspace, size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || slots <= 0 || any_null(q, k_mem, v_mem) || !complete(state)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, slots, false, pieces);
     if (colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
@@ -98,6 +99,7 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
     if (n <= 0 || slots <= 0 || any_null(q, k_cache, v_cache) || !memory || !complete(intra))
         return H2O_BAD_ARGUMENT;
     if (!fused || !fused->o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, slots, true, pieces);
     if (colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;

@@ -32,14 +32,19 @@ __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySour
     return e;
 }
 
+// row / group without a division, which the loops that fetch rows would feel.
+__device__ __forceinline__ int token_of(const RowSource& rows, int row) {
+    return rows.reciprocal ? static_cast<int>(__umulhi(static_cast<uint32_t>(row), rows.reciprocal)) : row;
+}
+
 // Last key that packed row `row` sees.
-__device__ __forceinline__ int last_key_of(const Extent& e, int row, int group) {
-    return e.causal ? min(e.first_position + row / group, e.keys - 1) : e.keys - 1;
+__device__ __forceinline__ int last_key_of(const Extent& e, const RowSource& rows, int row) {
+    return e.causal ? min(e.first_position + token_of(rows, row), e.keys - 1) : e.keys - 1;
 }
 
 // Index of packed row `row` of set `set` in [tokens, heads].
 __device__ __forceinline__ int64_t row_index(const RowSource& rows, const Extent& e, int set, int row) {
-    const int token = row / rows.group;
+    const int token = token_of(rows, row);
     return static_cast<int64_t>(e.first_token + token) * rows.heads + set * rows.group +
            (row - token * rows.group);
 }

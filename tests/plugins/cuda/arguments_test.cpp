@@ -51,6 +51,8 @@ void test_arguments(const Options&) {
     EXPECT(with([](auto& s) { s.scale = NAN; }) == H2O_BAD_ARGUMENT);
     EXPECT(with([](auto& s) { s.head_size = 48; }) == H2O_UNSUPPORTED);
     EXPECT(with([](auto& s) { s.dtype = static_cast<h2o_dtype>(7); }) == H2O_UNSUPPORTED);
+    const h2o_cuda_shape many = {256, 1, 1, 64, 1, H2O_F16};
+    EXPECT(intra(many, 1 << 16, 4) == H2O_UNSUPPORTED);
     EXPECT(h2o_cuda_chunked_intra_attention(nullptr, nullptr, 4, 4, p, p, p, &state, nullptr) ==
            H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_chunked_intra_attention(nullptr, &good, 4, 4, nullptr, p, p, &state, nullptr) ==

@@ -99,6 +99,9 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
 inline int __any_sync(unsigned mask, int predicate) {
     return __ballot_sync(mask, predicate) != 0;
 }
+inline unsigned __umulhi(unsigned x, unsigned y) {
+    return static_cast<unsigned>((uint64_t{x} * y) >> 32);
+}
 inline int __popc(unsigned bits) {
     return __builtin_popcount(bits);
 }
