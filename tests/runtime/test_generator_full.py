@@ -1,0 +1,113 @@
+"""Policy full is the model itself: tokens and logits equal those of transformers, for every shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests import bundles
+from tests.bundles import IntArray, random_ids, relative_error
+from tests.conftest import EXAMPLE
+from tests.reference import checkpoints
+from transformers import AutoModelForCausalLM
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.events import TokenGenerated
+from h2o_runtime.sampling import Sampling
+
+FULL = PrefillConfig(policy="full")
+STEPS = 64
+
+
+class Transformers:
+    """The checkpoint under transformers, in float32 as the bundle is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    @torch.no_grad()
+    def logits(self, ids: IntArray) -> NDArray[np.float32]:
+        """[N, vocab]"""
+        out: NDArray[np.float32] = self.model(torch.from_numpy(ids)[None]).logits[0].numpy()
+        return out
+
+    @torch.no_grad()
+    def greedy(self, ids: IntArray, steps: int) -> list[int]:
+        prompt = torch.from_numpy(ids)[None]
+        settings: dict[str, Any] = {"max_new_tokens": steps, "do_sample": False, "eos_token_id": None}
+        out = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
+        new: list[int] = out[0, len(ids) :].tolist()
+        return new
+
+
+def answer(generator: Generator, ids: IntArray, steps: int) -> list[int]:
+    events = generator.generate(ids, steps, FULL, Sampling(temperature=0))
+    return [event.sampled.token for event in events if isinstance(event, TokenGenerated)]
+
+
+def check_against(theirs: Transformers, generator: Generator, ids: IntArray) -> None:
+    expected = theirs.greedy(ids, STEPS)
+    assert len(expected) == STEPS
+    assert answer(generator, ids, STEPS) == expected
+
+    everything = np.concatenate([ids, np.array(expected, np.int64)])
+    logits = theirs.logits(everything)
+    generator.reset()
+    ours = [generator.prefill(ids, FULL).copy()]
+    ours += [generator.decode(token).copy() for token in expected]
+    assert relative_error(np.stack(ours), logits[len(ids) - 1 :]) <= 1e-4
+
+    logprobs = torch.log_softmax(torch.from_numpy(logits).double(), -1).numpy()
+    logprobs = logprobs[np.arange(len(everything) - 1), everything[1:]]
+    np.testing.assert_allclose(generator.logprobs(everything, FULL), logprobs, atol=1e-3)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, the more so when tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", checkpoints.SHAPES)
+def test_random_models_of_every_shape(shared_folder: Path, name: str) -> None:
+    checkpoint, bundle = bundles.named(shared_folder, name)
+    theirs = Transformers(checkpoint)
+    with Generator.load(bundle, context=512) as generator:
+        for length in (1, 37, 300):
+            check_against(theirs, generator, random_ids(length, seed=length))
+
+
+def test_the_example_model_on_real_text(tiny_generator: Generator, heldout_ids: IntArray) -> None:
+    theirs = Transformers(EXAMPLE)
+    for length in (64, 1500):
+        check_against(theirs, tiny_generator, heldout_ids[:length])
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_tiles_change_nothing(tiny_generator: Generator, heldout_ids: IntArray, batch_size: int) -> None:
+    ids = heldout_ids[:150]
+    whole = tiny_generator.logprobs(ids, FULL)
+    tiled = tiny_generator.logprobs(ids, PrefillConfig(policy="full", batch_size=batch_size))
+    np.testing.assert_allclose(tiled, whole, atol=1e-4)
+
+
+def test_a_shared_beginning_is_kept_to_the_token(tiny_generator: Generator, heldout_ids: IntArray) -> None:
+    first, second = heldout_ids[:200], heldout_ids[:230].copy()
+    second[150:] = heldout_ids[1000:1080]
+    fresh = tiny_generator.prefill(second, FULL).copy()
+    tiny_generator.reset()
+    tiny_generator.prefill(first, FULL)
+    tiny_generator.decode(int(second[5]))
+    assert relative_error(tiny_generator.prefill(second, FULL), fresh) < 1e-5
+    assert tiny_generator.reused == 150
+    assert relative_error(tiny_generator.prefill(second[:120], FULL), fresh) > 1e-3
+    assert tiny_generator.reused == 119
+    assert tiny_generator.memory_sets() == []
