@@ -35,7 +35,7 @@ def test_ctrl_c_while_the_prompt_is_read(start_h2o: Start, tiny_bundle: Path) ->
     code, seconds, out, err = _interrupted(process)
     assert (code, out) == (130, b"")
     assert err.endswith(b"stopped\n")
-    assert seconds < 3
+    assert seconds < 10  # to finish would take longer, and a busy machine is slow to end a process
 
 
 def test_ctrl_c_while_answering_keeps_what_there_is(start_h2o: Start, tiny_bundle: Path) -> None:
@@ -45,7 +45,7 @@ def test_ctrl_c_while_answering_keeps_what_there_is(start_h2o: Start, tiny_bundl
     assert code == 130
     assert (first + rest).endswith(b"\n")
     assert err == b"stopped\n"
-    assert seconds < 3
+    assert seconds < 10  # to finish would take longer, and a busy machine is slow to end a process
 
 
 def test_ctrl_c_with_json_tells_what_there_is(start_h2o: Start, tiny_bundle: Path) -> None:
