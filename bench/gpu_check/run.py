@@ -1,7 +1,8 @@
 """Everything that needs a GPU, in one command: python bench/gpu_check/run.py
 
-Builds the kernels for the GPU that is there, runs their tests, runs them again under compute-sanitizer,
-times them beside torch (where torch with CUDA is installed), and writes report.md and report.json.
+Builds the kernels and plugins for the GPU that is there, runs their tests, runs the kernels again under
+compute-sanitizer, times them beside torch (where torch with CUDA is installed), and writes report.md and
+report.json.
 Exit code 0: all good; 1: a check failed; 3: a speed goal was missed.
 """
 
@@ -20,6 +21,7 @@ import report as reports
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
+KERNELS = Path("plugins", "kernels", "cuda")
 SANITIZERS = ("memcheck", "racecheck")
 
 
@@ -76,16 +78,18 @@ def native_architecture() -> str | None:
         return digits if digits.isdigit() else None
 
 
-def build(folder: Path, architecture: str, jobs: int) -> bool:
-    source = REPO / "plugins" / "kernels" / "cuda"
-    options = [f"-DH2O_CUDA_ARCHITECTURES={architecture}", "-DH2O_CUDA_TESTS=ON"]
+def build(folder: Path, architecture: str, jobs: int, tensorrt: str | None) -> bool:
+    options = [f"-DH2O_CUDA_ARCHITECTURES={architecture}", "-DH2O_PYTHON=OFF"]
+    options += [f"-D{name}=ON" for name in ("H2O_CUDA", "H2O_CUDA_TESTS", "H2O_TENSORRT")]
+    options += [f"-DTensorRT_ROOT={tensorrt}"] if tensorrt else []
     folder.mkdir(parents=True, exist_ok=True)
-    configured, _ = run(["cmake", "-S", str(source), "-B", str(folder), *options], folder / "configure.log")
+    configured, _ = run(["cmake", "-S", str(REPO), "-B", str(folder), *options], folder / "configure.log")
     return configured and run(["cmake", "--build", str(folder), f"-j{jobs}"], folder / "build.log")[0]
 
 
 def checks(folder: Path, quick: bool) -> list[dict[str, Any]]:
-    test = folder / "tests" / "h2o_cuda_test"
+    test = folder / KERNELS / "tests" / "h2o_cuda_test"
+    plugins = folder / "plugins" / "tensorrt"
     rows = []
 
     def check(name: str, command: list[str]) -> None:
@@ -93,6 +97,10 @@ def checks(folder: Path, quick: bool) -> list[dict[str, Any]]:
         rows.append({"check": name, "passed": passed, "seconds": round(seconds, 1)})
 
     check("tests", [str(test), *(["--small"] if quick else [])])
+    if (plugins / "h2o_trt_conformance").exists():
+        check("plugins", [str(plugins / "h2o_trt_conformance"), str(plugins / "libh2o_trt_plugins.so")])
+    else:
+        rows.append({"check": "plugins", "passed": "not run: no TensorRT headers", "seconds": 0.0})
     sanitizer = shutil.which("compute-sanitizer")
     for tool in SANITIZERS:
         if sanitizer is None:
@@ -111,6 +119,7 @@ def main() -> int:
         "--out", type=Path, default=REPO / "build" / "gpu_check" / "report", help="report folder"
     )
     parser.add_argument("--architecture", default=native_architecture(), help="such as 90; found by itself")
+    parser.add_argument("--tensorrt", help="folder with TensorRT's headers, where it is not found by itself")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--quick", action="store_true", help="the small list of shapes for the tests too")
     parser.add_argument("--no-timings", action="store_true")
@@ -118,7 +127,7 @@ def main() -> int:
     if arguments.architecture is None:
         parser.error("no GPU was found; name its compute capability with --architecture, such as 87 for Orin")
 
-    if not build(arguments.build, arguments.architecture, arguments.jobs):
+    if not build(arguments.build, arguments.architecture, arguments.jobs, arguments.tensorrt):
         print("The kernels did not build; the log above says why.", file=sys.stderr)
         return 1
     report: dict[str, Any] = {"machine": machine(), "checks": checks(arguments.build, arguments.quick)}
@@ -134,7 +143,7 @@ def main() -> int:
         except ImportError as error:
             report["no_timings"] = f"{error}. Install torch with CUDA to compare with its flash attention."
         else:
-            report["timings"] = timings.all_timings(arguments.build / "libh2o_cuda.so")
+            report["timings"] = timings.all_timings(arguments.build / KERNELS / "libh2o_cuda.so")
             missed = reports.missed_goals(report["timings"])
     reports.write(report, arguments.out)
     print((arguments.out / "report.md").read_text())
