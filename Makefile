@@ -1,0 +1,68 @@
+# Two targets do everything: `make demo` and `make test`. Both set up what they need in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc)
+SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml constraints.txt
+CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+
+.PHONY: demo test setup lint cpp-test sanitize py-test format clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      set up, export the example checkpoint, ask about a long document"
+	@echo "make test      lint, C++ tests, Python tests"
+	@echo "make lint      ruff, mypy --strict, clang-format"
+	@echo "make cpp-test  C++ tests of the kernels"
+	@echo "make sanitize  the same under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make py-test   Python tests"
+	@echo "make format    format all code"
+	@echo "make clean     remove what was built"
+
+demo: $(VENV)/installed
+	@test -f out/tiny-llama/manifest.json || $(BIN)/h2o-export examples/tiny-llama -o out/tiny-llama
+	@$(BIN)/python examples/demo.py out/tiny-llama
+
+test: lint cpp-test py-test
+
+setup: $(VENV)/installed
+
+# An editable install: Python changes need no new one, C++ changes trigger it here.
+$(VENV)/installed: $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed: make PYTHON=python3.11 …")'
+	@command -v cmake >/dev/null || { echo "CMake 3.22 or later is needed: install the package cmake"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" ninja
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+		--constraint constraints.txt --editable '.[cpu,export,bench,dev]'
+	touch $@
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+cpp-test: build/tests/configured
+	cmake --build build/tests --parallel $(JOBS)
+	ctest --test-dir build/tests --output-on-failure
+
+sanitize: build/sanitize/configured
+	cmake --build build/sanitize --parallel $(JOBS)
+	ctest --test-dir build/sanitize --output-on-failure
+
+build/%/configured: $(VENV)/installed
+	@tools/need_gtest.sh
+	cmake -S . -B build/$* -DH2O_TESTS=ON -DH2O_WERROR=ON $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
+	touch $@
+
+py-test: $(VENV)/installed
+	$(BIN)/pytest -q -n $(JOBS)
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+clean:
+	rm -rf build out $(VENV)
