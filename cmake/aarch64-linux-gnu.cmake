@@ -1,7 +1,7 @@
 # Cross-compile for 64-bit ARM with Debian's g++-aarch64-linux-gnu; tests run under qemu-user.
 #
-#     cmake -S . -B build/aarch64 -G Ninja --toolchain cmake/aarch64-linux-gnu.cmake -DH2O_TESTS=ON
-#     cmake --build build/aarch64 && ctest --test-dir build/aarch64 --output-on-failure
+#     cmake -S . -B build/aarch64 -G Ninja --toolchain cmake/aarch64-linux-gnu.cmake -DH2O_TESTS=ON -DH2O_PYTHON=OFF
+#     cmake --build build/aarch64 && ctest --test-dir build/aarch64/tests/plugins/cpp --output-on-failure
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

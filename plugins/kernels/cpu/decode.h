@@ -176,7 +176,7 @@ void decode_run(const DecodeArgs& args) {
     for (int64_t r = 0; r < rows; ++r) {
         soften(args.p + r * pitch, args.keys, args.visible[r % args.group], args.m + r, args.l + r);
     }
-    __builtin_memset(args.o, 0, static_cast<size_t>(rows * h2o::round_up(args.d, 16)) * sizeof(float));
+    __builtin_memset(args.o, 0, static_cast<std::size_t>(rows * h2o::round_up(args.d, 16)) * sizeof(float));
     weigh_run<kDtype>(args);
 }
 

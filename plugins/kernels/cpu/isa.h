@@ -7,6 +7,7 @@
 // so that one matrix-product tile serves both products: for every k, R consecutive floats times P floats.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "h2o/status.h"

@@ -36,7 +36,7 @@ void pack_keys(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d
     float buffer[8][8];
     for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
         const int64_t count = keys - key < kPanel ? keys - key : kPanel;
-        if (count < kPanel) __builtin_memset(out, 0, static_cast<size_t>(d * kPanel) * sizeof(float));
+        if (count < kPanel) __builtin_memset(out, 0, static_cast<std::size_t>(d * kPanel) * sizeof(float));
         for (int64_t c = 0; c < d; c += 8) {
             const float* in[8];
             for (int64_t j = 0; j < count; ++j) in[j] = eight(rows[key + j], dtype, c, buffer[j]);
@@ -65,7 +65,7 @@ void pack_values(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t
 void pack_queries(const void* const* rows, h2o_dtype dtype, int64_t lanes, int64_t d, float scale,
                   float* out) {
     float buffer[8][8];
-    if (lanes < kLanes) __builtin_memset(out, 0, static_cast<size_t>(d * kLanes) * sizeof(float));
+    if (lanes < kLanes) __builtin_memset(out, 0, static_cast<std::size_t>(d * kLanes) * sizeof(float));
     for (int64_t r = 0; r < lanes; r += 8) {
         const int64_t count = lanes - r < 8 ? lanes - r : 8;
         for (int64_t c = 0; c < d; c += 8) {

@@ -1,0 +1,115 @@
+// What is refused, and that nothing is written then.
+#include "support.h"
+
+namespace h2o::test {
+namespace {
+
+class Arguments : public testing::Test {
+  protected:
+    h2o_status cached(const h2o_shape& shape, int64_t n, int64_t cap, int64_t length) {
+        return h2o_cpu_cached_attention(context_.get(), &shape, n, cap, length, data_.data(), data_.data(),
+                                        data_.data(), out_.data());
+    }
+
+    Context context_ = make(1, nullptr);
+    Floats data_ = Floats(4096, 1.0f), out_ = Floats(4096, -7.0f);
+    h2o_shape good_{4, 2, 2, 16, 0.25f, H2O_F32};
+};
+
+TEST_F(Arguments, Shapes) {
+    EXPECT_EQ(cached(good_, 1, 8, 8), H2O_OK);
+    h2o_shape bad = good_;
+    bad.query_heads = 5;
+    EXPECT_EQ(cached(bad, 1, 8, 8), H2O_BAD_ARGUMENT);
+    bad = good_;
+    bad.score_heads = 3;
+    EXPECT_EQ(cached(bad, 1, 8, 8), H2O_BAD_ARGUMENT);
+    bad = good_;
+    bad.head_size = 12;
+    EXPECT_EQ(cached(bad, 1, 8, 8), H2O_UNSUPPORTED);
+    bad = good_;
+    bad.kv_heads = 0;
+    EXPECT_EQ(cached(bad, 1, 8, 8), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), nullptr, 1, 8, 8, nullptr, nullptr, nullptr, nullptr),
+              H2O_BAD_ARGUMENT);
+}
+
+TEST_F(Arguments, Sizes) {
+    EXPECT_EQ(cached(good_, 2, 8, 1), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(cached(good_, 1, 8, 9), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(cached(good_, -1, 8, 8), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(cached(good_, 0, 8, 8), H2O_OK);
+    EXPECT_EQ(out_, Floats(4096, -7.0f));
+}
+
+TEST_F(Arguments, NullPointers) {
+    const float* in = data_.data();
+    float* out = out_.data();
+    EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, 8, 8, nullptr, in, in, out),
+              H2O_BAD_ARGUMENT);
+    EXPECT_EQ(h2o_cpu_cached_attention(nullptr, &good_, 1, 8, 8, in, in, in, out), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(
+        h2o_cpu_chunked_intra_attention(context_.get(), &good_, 4, 4, in, in, in, out, nullptr, out, nullptr),
+        H2O_BAD_ARGUMENT);
+    EXPECT_EQ(
+        h2o_cpu_chunked_intra_attention(context_.get(), &good_, 4, 0, in, in, in, out, out, out, nullptr),
+        H2O_BAD_ARGUMENT);
+    EXPECT_EQ(out_, Floats(4096, -7.0f));
+}
+
+TEST_F(Arguments, MemoryOutsideTheCache) {
+    const float* in = data_.data();
+    float* out = out_.data();
+    for (int32_t wrong : {-1, 8}) {
+        const int32_t memory[] = {0, 1, 2, wrong};
+        EXPECT_EQ(h2o_cpu_memory_fused_attention(context_.get(), &good_, 1, 8, 2, in, in, in, memory, out,
+                                                 out, out, nullptr),
+                  H2O_BAD_ARGUMENT);
+        EXPECT_EQ(h2o_cpu_memory_gather(context_.get(), &good_, 8, 2, in, in, memory, out, out),
+                  H2O_BAD_ARGUMENT);
+        EXPECT_EQ(h2o_cpu_candidate_score(context_.get(), &good_, 1, 2, 8, 2, in, in, in, memory, out, out),
+                  H2O_BAD_ARGUMENT);
+    }
+    EXPECT_EQ(out_, Floats(4096, -7.0f));
+}
+
+TEST_F(Arguments, Selection) {
+    const int32_t memory[] = {0, 5};
+    int32_t out[8] = {};
+    auto select = [&](int64_t previous, int64_t start, int64_t stop, int64_t local, int64_t slots) {
+        return h2o_cpu_memory_select(context_.get(), 1, 16, data_.data(), previous, memory, start, stop,
+                                     local, slots, 0, out);
+    };
+    EXPECT_EQ(select(2, 6, 10, 2, 4), H2O_OK);
+    EXPECT_EQ(select(2, 5, 10, 2, 4), H2O_BAD_ARGUMENT);  // a memory at or after start
+    EXPECT_EQ(select(2, 6, 17, 2, 4), H2O_BAD_ARGUMENT);  // beyond the cache
+    EXPECT_EQ(select(2, 6, 10, 5, 4), H2O_BAD_ARGUMENT);  // more local than slots
+    EXPECT_EQ(select(2, 6, 10, 2, 7), H2O_BAD_ARGUMENT);  // fewer candidates than slots
+}
+
+TEST_F(Arguments, EmptyMemoryIsAnEmptyState) {
+    float o[64], m[4], l[4];
+    ASSERT_EQ(h2o_cpu_memory_attention(context_.get(), &good_, 1, 0, data_.data(), nullptr, nullptr, o, m, l,
+                                       nullptr),
+              H2O_OK);
+    for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(m[i], -HUGE_VALF);
+        EXPECT_EQ(l[i], 0.0f);
+    }
+    EXPECT_EQ(o[63], 0.0f);
+}
+
+TEST(Context, NamesItsInstructionSet) {
+    h2o_cpu* context = nullptr;
+    EXPECT_EQ(h2o_cpu_create(1, "mmx", &context), H2O_UNSUPPORTED);
+    EXPECT_EQ(context, nullptr);
+    EXPECT_EQ(h2o_cpu_create(1, nullptr, nullptr), H2O_BAD_ARGUMENT);
+    for (const std::string& isa : instruction_sets()) {
+        const Context holder = make(3, isa.c_str());
+        EXPECT_EQ(h2o_cpu_isa(holder.get()), isa);
+        EXPECT_EQ(h2o_cpu_threads(holder.get()), 3);
+    }
+}
+
+}  // namespace
+}  // namespace h2o::test

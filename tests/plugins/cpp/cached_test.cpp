@@ -1,0 +1,97 @@
+#include "support.h"
+
+namespace h2o::test {
+namespace {
+
+class Cached : public EveryIsa {
+  protected:
+    static Stored run(h2o_cpu* context, const Shape& shape, int64_t n, int64_t length, const Stored& q,
+                      const Stored& k, const Stored& v) {
+        Stored o(shape.dtype, shape.q_size(n));
+        const h2o_shape c = shape.c();
+        const int64_t cap = static_cast<int64_t>(k.size()) / (shape.kv_heads * shape.d);
+        EXPECT_EQ(
+            h2o_cpu_cached_attention(context, &c, n, cap, length, q.data(), k.data(), v.data(), o.data()),
+            H2O_OK);
+        return o;
+    }
+
+    void round(const Shape& shape, int64_t n, int64_t length, uint32_t seed) const {
+        SCOPED_TRACE(testing::Message() << "group " << shape.group << " d " << shape.d << " f16 "
+                                        << shape.dtype << " n " << n << " length " << length);
+        const Stored q = Stored::random(shape.dtype, shape.q_size(n), seed);
+        const Stored k = Stored::random(shape.dtype, shape.k_size(length + 3), seed + 1);
+        const Stored v = Stored::random(shape.dtype, shape.k_size(length + 3), seed + 2);
+        const Stored o = run(context().get(), shape, n, length, q, k, v);
+        Errors errors;
+        for (int64_t token = 0; token < n; ++token) {
+            const std::vector<int64_t> keys = range(0, length - n + token + 1);
+            for (int64_t head = 0; head < shape.query_heads(); ++head) {
+                const Exact exact = attend(shape, q, token, head, k, v, keys);
+                const size_t at = static_cast<size_t>((token * shape.query_heads() + head) * shape.d);
+                for (size_t i = 0; i < exact.o.size(); ++i) errors.add(o[at + i], exact.o[i]);
+            }
+        }
+        errors.expect_good(shape.dtype, "o");
+    }
+};
+
+TEST_P(Cached, OneTokenEqualsTheFormula) {
+    uint32_t seed = 1;
+    for (int64_t d : {8, 16, 24, 64, 80, 128}) {
+        for (int64_t group : {1, 3, 8}) {
+            for (h2o_dtype dtype : {H2O_F32, H2O_F16}) {
+                for (int64_t length : {1, 7, 530}) round({2, group, d, dtype}, 1, length, seed += 3);
+            }
+        }
+    }
+}
+
+TEST_P(Cached, AFewTokens) {
+    round({2, 2, 64, H2O_F32}, 5, 5, 1);
+    round({2, 2, 64, H2O_F32}, 7, 515, 2);  // a run that the first tokens do not see
+    round({1, 3, 24, H2O_F16}, 4, 1030, 3);
+}
+
+TEST_P(Cached, ManyTokens) {
+    round({1, 4, 16, H2O_F32}, 100, 100, 1);
+    round({2, 3, 24, H2O_F32}, 40, 700, 2);
+    round({1, 16, 8, H2O_F16}, 30, 1100, 3);
+    round({1, 2, 8, H2O_F32}, 300, 2100, 4);   // splits of the cache
+    round({1, 1, 8, H2O_F32}, 2100, 2100, 5);  // several ranges of rows; splits that a range does not see
+}
+
+TEST_P(Cached, ThreadCountChangesNoBit) {
+    const Shape shape{1, 4, 32, H2O_F32};
+    const Stored q = Stored::random(H2O_F32, shape.q_size(64), 1),
+                 k = Stored::random(H2O_F32, shape.k_size(3000), 2),
+                 v = Stored::random(H2O_F32, shape.k_size(3000), 3);
+    for (int64_t n : {1, 64}) {
+        const Stored one = run(context(1).get(), shape, n, 3000, q, k, v);
+        for (int threads : {2, 3, 6}) {
+            EXPECT_TRUE(one == run(context(threads).get(), shape, n, 3000, q, k, v)) << n << " " << threads;
+        }
+    }
+}
+
+TEST_P(Cached, ScoresFarApart) {
+    const Shape shape{1, 1, 64, H2O_F32};
+    for (int64_t n : {1, 40}) {
+        Stored q = Stored::random(H2O_F32, shape.q_size(n), 3),
+               k = Stored::random(H2O_F32, shape.k_size(900), 4);
+        for (size_t i = 0; i < q.size(); ++i) q.set(i, std::round(static_cast<float>(q[i]) * 500.0f));
+        for (size_t i = 0; i < k.size(); ++i) k.set(i, std::round(static_cast<float>(k[i]) * 4.0f));
+        const Stored o = run(context().get(), shape, n, 900, q, k, k);
+        Errors errors;
+        for (int64_t token = 0; token < n; ++token) {
+            const Exact exact = attend(shape, q, token, 0, k, k, range(0, 900 - n + token + 1));
+            for (size_t i = 0; i < 64; ++i) errors.add(o[static_cast<size_t>(token) * 64 + i], exact.o[i]);
+        }
+        errors.expect_good(H2O_F32, "o");
+    }
+}
+
+H2O_EVERY_ISA(Cached);
+
+}  // namespace
+}  // namespace h2o::test
