@@ -10,6 +10,7 @@ from library import Library, Shape, State, offset
 CHUNK, LOCAL, HEAVY = 1024, 256, 256
 SLOTS = LOCAL + HEAVY
 QUERY_HEADS, KV_HEADS = 32, 8
+VOTERS = 64  # queries of a chunk that vote under the window rule
 
 
 class Layer:
@@ -37,6 +38,7 @@ class Layer:
             library.workspace_bytes("memory_attention", self.shape, CHUNK, SLOTS),
             library.workspace_bytes("cached_attention", self.shape, 128, n),
             library.workspace_bytes("cached_attention", self.shape, 1, n),
+            library.workspace_bytes("candidate_score", self.shape, VOTERS, CHUNK, SLOTS),
         )
         self.workspace = zeros(need, dtype=torch.uint8)
 
@@ -86,6 +88,27 @@ class Layer:
         for chunk in range(self.chunks - 1):
             self.select(chunk)
             self.attend_memory(chunk + 1)
+
+    def vote(self, chunk: int) -> None:
+        """The last queries of chunk `chunk` re-rank it and the memory it saw."""
+        first, stop = chunk * CHUNK, min(self.n, (chunk + 1) * CHUNK)
+        voters, slots = min(VOTERS, stop - first), 0 if chunk == 0 else SLOTS
+        memory = self.memory[chunk - 1]
+        self._run(
+            "candidate_score", self.shape, voters, stop - first, slots, offset(self.q, stop - voters),
+            offset(self.k, first), self.k, memory, self.colsum, offset(self.score, first), self.workspace,
+            self.workspace.numel(),
+        )  # fmt: skip
+        if slots:
+            self._run("score_update", KV_HEADS, slots, memory, self.colsum, 1, self.score)
+
+    def prefill_window(self) -> None:
+        """Both phases under the window rule: no column sums over whole chunks."""
+        self.phase1(scores=False)
+        for chunk in range(self.chunks - 1):
+            self.vote(chunk)
+            self.select(chunk)
+            self.attend_memory(chunk + 1, scores=False)
 
     def cached(self, rows: int) -> None:
         """The last `rows` tokens attend to the whole cache."""

@@ -69,10 +69,12 @@ def layers(library: Library, d: int) -> list[Row]:
         layer = Layer(library, n, d)
         full = milliseconds(lambda: flash(layer.q[None], layer.k[None], layer.v[None]))  # noqa: B023
         sparse = milliseconds(layer.prefill)
+        window = milliseconds(layer.prefill_window)
         tail = milliseconds(lambda: layer.cached(128))  # noqa: B023
         rows.append(
-            {"head_size": d, "n": n, "flash_ms": full, "h2o_ms": sparse, "dense_tail_ms": tail,
-             "speedup": full / sparse, "speedup_with_tail": full / (sparse + tail)}
+            {"head_size": d, "n": n, "flash_ms": full, "h2o_ms": sparse, "h2o_window_ms": window,
+             "dense_tail_ms": tail, "speedup": full / sparse, "speedup_window": full / window,
+             "speedup_with_tail": full / (sparse + tail)}
         )  # fmt: skip
     return rows
 
@@ -113,7 +115,7 @@ def phase2(library: Library, d: int, best: Row) -> Row:
     return {
         "head_size": d, "fused_ms": plain, "fused_and_scores_ms": milliseconds(lambda: layer.attend_memory(8)),
         "select_ms": milliseconds(lambda: layer.select(8)), "fused_of_limit": floor / plain,
-        "gather_gb_s": 2 * 2 * out[0].numel() * 2 / gather / 1e6,
+        "vote_ms": milliseconds(lambda: layer.vote(8)), "gather_gb_s": 2 * 2 * out[0].numel() * 2 / gather / 1e6,
         "gather_of_copy": 2 * 2 * out[0].numel() * 2 / gather / 1e6 / best["copy_gb_s"],
     }  # fmt: skip
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 REPO = Path(__file__).resolve().parents[3]
 GPU_CHECK = REPO / "bench" / "gpu_check"
+
+
+def gpu_check_module(name: str) -> Any:
+    """A module of bench/gpu_check, which is a folder of scripts and no package."""
+    sys.path.insert(0, str(GPU_CHECK))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(GPU_CHECK))
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
@@ -36,11 +47,32 @@ def test_gpu_check_declares_the_c_interface_as_the_header_does() -> None:
         name: len(arguments.split(","))
         for name, arguments in re.findall(r"h2o_cuda_(\w+)\(([^)]*)\);", header)
     }
-    sys.path.insert(0, str(GPU_CHECK))
-    try:
-        import library
-    finally:
-        sys.path.remove(str(GPU_CHECK))
+    library = gpu_check_module("library")
     bound = {name: len(types) + 1 for name, types in library._OPERATORS.items()}  # the stream comes first
     bound |= {name: len(types) for name, types in library._WORKSPACES.items()}
     assert bound == declared
+
+
+def test_gpu_check_reports_what_missed_its_goal(tmp_path: Path) -> None:
+    report = gpu_check_module("report")
+    row = {
+        "head_size": 64,
+        "plain_of_flash": 0.8,
+        "scored_of_flash": 0.4,
+        "gather_of_copy": 0.6,
+        "fused_of_limit": 0.7,
+    }
+    layer = [{"head_size": 64, "n": n, "speedup": 6.0} for n in (4096, 16384, 32768)]
+    timings = {"setting": {}, "ceilings": {"copy": 1.0}, "phase1": [row], "phase2": [row], "layer": layer}
+    timings |= {"decode": [row], "repeatable": True}
+    missed = report.missed_goals(timings)
+    assert [line.split(":")[0] for line in missed] == [
+        "scored_of_flash at head size 64",
+        "N = 32768, head size 64",
+    ]
+    machine, checks = {"gpu": "none"}, [{"check": "tests", "passed": True}]
+    report.write({"machine": machine, "checks": checks, "timings": timings}, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert all(f"missed: {line}" in text for line in missed)
+    report.write({"machine": machine, "checks": checks, "no_timings": "torch is missing"}, tmp_path)
+    assert "torch is missing" in (tmp_path / "report.md").read_text()

@@ -1,16 +1,22 @@
-// float16 of the stand-in, on the compiler's own _Float16 (conversions round to nearest even).
+// float16 of the stand-in, on the compiler's own type (conversions round to nearest even).
 #pragma once
 
 #include "cuda_runtime.h"
 
+#ifdef __aarch64__
+typedef __fp16 emulated_half;  // older compilers know _Float16 in C++ on x86 only
+#else
+typedef _Float16 emulated_half;
+#endif
+
 struct __half {
-    _Float16 value;
+    emulated_half value;
 };
 struct alignas(4) __half2 {
     __half x, y;
 };
 inline __half __float2half_rn(float value) {
-    return {static_cast<_Float16>(value)};
+    return {static_cast<emulated_half>(value)};
 }
 inline float __half2float(__half value) {
     return static_cast<float>(value.value);

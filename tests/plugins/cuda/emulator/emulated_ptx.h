@@ -80,7 +80,7 @@ inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
         &slot, +[](void* const* lanes) {
             const auto half_at = [](uint32_t word, int which) {
                 const uint16_t bits = static_cast<uint16_t>(word >> (16 * which));
-                _Float16 value;
+                emulated_half value;
                 std::memcpy(&value, &bits, 2);
                 return static_cast<float>(value);
             };
