@@ -229,6 +229,8 @@ class Generator:
         self._cache.truncate(0)
         self._origin = Provenance()
         self._logits = None
+        if isinstance(self._state, MemoryStore):
+            self._state.has_last = False
 
     @property
     def length(self) -> int:

@@ -54,6 +54,8 @@ class H2O:
     def attend(self, call: LayerCall, state: MemoryStore) -> None:
         n = len(call.q)
         memory = state.layer(call.layer)
+        if call.prefix is Prefix.HISTORY:
+            memory.clear_decoded(call.past, call.cache.generated)
         if call.prefix is Prefix.HISTORY and n <= self.chunk_size:
             self._short_turn(call, memory)
             return
@@ -69,6 +71,8 @@ class H2O:
                         call, memory, chunk, partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
                     )
                 call.checkpoint(chunk.stop)
+        if call.prefix is not Prefix.HISTORY:
+            memory.keep_scores(call.past + n)
         if n > self.chunk_size or call.past:
             with call.timer.measure("tail"):
                 self._dense_tail(call)

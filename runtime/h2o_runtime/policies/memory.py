@@ -12,6 +12,7 @@ class LayerMemory:
 
     def __init__(self, store: MemoryStore, layer: int) -> None:
         self.score: Float32 = store.score[layer]  # [cap, Hs]
+        self._fresh_score: Float32 = store.fresh_score[layer]  # [cap, Hs]
         self._sets: Int32 = store.sets[layer]  # [boundaries, Hs, M]
         self._set_scores: Float32 = store.set_scores[layer]  # [boundaries, Hs, M]
         self._last: Int32 = store.last[layer]  # [Hs, M]
@@ -58,11 +59,16 @@ class LayerMemory:
             self._sets[index] = store.next_set
             self._set_scores[index] = self.score[store.next_set.T, store.head_index].T
 
+    def keep_scores(self, length: int) -> None:
+        """Note the scores of a fresh run's `length` tokens: a conversation's later turns change them."""
+        self._fresh_score[:length] = self.score[:length]
+
     def restore(self, boundary: int) -> None:
-        """Go back to the memory set and its scores as they were at `boundary`."""
+        """Go back to the memory set and all scores as they were at `boundary`."""
         store = self._store
         index = boundary // store.chunk_size - 1
         store.next_set[:] = self._sets[index]
+        self.score[:boundary] = self._fresh_score[:boundary]  # of what was forgotten before, for good
         self.score[store.next_set.T, store.head_index] = self._set_scores[index].T
         self.accept(boundary, fresh=False)
 
@@ -72,6 +78,11 @@ class LayerMemory:
 
     def replace_score(self, votes: Float32) -> None:
         self.score[self.current.T, self._store.head_index] = votes.T
+
+    def clear_decoded(self, length: int, generated: np.ndarray) -> None:
+        """Decode keeps no scores: those of the tokens that it appended last, up to `length`, begin at 0."""
+        prompts = np.flatnonzero(~generated[:length])
+        self.score[prompts[-1] + 1 if len(prompts) else 0 : length] = 0.0
 
     def history_score(self, length: int, generated: np.ndarray, local: int, heavy: int) -> Float32:
         """Scores to select a memory of a conversation by: generated tokens count as local, so they come first.
@@ -104,6 +115,7 @@ class MemoryStore:
         boundaries = capacity // chunk_size
         self.chunk_size = chunk_size
         self.score: Float32 = np.zeros((layers, capacity, heads), np.float32)
+        self.fresh_score: Float32 = np.zeros_like(self.score)
         self.sets: Int32 = np.zeros((layers, boundaries, heads, size), np.int32)
         self.set_scores: Float32 = np.zeros((layers, boundaries, heads, size), np.float32)
         self.last: Int32 = np.zeros((layers, heads, size), np.int32)
@@ -139,4 +151,4 @@ class MemoryStore:
 
     @property
     def nbytes(self) -> int:
-        return self.score.nbytes + self.sets.nbytes + self.set_scores.nbytes + self.last.nbytes
+        return 2 * self.score.nbytes + self.sets.nbytes + self.set_scores.nbytes + self.last.nbytes
