@@ -1,0 +1,201 @@
+"""Whatever was asked before, an answer is the one that a new generator gives to the same conversation.
+
+A state machine sends prompts that share beginnings, continue, repeat, shrink and are cancelled in the middle,
+and after each replays on a new generator only what the cache is said to stand for: one prompt run from an
+empty cache, then the turns and tokens that came after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from numpy.typing import NDArray
+from tests import bundles
+from tests.bundles import relative_error
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import Cancelled
+from h2o_runtime.forward import Watch
+
+CONTEXT = 200
+SPARSE = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, score_window=3, dense_tail=0)
+CONFIGS = (
+    SPARSE,
+    replace(SPARSE, dense_tail=6),
+    replace(SPARSE, dense_tail=40, sink=2),
+    replace(SPARSE, score="window", score_heads="query", dense_tail=3),
+    replace(SPARSE, score="window", heavy=0),
+    replace(SPARSE, score_heads="query", chunk_size=9, heavy=3),
+    replace(SPARSE, policy="full"),
+)
+DOCUMENTS = [bundles.random_ids(CONTEXT, seed).tolist() for seed in (1, 2)]
+DOCUMENTS[1][:70] = DOCUMENTS[0][:70]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One thing done to a generator: a whole prompt, or one generated token."""
+
+    prompt: tuple[int, ...] = ()
+    token: int = -1
+
+    def run(self, generator: Generator, config: PrefillConfig) -> NDArray[np.float32]:
+        if self.prompt:
+            return generator.prefill(self.prompt, config)
+        return generator.decode(self.token)
+
+
+def new_generator(model: Generator) -> Generator:
+    """A generator with nothing in its past, on the sessions of another one."""
+    return Generator(model.bundle, model.backend, model.provider, CONTEXT)
+
+
+class Conversations(RuleBasedStateMachine):
+    model: Generator  # set by the test
+
+    @initialize(config=st.sampled_from(CONFIGS))
+    def begin(self, config: PrefillConfig) -> None:
+        self.config = config
+        self.generator = new_generator(self.model)
+        self.cached: list[int] = []
+        self.story: list[Turn] = []  # what the cache stands for; empty: nothing that a prompt could continue
+        self.answered = False  # whether the logits after the last cached token are at hand
+
+    # What is asked
+
+    @rule(
+        document=st.integers(0, 1),
+        shared=st.integers(1, CONTEXT - 40),
+        question=st.integers(0, 40),
+        seed=st.integers(0, 3),
+        batch=st.sampled_from([16, 32, 100]),
+    )
+    def ask_about_a_document(self, document: int, shared: int, question: int, seed: int, batch: int) -> None:
+        words = bundles.random_ids(question, 10 + seed).tolist()
+        self.prefill([*DOCUMENTS[document][:shared], *words], batch)
+
+    @precondition(lambda self: self.cached)
+    @rule(new=st.integers(1, 45), seed=st.integers(0, 3), batch=st.sampled_from([16, 32, 100]))
+    def go_on(self, new: int, seed: int, batch: int) -> None:
+        self.prefill([*self.cached, *bundles.random_ids(new, 20 + seed).tolist()], batch)
+
+    @precondition(lambda self: self.cached)
+    @rule()
+    def ask_again(self) -> None:
+        self.prefill(self.cached, 32)
+
+    @precondition(lambda self: self.cached)
+    @rule(share=st.floats(0, 1))
+    def take_back(self, share: float) -> None:
+        self.prefill(self.cached[: max(1, int(share * len(self.cached)))], 32)
+
+    @precondition(lambda self: self.story)
+    @rule(count=st.integers(1, 12), seed=st.integers(0, 3))
+    def generate(self, count: int, seed: int) -> None:
+        for token in bundles.random_ids(min(count, CONTEXT - len(self.cached)), 30 + seed).tolist():
+            self.logits = self.generator.decode(token).copy()
+            self.story.append(Turn(token=token))
+            self.cached.append(token)
+            self.answered = True
+        self.check()
+
+    @rule(
+        document=st.integers(0, 1),
+        shared=st.integers(1, CONTEXT - 40),
+        checkpoint=st.integers(0, 25),
+        again=st.booleans(),
+    )
+    def cancel_a_question(self, document: int, shared: int, checkpoint: int, again: bool) -> None:
+        self.cancel(DOCUMENTS[document][:shared], checkpoint, again)
+
+    @precondition(lambda self: self.cached)
+    @rule(new=st.integers(1, 45), checkpoint=st.integers(0, 25), again=st.booleans())
+    def cancel_the_next_turn(self, new: int, checkpoint: int, again: bool) -> None:
+        self.cancel([*self.cached, *bundles.random_ids(new, 40).tolist()], checkpoint, again)
+
+    @rule()
+    def forget(self) -> None:
+        self.generator.reset()
+        self.cached, self.story, self.answered = [], [], False
+        assert self.generator.length == 0
+        assert self.generator.memory_sets() == []
+
+    # What must come of it
+
+    def prefill(self, prompt: list[int], batch: int) -> None:
+        prompt = prompt[:CONTEXT]
+        config = replace(self.config, batch_size=batch)
+        self.logits = self.generator.prefill(prompt, config).copy()
+        assert self.generator.length == len(prompt)
+        if self.continues(prompt):
+            self.story.append(Turn(tuple(prompt)))
+        elif not (self.answered and prompt == self.cached):
+            self.story = [Turn(tuple(prompt))]
+        self.cached, self.answered = list(prompt), True
+        self.check()
+
+    def cancel(self, prompt: list[int], checkpoint: int, again: bool) -> None:
+        prompt = prompt[:CONTEXT]
+        calls = iter(range(checkpoint))
+        watch = Watch(cancelled=lambda: next(calls, None) is None)
+        before, continues = list(self.cached), self.continues(prompt)
+        try:
+            self.logits = self.generator.prefill(prompt, self.config, watch).copy()
+        except Cancelled:
+            kept = self.generator.length
+            assert kept < len(prompt)
+            assert prompt[:kept] == before[:kept]
+            self.cached, self.answered = prompt[:kept], False
+            if not (continues and kept == len(before)):
+                self.story = []
+            if again:
+                self.prefill(prompt, 32)
+        else:  # it had ended before it was to be cancelled
+            if continues:
+                self.story.append(Turn(tuple(prompt)))
+            elif not (self.answered and prompt == before):
+                self.story = [Turn(tuple(prompt))]
+            self.cached, self.answered = list(prompt), True
+            self.check()
+
+    def continues(self, prompt: list[int]) -> bool:
+        """Whether this is a conversation's next turn. With full attention it makes no difference."""
+        cached = self.cached
+        return bool(self.story) and len(prompt) > len(cached) and prompt[: len(cached)] == cached
+
+    def check(self) -> None:
+        twin = new_generator(self.model)
+        for turn in self.story:
+            expected = turn.run(twin, self.config)
+        for ours, theirs in zip(self.generator.memory_sets(), twin.memory_sets(), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert relative_error(self.logits, expected) < 1e-4
+
+
+@pytest.fixture
+def small(shared_folder: Path) -> Any:
+    _, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    with Generator.load(bundle, context=CONTEXT) as generator:
+        yield generator
+
+
+def test_every_conversation_is_answered_as_by_a_new_generator(small: Generator) -> None:
+    class Machine(Conversations):
+        model = small
+
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Machine, settings=settings(max_examples=50, stateful_step_count=20, deadline=None)
+    )
