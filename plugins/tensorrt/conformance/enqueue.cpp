@@ -66,7 +66,9 @@ struct Tensors {
         Buffer workspace(bytes, true);
         std::vector<nvinfer1::PluginTensorDesc> descs;
         for (const auto& desc : dynamic) descs.push_back(desc.desc);
-        nvinfer1::IPluginV3OneRuntime* runtime = runtime_of(*plugin);
+        const Plugin attached(
+            runtime_of(*plugin)->attachToContext(nullptr));  // what an execution context runs
+        nvinfer1::IPluginV3OneRuntime* runtime = runtime_of(*attached);
         EXPECT(runtime->onShapeChange(descs.data(), inputs, descs.data() + inputs, count) == 0);
         std::vector<const void*> from;
         std::vector<void*> to;

@@ -111,6 +111,8 @@ std::vector<nvinfer1::DynamicPluginTensorDesc> dynamic_descs(const Node& node) {
         nvinfer1::DynamicPluginTensorDesc desc{};
         desc.desc = desc_of(sizes, type);
         desc.min = desc.max = desc.opt = desc.desc.dims;
+        if (desc.min.nbDims == 3)
+            desc.min.d[0] = 1;  // a profile from one row up: only its end says what is needed
         descs.push_back(desc);
     };
     for (size_t i = 0; i < node.inputs.size(); ++i) add(node.inputs[i], node.input_types[i]);
