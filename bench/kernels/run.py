@@ -1,0 +1,221 @@
+"""How near the CPU kernels come to what the machine can do, and one layer's attention against its peers.
+
+    python bench/kernels/run.py --threads 2 --out bench/kernels/results/NAME.json
+
+Everything is interleaved: a round measures the machine's rates, every kernel and every peer once, so that
+a shared machine's ups and downs meet all of them. Shares and ratios are of medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import layer
+import numpy as np
+import onnxruntime
+import torch
+from layer import CHUNK, HKV, HQ, SCALE, D
+
+from h2o_plugins._cpu import Kernels
+
+HERE = Path(__file__).parent
+SLOTS = layer.LOCAL + layer.HEAVY
+WINDOW = 64
+DECODE_LENGTH = 65_536  # two caches of 128 MiB: larger than the caches of the processor
+
+
+def machine_rates(build: Path, threads: int, matmul: Callable[[], Any], size: int) -> dict[str, float]:
+    """Rates of one moment: float32 matrix products (the better of torch's and our own), reading, copying."""
+    reply = subprocess.run(
+        [build / "h2o_machine", str(threads), "3"], check=True, capture_output=True, text=True
+    ).stdout
+    own = json.loads(reply)
+    seconds = min(clock(matmul) for _ in range(2))
+    return {
+        "matmul": max(own["matmul_gflops"]["best"], 2 * size**3 / seconds / 1e9),
+        "matmul_torch": 2 * size**3 / seconds / 1e9,
+        "read": own["read_gbps"]["best"],
+        "copy": own["copy_gbps"]["best"],
+    }
+
+
+def clock(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def best_of(call: Callable[[], Any], repeats: int = 3) -> float:
+    return min(clock(call) for _ in range(repeats))
+
+
+def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, str]]:
+    """Name -> (call, work, the rate it is measured against). Work is FLOP of unmasked dot products, or bytes."""
+    n = 4096
+    q, k, v = layer.inputs(n)
+    o, m, l = np.empty_like(q), np.empty((n, HQ), np.float32), np.empty((n, HQ), np.float32)
+    colsum = np.empty((n, HKV), np.float32)
+    rng = np.random.default_rng(1)
+    memory = np.stack([np.sort(rng.choice(n, SLOTS, replace=False)) for _ in range(HKV)]).astype(np.int32)
+    votes, chunk_votes = np.empty((HKV, SLOTS), np.float32), np.empty((CHUNK, HKV), np.float32)
+    S = slice(0, CHUNK)
+    caches = [rng.standard_normal((DECODE_LENGTH, HKV, D), dtype=np.float32) for _ in range(2)]
+    halves = [x.astype(np.float16) for x in caches]
+    half = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), True)
+    q16, o16 = q[:1].astype(np.float16), o[:1].astype(np.float16)
+    dot = 2 * D * HQ  # one key for one token, all heads
+    return {
+        "ChunkedIntraAttention": (
+            lambda: kernels.chunked_intra_attention(q, k, v, CHUNK, o, m, l, colsum),
+            2 * dot * n * (CHUNK + 1) / 2,
+            "matmul",
+        ),
+        "MemoryFusedAttention": (
+            lambda: kernels.memory_fused_attention(q[S], k, v, memory, o[S], m[S], l[S], votes),
+            2 * dot * CHUNK * SLOTS,
+            "matmul",
+        ),
+        "CandidateScore": (
+            lambda: kernels.candidate_score(q[CHUNK - WINDOW : CHUNK], k[S], k, memory, votes, chunk_votes),
+            dot * WINDOW * (SLOTS + CHUNK - (WINDOW - 1) / 2),
+            "matmul",
+        ),
+        "CachedAttention, n = 4096": (
+            lambda: kernels.cached_attention(q, k, v, n, o),
+            2 * dot * n * (n + 1) / 2,
+            "matmul",
+        ),
+        "CachedAttention, n = 1": (
+            lambda: kernels.cached_attention(q[:1], *caches, DECODE_LENGTH, o[:1]),
+            2.0 * caches[0].nbytes,
+            "read",
+        ),
+        "CachedAttention, n = 1, float16": (
+            lambda: half.cached_attention(q16, *halves, DECODE_LENGTH, o16),
+            2.0 * halves[0].nbytes,
+            "read",
+        ),
+    }
+
+
+def measure_kernels(kernels: Kernels, build: Path, rounds: int) -> dict[str, Any]:
+    size = 2048
+    a, b, c = (torch.randn(size, size) for _ in range(3))
+    rates, speeds = defaultdict(list), defaultdict(list)
+    calls = kernel_calls(kernels)
+    for call, _, _ in calls.values():
+        call()
+    for _ in range(rounds):
+        for name, rate in machine_rates(build, kernels.threads, lambda: torch.mm(a, b, out=c), size).items():
+            rates[name].append(rate)
+        for name, (call, work, _) in calls.items():
+            speeds[name].append(work / best_of(call) / 1e9)
+    shares = {}
+    for name, (_, work, against) in calls.items():
+        of_round = [x / y for x, y in zip(speeds[name], rates[against], strict=True)]
+        shares[name] = {
+            "work": work,
+            "against": against,
+            "best": max(speeds[name]),
+            "median": median(speeds[name]),
+            "share_of_best": max(speeds[name]) / max(rates[against]),
+            "share_median_of_rounds": median(of_round),
+        }
+    machine = {name: {"best": max(x), "median": median(x)} for name, x in rates.items()}
+    return {"machine": machine, "kernels": shares}
+
+
+def measure_layer(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str, Any]:
+    result = {}
+    for n in lengths:
+        q, k, v = layer.inputs(n)
+        contenders = {
+            "h2o": layer.H2O(kernels, q, k, v),
+            "torch SDPA": layer.torch_sdpa(q, k, v),
+            "onnxruntime GroupQueryAttention": layer.ort_gqa(q, k, v, kernels.threads),
+        }
+        o = np.empty_like(q)
+        contenders["full (CachedAttention)"] = lambda q=q, k=k, v=v, o=o, n=n: kernels.cached_attention(
+            q, k, v, n, o
+        )
+        check_peers(contenders, o, n)
+        times: dict[str, list[float]] = defaultdict(list)
+        for _ in range(rounds):
+            for name, call in contenders.items():
+                times[name].append(clock(call))
+        typical = {name: median(x) for name, x in times.items()}
+        peer = min(typical["torch SDPA"], typical["onnxruntime GroupQueryAttention"])
+        flop = (n * (n + 1) / 2, n * (CHUNK + 1) / 2 + (n - CHUNK) * SLOTS)
+        result[str(n)] = {
+            "seconds_median": typical,
+            "seconds_best": {name: min(x) for name, x in times.items()},
+            "faster_than_best_peer": peer / typical["h2o"],
+            "dot_products_allow": flop[0] / flop[1],
+        }
+        print(f"{n:6}", {name: round(x, 4) for name, x in typical.items()}, f"{peer / typical['h2o']:.2f} x")
+    return result
+
+
+def check_peers(contenders: dict[str, Callable[[], Any]], o: np.ndarray[Any, Any], n: int) -> None:
+    """All that compute full attention must agree, or the comparison means nothing. Warms up as well."""
+    contenders["h2o"]()
+    contenders["full (CachedAttention)"]()
+    sdpa = contenders["torch SDPA"]()[0].permute(1, 0, 2).numpy()
+    gqa = contenders["onnxruntime GroupQueryAttention"]()[0].reshape(n, HQ, D)
+    for other in (sdpa, gqa):
+        worst = float(np.abs(other - o).max())
+        if not worst < 1e-4:
+            raise SystemExit(
+                f"a peer's result differs by {worst}: it does not compute what it is compared for"
+            )
+
+
+def describe(threads: int, isa: str) -> dict[str, Any]:
+    cpu = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
+    return {
+        "cpu": cpu.partition(":")[2].strip() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "isa": isa,
+        "load_average": os.getloadavg(),
+        "torch": torch.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "shape": f"{HQ}/{HKV} heads of {D}, S = {CHUNK}, L = {layer.LOCAL}, H = {layer.HEAVY}, float32",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=5, help="of the layer; kernels get three times as many")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[4096, 8192, 16384])
+    parser.add_argument("--build", type=Path, default=HERE.parents[1] / "build" / "bench_kernels")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+
+    subprocess.run(["cmake", "-S", HERE, "-B", args.build], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", args.build], check=True, stdout=subprocess.DEVNULL)
+    torch.set_num_threads(args.threads)
+    kernels = Kernels(args.threads, None, HQ, HKV, D, float(SCALE), False)
+    result = {"machine": describe(args.threads, kernels.isa)}
+    result["layer"] = measure_layer(kernels, args.lengths, args.rounds)
+    result["rates"] = measure_kernels(kernels, args.build, 3 * args.rounds)
+    text = json.dumps(result, indent=2)
+    print(text)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
