@@ -5,7 +5,7 @@ A prompt is always given whole; what the cache already holds of it is found by c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 
 from h2o_runtime.cache import IntArray, KVCache
@@ -57,7 +57,8 @@ class Provenance:
 
 def same_arithmetic(a: PrefillConfig | None, b: PrefillConfig) -> bool:
     """Whether two configurations give the same numbers: the batch size never changes a result."""
-    return a is not None and replace(a, batch_size=b.batch_size) == b
+    names = [field.name for field in fields(b) if field.name != "batch_size"]
+    return a is not None and all(getattr(a, name) == getattr(b, name) for name in names)
 
 
 def plan_reuse(cache: KVCache, tokens: IntArray, config: PrefillConfig, origin: Provenance) -> Reuse:

@@ -149,6 +149,12 @@ def test_the_batch_size_changes_no_arithmetic() -> None:
     assert plan_reuse(cache, np.arange(40), other, Provenance.fresh(SPARSE, 30)) == Reuse(Prefix.HISTORY, 30)
 
 
+def test_configurations_that_share_no_size_can_be_compared() -> None:
+    small = PrefillConfig(chunk_size=8, batch_size=8, local=2, heavy=2, score_window=1)
+    assert not same_arithmetic(PrefillConfig(), small)  # its chunk is larger than this batch
+    assert not same_arithmetic(small, PrefillConfig())
+
+
 def test_after_an_interruption_only_its_boundary_is_sound() -> None:
     cache = cache_of(range(16))
     origin = Provenance.interrupted(SPARSE, 16)
