@@ -25,7 +25,8 @@ CHUNK, LOCAL, HEAVY, BATCH = 1024, 256, 256, 4096
 
 def inputs(n: int) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(0)
-    return tuple(rng.standard_normal((n, heads, D), dtype=np.float32) for heads in (HQ, HKV, HKV))  # type: ignore
+    q, k, v = (rng.standard_normal((n, heads, D), dtype=np.float32) for heads in (HQ, HKV, HKV))
+    return q, k, v
 
 
 class H2O:

@@ -118,13 +118,13 @@ def measure_kernels(kernels: Kernels, build: Path, rounds: int) -> dict[str, Any
     for _ in range(rounds):
         for name, rate in machine_rates(build, kernels.threads, lambda: torch.mm(a, b, out=c), size).items():
             rates[name].append(rate)
-        for name, (call, work, _) in calls.items():
-            speeds[name].append(work / best_of(call) / 1e9)
+        for name, (call, amount, _) in calls.items():
+            speeds[name].append(amount / best_of(call) / 1e9)
     shares = {}
-    for name, (_, work, against) in calls.items():
+    for name, (_, amount, against) in calls.items():
         of_round = [x / y for x, y in zip(speeds[name], rates[against], strict=True)]
         shares[name] = {
-            "work": work,
+            "work": amount,
             "against": against,
             "best": max(speeds[name]),
             "median": median(speeds[name]),
@@ -155,15 +155,43 @@ def measure_layer(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str
                 times[name].append(clock(call))
         typical = {name: median(x) for name, x in times.items()}
         peer = min(typical["torch SDPA"], typical["onnxruntime GroupQueryAttention"])
-        flop = (n * (n + 1) / 2, n * (CHUNK + 1) / 2 + (n - CHUNK) * SLOTS)
         result[str(n)] = {
             "seconds_median": typical,
             "seconds_best": {name: min(x) for name, x in times.items()},
             "faster_than_best_peer": peer / typical["h2o"],
-            "dot_products_allow": flop[0] / flop[1],
+            "dot_products_allow": n * (n + 1) / 2 / work(n),
         }
         print(f"{n:6}", {name: round(x, 4) for name, x in typical.items()}, f"{peer / typical['h2o']:.2f} x")
     return result
+
+
+def measure_scaling(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str, Any]:
+    """The h2o layer alone, all lengths in turn: what twice the length costs."""
+    policies = {n: layer.H2O(kernels, *layer.inputs(n)) for n in lengths}
+    times: dict[int, list[float]] = defaultdict(list)
+    for _ in range(rounds + 1):
+        for n, call in policies.items():
+            times[n].append(clock(call))
+    typical = {n: median(x[1:]) for n, x in times.items()}
+    best = {n: min(x[1:]) for n, x in times.items()}
+    pairs = [(n, 2 * n) for n in lengths if 2 * n in policies]
+    return {
+        "seconds_median": typical,
+        "seconds_best": best,
+        "twice_the_length": {
+            str(b): {
+                "median": typical[b] / typical[a],
+                "best": best[b] / best[a],
+                "dot_products": work(b) / work(a),
+            }
+            for a, b in pairs
+        },
+    }
+
+
+def work(n: int) -> float:
+    """Dot products of the h2o policy, a head."""
+    return n * (CHUNK + 1) / 2 + (n - CHUNK) * SLOTS
 
 
 def check_peers(contenders: dict[str, Callable[[], Any]], o: np.ndarray[Any, Any], n: int) -> None:
@@ -209,6 +237,7 @@ def main() -> None:
     kernels = Kernels(args.threads, None, HQ, HKV, D, float(SCALE), False)
     result = {"machine": describe(args.threads, kernels.isa)}
     result["layer"] = measure_layer(kernels, args.lengths, args.rounds)
+    result["scaling"] = measure_scaling(kernels, args.lengths, 5 * args.rounds)
     result["rates"] = measure_kernels(kernels, args.build, 3 * args.rounds)
     text = json.dumps(result, indent=2)
     print(text)
