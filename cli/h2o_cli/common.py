@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import os
 import signal
 import sys
 from collections.abc import Callable
 from enum import IntEnum
+from io import StringIO
 from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
@@ -56,6 +58,10 @@ def guarded(function: Command) -> Command:
             _abandon(sys.stdout)
             _abandon(sys.stderr)
             sys.exit(Exit.GOOD)
+        except OSError as error:
+            # A path too long, a folder without permission, a full disk: the machine's word, not our defect.
+            where = f"{error.filename}: " if error.filename else ""
+            _fail(OutputError(f"{where}{error.strerror or error}"), Exit.ERROR)
         except MemoryError:
             _fail(H2OError("out of memory: lower the context or the batch size"), Exit.ERROR)
 
@@ -83,8 +89,19 @@ def write(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout; numbers keep their full precision."""
-    write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """One JSON document on stdout; numbers keep their full precision, those that JSON lacks are null."""
+    write(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def show(*renderables: RenderableType) -> None:
+    """Tables and sentences to stdout. Raises OutputError when it cannot be written."""
+    screen = Console()
+    width = screen.width if screen.is_terminal else 150  # a log has no edge to wrap at
+    text = StringIO()  # rich would leave a stream that cannot be written with a traceback
+    console = Console(file=text, force_terminal=screen.is_terminal, width=width, highlight=False)
+    for renderable in renderables:
+        console.print(renderable)
+    write(text.getvalue())
 
 
 def verbose_option(command: Command) -> Command:
@@ -104,6 +121,15 @@ def threads_option(command: Command) -> Command:
         type=click.IntRange(min=1),
         help="CPU threads.  [default: all cores of this process]",
     )(command)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for infinities and for what is not a number, however deep in lists and objects."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fail(error: Exception, code: Exit) -> NoReturn:
