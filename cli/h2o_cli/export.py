@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from h2o_cli.common import Exit, guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.common import Exit, guarded, json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.run_prompt import argument_text
 from h2o_runtime import PrefillConfig
+from h2o_runtime.backends.onnxruntime import import_onnxruntime
 from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import GraphSpec, Manifest, TensorSpec, Validation
 
@@ -60,9 +62,13 @@ def main(
     start_logging(verbose)
     if output is None and not dry_run:
         raise click.UsageError("give the folder to write to: -o BUNDLE")
-    exporter, checkpoints = _import_exporter()
+    checkpoint = argument_text(
+        checkpoint, "CHECKPOINT"
+    )  # it goes into the manifest, and ONNX wants UTF-8 too
+    output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
+    exporter, checkpoints = _import_exporter(validate and not dry_run)
     prefill = prefill_config(PrefillConfig(), flags)
-    options = exporter.ExportOptions(checkpoint, output or Path("bundle"), dtype, prefill, force)
+    options = exporter.ExportOptions(checkpoint, output, dtype, prefill, force)
     if not dry_run:
         exporter.check_output(options.output, force)
     opened = checkpoints.Checkpoint.open(checkpoint)
@@ -90,19 +96,28 @@ def main(
     else:
         _show_result(options.output, manifest)
     if manifest.validation and not manifest.validation.passed:
+        error, tolerance = manifest.validation.relative_error, manifest.validation.tolerance
         click.echo(
-            "error: the bundle's logits differ from the checkpoint's by more than the tolerance", err=True
+            f"error: {options.output}: its logits differ from the checkpoint's by {error:.2e}, "
+            f"the tolerance is {tolerance:.1e}",
+            err=True,
         )
         sys.exit(Exit.TOLERANCE)
 
 
-def _import_exporter() -> tuple[Any, Any]:
+def _import_exporter(validate: bool) -> tuple[Any, Any]:
+    """The exporter's modules. What only the validation needs is looked for here too, before hours of work."""
     try:
         from h2o_export import checkpoint, exporter
+
+        if validate:
+            import transformers  # noqa: F401
     except ImportError as error:
         raise BackendError(
             f"exporting needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
         ) from None
+    if validate:
+        import_onnxruntime()
     return exporter, checkpoint
 
 
@@ -121,26 +136,23 @@ def _stages(steps: int) -> Iterator[Callable[[str], None]]:
 
 
 def _show_plan(plan: Plan) -> None:
-    console = Console()
     model, size = plan.model, plan.footprint
-    console.print(
-        f"{model.family}: {model.layers} layers, hidden {model.hidden_size}, {model.query_heads} query and "
-        f"{model.kv_heads} key/value heads of {model.head_size}, MLP {model.intermediate_size}, "
-        f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
-        f"{model.parameters / 1e6:,.1f} M parameters in {model.dtype}"
-    )
-    console.print(f"prefill defaults: {plan.options.prefill}", highlight=False)
     table = Table("graph", "inputs", "outputs", title="graphs")
     for name, graph in _distinct(plan.graphs):
         table.add_row(name, _interface(graph.inputs), _interface(graph.outputs))
-    console.print(table)
-    console.print(f"on disk: {_mib(plan.disk_bytes)} of weights")
-    console.print(
+    show(
+        f"{model.family}: {model.layers} layers, hidden {model.hidden_size}, {model.query_heads} query and "
+        f"{model.kv_heads} key/value heads of {model.head_size}, MLP {model.intermediate_size}, "
+        f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
+        f"{model.parameters / 1e6:,.1f} M parameters in {model.dtype}",
+        f"prefill defaults: {plan.options.prefill}",
+        table,
+        f"on disk: {_mib(plan.disk_bytes)} of weights",
         f"at run time, context {plan.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
         f"activations {_mib(size.activations)}, memory sets {_mib(size.memory)}, scratch {_mib(size.scratch)}; "
-        f"in all about {_mib(size.total)}"
+        f"in all about {_mib(size.total)}",
+        "dry run: nothing was written",
     )
-    console.print("dry run: nothing was written")
 
 
 def _distinct(graphs: Sequence[GraphSpec]) -> Iterator[tuple[str, GraphSpec]]:
@@ -156,14 +168,12 @@ def _interface(tensors: Sequence[TensorSpec]) -> str:
 
 
 def _show_result(output: Path, manifest: Manifest) -> None:
-    console = Console()
     total = sum(file.bytes for file in manifest.files.values())
-    if manifest.validation:
-        _show_validation(console, manifest.validation)
-    console.print(f"wrote {output}: {len(manifest.graphs)} graphs, {_mib(total)}", highlight=False)
+    errors: list[RenderableType] = [_validation_table(manifest.validation)] if manifest.validation else []
+    show(*errors, escape(f"wrote {output}: {len(manifest.graphs)} graphs, {_mib(total)}"))
 
 
-def _show_validation(console: Console, validation: Validation) -> None:
+def _validation_table(validation: Validation) -> Table:
     table = Table(
         "output", "relative error", title=f"against {validation.reference}, {validation.tokens} tokens"
     )
@@ -176,7 +186,7 @@ def _show_validation(console: Console, validation: Validation) -> None:
     table.add_row(
         "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
     )
-    console.print(table)
+    return table
 
 
 def _mib(size: int) -> str:

@@ -13,8 +13,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from h2o_export.config import ModelConfig
-from h2o_runtime.errors import CheckpointError
+from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.manifest import file_sha256
+from h2o_runtime.text import Tokenizer
+from h2o_runtime.text.files import REMEDY
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -80,17 +82,24 @@ class Checkpoint:
                 f"{self.source}: no tokenizer.json; save one with "
                 "AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(folder)"
             )
+        try:
+            Tokenizer.load(self.folder)
+        except BundleError as error:
+            raise CheckpointError(str(error).replace(REMEDY, "download it again")) from error
 
 
 def _locate(source: str) -> Path:
     """A folder as it is; anything shaped like owner/name through the hub's cache."""
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise CheckpointError(
-            f"{source} is a file; give the folder that holds config.json and the safetensors files"
-        )
+    try:
+        folder = Path(source).expanduser()
+        if folder.is_dir():
+            return folder
+        if folder.exists():
+            raise CheckpointError(
+                f"{source} is a file; give the folder that holds config.json and the safetensors files"
+            )
+    except (OSError, RuntimeError) as error:  # a name too long, a folder without permission, an unknown ~user
+        raise CheckpointError(f"{source}: cannot be looked up: {error}") from error
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise CheckpointError(f"{source}: no such folder")
     from huggingface_hub import snapshot_download
@@ -113,7 +122,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path.parent}: no {path.name}; is this a Hugging Face model folder?"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: expected a JSON object")

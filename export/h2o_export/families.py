@@ -56,6 +56,8 @@ def check_supported(raw: dict[str, Any]) -> Family:
             f"model type '{model_type}' is not supported: its decoder layer is not Llama's; supported are {known}"
         )
     architectures = raw.get("architectures") or [family.architecture]
+    if not isinstance(architectures, list):
+        raise CheckpointError(f"config.json: architectures must be a list, but is {architectures!r}")
     if family.architecture not in architectures:
         raise UnsupportedModelError(
             f"architecture {architectures[0]} has no language-model head of the kind exported here; "

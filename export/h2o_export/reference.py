@@ -33,15 +33,21 @@ class StreamedModel:
 
         self.checkpoint = checkpoint
         self.dtype = dtype
-        config = AutoConfig.from_pretrained(checkpoint.folder)
-        config.use_cache = False
         name = "sdpa"
         if attention is not None:
             name = "h2o_reference"
             AttentionInterface.register(name, attention)
-        with torch.device("meta"):
-            build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
-            self._model = build(config, attn_implementation=name).to(dtype)
+        try:
+            config = AutoConfig.from_pretrained(checkpoint.folder)
+            config.use_cache = False
+            with torch.device("meta"):
+                build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
+                self._model = build(config, attn_implementation=name).to(dtype)
+        except Exception as error:  # a setting that it refuses can raise anything
+            reason = " ".join(str(error).split())
+            raise CheckpointError(
+                f"{checkpoint.folder / 'config.json'}: transformers cannot build the model: {reason}"
+            ) from error
         self._model.eval()
         self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
 
