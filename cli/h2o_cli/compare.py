@@ -18,6 +18,7 @@ from h2o_cli.common import (
     guarded,
     json_option,
     print_json,
+    show,
     start_logging,
     threads_option,
     verbose_option,
@@ -25,7 +26,7 @@ from h2o_cli.common import (
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
-from h2o_runtime.errors import BackendError, CheckpointError, InputError
+from h2o_runtime.errors import BackendError, BundleError, CheckpointError, InputError
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def main(
     else:
         _show(rows, notes)
     if failed:
-        what = failed.note or f"error {failed.max_error:.3g}, tolerance {failed.tolerance:.3g}"
-        click.echo(f"error: {failed.graph} differs first ({failed.stage}, {failed.output}): {what}", err=True)
+        where = f"{failed.graph} differs first ({failed.stage}, {failed.output})"
+        click.echo(f"error: {where}: {failed.reason}", err=True)
         sys.exit(Exit.TOLERANCE)
 
 
@@ -138,22 +139,27 @@ def _run(
     files, graphs, pipeline = _import_engine()
     rows: list[Row] = []
     notes: list[str] = []
-    if "files" in stages:
-        progress("files")
-        rows += files.compare_files(bundle)
     comparison = graphs.GraphComparison(bundle, threads, save)
-    if "dense" in stages:
-        rows += comparison.dense(ids[:DENSE_TOKENS], progress)
-    if "attention" in stages:
-        rows += comparison.attention([attention] + ([against] if against else []), progress)
-    if "pipeline" in stages:
-        whole = pipeline.PipelineComparison(bundle, ids, threads)
-        configs = _configurations(h2o)
-        if against:
-            rows += whole.between(configs, attention, against, progress)
-        truth = _open_checkpoint(bundle, checkpoint, notes)
-        if truth is not None:
-            rows += whole.against_checkpoint(truth, configs, attention, progress)
+    try:
+        if "files" in stages:
+            progress("files")
+            rows += files.compare_files(bundle)
+        if "dense" in stages:
+            rows += comparison.dense(ids[:DENSE_TOKENS], progress)
+        if "attention" in stages:
+            rows += comparison.attention([attention] + ([against] if against else []), progress)
+        if "pipeline" in stages:
+            whole = pipeline.PipelineComparison(bundle, ids, threads)
+            configs = _configurations(h2o)
+            if against:
+                rows += whole.between(configs, attention, against, progress)
+            truth = _open_checkpoint(bundle, checkpoint, notes)
+            if truth is not None:
+                rows += whole.against_checkpoint(truth, configs, attention, progress)
+    except BundleError as error:
+        if all(row.passed for row in rows):
+            raise
+        notes.append(f"not compared any further: {error}")  # a difference is known, and this follows from it
     return rows, notes
 
 
@@ -204,6 +210,7 @@ def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
 
 def _import_engine() -> tuple[Any, Any, Any]:
     try:
+        import transformers  # noqa: F401
         from polygraphy.logger import G_LOGGER
 
         from h2o_export.comparison import files, graphs, pipeline
@@ -216,9 +223,6 @@ def _import_engine() -> tuple[Any, Any, Any]:
 
 
 def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console.width = 150  # a log has no edge to wrap at
     table = Table(
         "graph", "output", "by", "against", "max error", "mean", "p99", "tolerance", "", title="comparison"
     )
@@ -230,9 +234,8 @@ def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
             *(f"{number:.2g}" for number in numbers),
             verdict,
         )
-    console.print(table)
-    for text in (*(f"{row.graph}: {row.note}" for row in rows if row.note), *notes):
-        console.print(escape(text))
+    texts = (*(f"{row.graph}: {row.note}" for row in rows if row.note), *notes)
+    show(table, *map(escape, texts))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner, a
 from h2o_export.comparison.twin import save_twin
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.select import make_provider
-from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend, open_session
+from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend, import_onnxruntime, open_session
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import BundleError, OutputError
 from h2o_runtime.manifest import GraphSpec
 
 Progress = Callable[[str], None]
@@ -34,6 +35,8 @@ class GraphComparison:
         self.model = bundle.manifest.model
         self.backend = OnnxRuntimeBackend(bundle, threads)
         self.save = save
+        if save is not None:
+            _make_folder(save)
         self.share = RELATIVE_TOLERANCE[self.model.dtype]
 
     def dense(self, ids: Sequence[int], progress: Progress) -> Iterator[Row]:
@@ -75,14 +78,25 @@ class GraphComparison:
     def _run(self, graph: GraphSpec, feed: Feed, subjects: list[BaseRunner]) -> RunResults:
         with tempfile.TemporaryDirectory(prefix="h2o-compare-") as folder:
             twin = save_twin(self.bundle.path(graph), Path(folder))
-            session = lambda: open_session(str(twin), self.backend.threads, optimize=False)  # noqa: E731
+            import_onnxruntime()
+            try:
+                session = open_session(str(twin), self.backend.threads, optimize=False)
+            except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+                first = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise BundleError(f"{self.bundle.path(graph)}: not a sound graph: {first}") from error
             runners = [OnnxrtRunner(session, name="float64"), *subjects]
             results: RunResults = Comparator.run(runners, data_loader=[feed])
         if self.save is not None:
-            self.save.mkdir(parents=True, exist_ok=True)
             save_json([feed], str(self.save / f"{graph.name}.inputs.json"))
             results.save(str(self.save / f"{graph.name}.outputs.json"))
         return results
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot write there: {error.strerror}") from error
 
 
 def _causal_attention(qkv: Feed, scale: float) -> NDArray[np.float64]:

@@ -31,6 +31,14 @@ class Row:
     passed: bool
     note: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Why a row has not passed."""
+        if self.stage == "files" or self.max_error <= self.tolerance:
+            return self.note
+        missed = f"error {self.max_error:.3g}, tolerance {self.tolerance:.3g}"
+        return f"{missed}; {self.note}" if self.note else missed
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -103,15 +103,25 @@ class SinglePass:
         """The bundle's set as a mask, after counting how it differs from this reference's own."""
         adopted = torch.zeros_like(mine).scatter_(1, theirs, True)
         for head in range(len(mine)):
-            different = rank[head][mine[head] ^ adopted[head]]
-            if len(different):
-                near = different.max() - different.min() <= NEAR_TIE * different.abs().max()
-                self.swapped += len(different) if near else 0
-                self.wrong += 0 if near else len(different)
+            missing = rank[head][mine[head] & ~adopted[head]]
+            extra = rank[head][adopted[head] & ~mine[head]]
+            near = _alike(missing, extra)
+            different = len(missing) + len(extra)
+            self.swapped += different if near else 0
+            self.wrong += 0 if near else different
         return adopted
 
     def _score_heads(self, query_heads: int) -> int:
         return self.kv_heads if self.config.score_heads == "kv" else query_heads
+
+
+def _alike(missing: Tensor, extra: Tensor) -> bool:
+    """Whether the ranks of as many entries here and there are near ties. Ranks that are infinite never are:
+    those of a sink, and of tokens that could not be chosen at all."""
+    ranks = torch.cat((missing, extra))
+    if len(missing) != len(extra) or not bool(ranks.isfinite().all()):
+        return False
+    return not len(ranks) or bool(ranks.max() - ranks.min() <= NEAR_TIE * ranks.abs().max())
 
 
 def _softmax(dots: Tensor, visible: Tensor) -> Tensor:

@@ -12,12 +12,17 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
+from h2o_runtime.errors import BundleError
+
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
 def float64_twin(path: Path) -> ModelProto:
     """Load a graph with its weights and widen it. Inputs keep their dtypes; float outputs become float64."""
-    model = onnx.load(path)
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # protobuf's own, and those of onnx about weights beside the graph
+        raise BundleError(f"{path}: not a sound graph ({error}); export the checkpoint again") from error
     if model.functions:
         model = inliner.inline_local_functions(model)
     graph = model.graph
