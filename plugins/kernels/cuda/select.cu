@@ -37,8 +37,14 @@ struct Candidates {
     }
 };
 
+struct Found {
+    int bin;
+    int wanted;  // how many of the bin's entries get in
+    int held;    // how many it holds
+};
+
 // Among `bins`, counted from the top, the one in which the `wanted`-th entry lies. Called by one warp.
-__device__ __forceinline__ void find_bin(const int* bins, int wanted, int* bin_out, int* wanted_out) {
+__device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* found) {
     constexpr int kEach = kBins / 32;
     const int lane = threadIdx.x % 32;
     const int high = kBins - 1 - lane * kEach;  // this lane looks at bins high .. high - kEach + 1
@@ -55,8 +61,7 @@ __device__ __forceinline__ void find_bin(const int* bins, int wanted, int* bin_o
     if (above >= wanted || above + own < wanted) return;
     int bin = high;
     while (above + bins[bin] < wanted) above += bins[bin--];
-    *bin_out = bin;
-    *wanted_out = wanted - above;
+    *found = {bin, wanted - above, bins[bin]};
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -64,9 +69,9 @@ __global__ void __launch_bounds__(kThreads)
                   int local, int heavy, int sink, int32_t* out) {
     uint32_t* kept = reinterpret_cast<uint32_t*>(dynamic_shared());
     int* bins = reinterpret_cast<int*>(kept + kKept);
-    int* found = bins + kBins;              // {bin, wanted}
-    int* warp_above = found + 2;            // of each warp: candidates above the threshold,
-    int* warp_equal = warp_above + kWarps;  // and at it
+    Found* found = reinterpret_cast<Found*>(bins + kBins);
+    int* warp_above = reinterpret_cast<int*>(found + 1);  // of each warp: candidates above the threshold,
+    int* warp_equal = warp_above + kWarps;                // and at it
 
     const int head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int start = static_cast<int>(range[0]), stop = static_cast<int>(range[1]);
@@ -91,18 +96,19 @@ __global__ void __launch_bounds__(kThreads)
             if ((bits & decided) == prefix) atomicAdd(bins + (bits >> shift & 0xffu), 1);
         }
         __syncthreads();
-        if (warp == 0) find_bin(bins, wanted, found, found + 1);
+        if (warp == 0) find_bin(bins, wanted, found);
         __syncthreads();
-        prefix |= static_cast<uint32_t>(found[0]) << shift;
+        prefix |= static_cast<uint32_t>(found->bin) << shift;
         decided |= 0xffu << shift;
-        wanted = found[1];
+        wanted = found->wanted;
+        if (wanted == found->held) break;  // the whole bin gets in: lower bits decide nothing
     }
 
     // Every candidate above `prefix` gets in, and the first `wanted` of those equal to it.
     int above_before = 0, equal_before = 0;
     for (int first = 0; wanted_total > 0 && first < count; first += kThreads) {
         const int i = first + static_cast<int>(threadIdx.x);
-        const uint32_t bits = i < count ? bits_of(i) : 0;
+        const uint32_t bits = i < count ? bits_of(i) & decided : 0;
         const bool above = i < count && bits > prefix, equal = i < count && bits == prefix;
         const unsigned above_lanes = __ballot_sync(kAllLanes, above);
         const unsigned equal_lanes = __ballot_sync(kAllLanes, equal);
@@ -140,7 +146,7 @@ extern "C" h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t sco
         return H2O_BAD_ARGUMENT;
     if (!score || !chunk_range || !memory_next || (previous_slots > 0 && !memory) || memory == memory_next)
         return H2O_BAD_ARGUMENT;
-    const size_t shared = (kKept + kBins + 2 + 2 * kWarps) * sizeof(uint32_t);
+    const size_t shared = (kKept + kBins + 2 * kWarps) * sizeof(uint32_t) + sizeof(Found);
     return launch(select_memory, dim3(static_cast<unsigned>(score_heads), 1, 1), kThreads, shared, stream,
                   score, memory, chunk_range, score_heads, previous_slots, local, heavy, sink, memory_next);
 }
