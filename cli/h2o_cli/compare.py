@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from h2o_cli.common import (
     Exit,
@@ -223,8 +223,18 @@ def _import_engine() -> tuple[Any, Any, Any]:
 
 
 def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
+    # Names stay whole on a narrow terminal: they are what the table is read for.
     table = Table(
-        "graph", "output", "by", "against", "max error", "mean", "p99", "tolerance", "", title="comparison"
+        Column("graph", no_wrap=True),
+        Column("output", no_wrap=True),
+        "by",
+        "against",
+        "max error",
+        "mean",
+        "p99",
+        "tolerance",
+        "",
+        title="comparison",
     )
     for row in rows:
         verdict = "[green]good[/]" if row.passed else "[red]MISSED[/]"

@@ -66,8 +66,8 @@ def main(
         checkpoint, "CHECKPOINT"
     )  # it goes into the manifest, and ONNX wants UTF-8 too
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
-    exporter, checkpoints = _import_exporter(validate and not dry_run)
     prefill = prefill_config(PrefillConfig(), flags)
+    exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(checkpoint, output, dtype, prefill, force)
     if not dry_run:
         exporter.check_output(options.output, force)
