@@ -33,6 +33,7 @@ from h2o_runtime.timings import PrefillTimer
 log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 8192
+MAX_CONTEXT = 1 << 24  # positions stay exact in float32, which the graphs sort and rotate them in
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -79,8 +80,10 @@ class Generator:
         opened = Bundle.open(path)
         model = opened.manifest.model
         context = min(model.max_position_embeddings, DEFAULT_CONTEXT) if context is None else context
-        if context < 1:
-            raise ConfigError(f"context must be at least 1 token, but is {context}", field="context")
+        if not 1 <= context <= MAX_CONTEXT:
+            raise ConfigError(
+                f"context must be from 1 to {MAX_CONTEXT:,} tokens, but is {context}", field="context"
+            )
         if threads is not None and threads < 1:
             raise ConfigError(f"threads must be at least 1, but is {threads}", field="threads")
         if context > model.max_position_embeddings:
@@ -121,8 +124,9 @@ class Generator:
     def prefill(
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
     ) -> Float32:
-        """Run a whole prompt, keeping what the cache holds of it → logits after its last token, float32 [vocab].
+        """Run a whole prompt, keeping what the cache holds of it → logits after its last token.
 
+        The logits are float32 [vocab] and read-only.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
@@ -133,8 +137,7 @@ class Generator:
             assert self._logits is not None
             return self._logits
         last = self._run(tokens, config, plan_reuse(self._cache, tokens, config, self._origin), watch)
-        self._logits = self._forward.logits(Span(last - 1, last))[0].copy()
-        return self._logits
+        return self._keep_logits(last - 1)
 
     def decode(self, token: int) -> Float32:
         """Append one token and attend to everything → logits float32 [vocab]."""
@@ -147,8 +150,7 @@ class Generator:
         self._token[0] = token
         self._forward.decode(self._token)
         self._cache.append(self._token, generated=True)
-        self._logits = self._forward.logits(Span(0, 1))[0].copy()
-        return self._logits
+        return self._keep_logits(0)
 
     def logprobs(
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
@@ -164,7 +166,7 @@ class Generator:
             wide -= wide.max(axis=1, keepdims=True)
             chosen = wide[np.arange(len(rows)), tokens[rows.start + 1 : rows.stop + 1]]
             out[rows.start : rows.stop] = chosen - np.log(np.exp(wide).sum(axis=1))
-        self._logits = self._forward.logits(Span(n - 1, n))[0].copy()
+        self._keep_logits(n - 1)
         return out
 
     def generate(
@@ -257,6 +259,13 @@ class Generator:
             position = int(unknown[0])
             raise UnknownTokenError(int(tokens[position]), self.model.vocab_size, position)
         return np.ascontiguousarray(tokens, np.int64)
+
+    def _keep_logits(self, row: int) -> Float32:
+        """The head on one row of the last call. Read-only: the same array answers when the prompt comes again."""
+        logits = self._forward.logits(Span(row, row + 1))[0].copy()
+        logits.flags.writeable = False
+        self._logits = logits
+        return logits
 
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
         """Whether the cache holds exactly this prompt, with its logits at hand."""

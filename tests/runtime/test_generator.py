@@ -1,0 +1,383 @@
+"""The public API of a generator: what it gives, and how it refuses what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import bundles
+from tests.bundles import IntArray, random_ids, relative_error
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import (
+    BundleError,
+    Cancelled,
+    ConfigError,
+    ContextOverflowError,
+    InputError,
+    UnknownTokenError,
+)
+from h2o_runtime.events import Finished, Prefilled, TokenGenerated
+from h2o_runtime.forward import Watch
+from h2o_runtime.sampling import Sampling
+
+CONFIG = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, score_window=4, dense_tail=5)
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+
+
+@pytest.fixture(scope="module")
+def loaded(bundle: Path) -> Iterator[Generator]:
+    with Generator.load(bundle, context=100) as generator:
+        yield generator
+
+
+@pytest.fixture
+def small(loaded: Generator) -> Generator:
+    """A random model with a context of 100 tokens and an empty cache."""
+    loaded.reset()
+    return loaded
+
+
+# --- Prefill, decode, logprobs ----------------------------------------------------------------------------
+
+
+def test_prefill_and_decode_give_float32_logits(small: Generator) -> None:
+    logits = small.prefill(random_ids(40), CONFIG)
+    assert logits.shape == (small.model.vocab_size,)
+    assert logits.dtype == np.float32
+    assert np.isfinite(logits).all()
+    assert small.length == 40
+    more = small.decode(7)
+    assert more.shape == logits.shape
+    assert more.dtype == np.float32
+    assert small.length == 41
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda ids: np.array(ids, np.int32)])
+def test_token_ids_come_in_any_flat_form(small: Generator, kind: Any) -> None:
+    ids = random_ids(20).tolist()
+    expected = small.prefill(np.array(ids), CONFIG).copy()
+    small.reset()
+    np.testing.assert_array_equal(small.prefill(kind(ids), CONFIG), expected)
+
+
+def test_logprobs_are_those_of_each_prefix_with_full_attention(small: Generator) -> None:
+    config = PrefillConfig(policy="full")
+    ids = random_ids(12)
+    logprobs = small.logprobs(ids, config)
+    assert logprobs.shape == (11,)
+    assert logprobs.dtype == np.float32
+    for t in range(1, 12):
+        logits = small.prefill(ids[:t], config).astype(np.float64)
+        expected = logits[ids[t]] - np.log(np.exp(logits).sum())
+        assert abs(logprobs[t - 1] - expected) < 1e-4
+
+
+def test_logprobs_of_one_token_are_none(small: Generator) -> None:
+    assert small.logprobs([5], CONFIG).shape == (0,)
+
+
+def test_logprobs_start_from_an_empty_cache(small: Generator) -> None:
+    ids = random_ids(60)
+    fresh = small.logprobs(ids, CONFIG)
+    small.prefill(ids[:50], CONFIG)
+    np.testing.assert_array_equal(small.logprobs(ids, CONFIG), fresh)
+    assert small.reused == 0
+
+
+def test_a_prompt_may_go_on_after_its_logprobs(small: Generator) -> None:
+    ids = random_ids(60)
+    expected = small.prefill(ids, CONFIG).copy()
+    small.logprobs(ids, CONFIG)
+    np.testing.assert_allclose(small.prefill(ids, CONFIG), expected, atol=1e-4)
+    assert small.reused == 60
+
+
+def test_the_default_configuration_is_the_bundles(shared_folder: Path) -> None:
+    checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    target = shared_folder / "bundle-with-a-configuration"
+    if not target.exists():
+        bundles.export(checkpoint, target, prefill=CONFIG)
+    with Generator.load(target, context=100) as generator:
+        ids = random_ids(80)
+        np.testing.assert_array_equal(generator.logprobs(ids), generator.logprobs(ids, CONFIG))
+        assert generator.memory_sets()[0].shape == (generator.model.kv_heads, CONFIG.memory)
+
+
+def test_memory_sets_are_copies(small: Generator) -> None:
+    small.prefill(random_ids(40), CONFIG)
+    sets = small.memory_sets()
+    assert len(sets) == small.model.layers
+    assert all(layer.dtype == np.int32 for layer in sets)
+    sets[0][:] = -1
+    assert small.memory_sets()[0].min() >= 0
+
+
+def test_results_do_not_depend_on_what_ran_before(small: Generator) -> None:
+    ids = random_ids(70)
+    expected = small.logprobs(ids, CONFIG)
+    for other in (PrefillConfig(policy="full"), PrefillConfig(), CONFIG):
+        small.logprobs(random_ids(90, seed=4), other)
+        np.testing.assert_array_equal(small.logprobs(ids, CONFIG), expected)
+
+
+def test_two_generators_do_not_disturb_each_other(small: Generator, bundle: Path) -> None:
+    first, second = random_ids(40, 1), random_ids(40, 2)
+    expected = small.prefill(first, CONFIG).copy()
+    with Generator.load(bundle, context=64) as other:
+        other.prefill(second, CONFIG)
+        np.testing.assert_array_equal(small.prefill(first, CONFIG), expected)
+        small.decode(3)
+        assert other.length == 40
+
+
+def test_an_answer_kept_by_the_caller_stays_what_it_was(small: Generator) -> None:
+    kept = small.prefill(random_ids(40), CONFIG)
+    copy = kept.copy()
+    small.decode(5)
+    small.prefill(random_ids(30, 1), CONFIG)
+    np.testing.assert_array_equal(kept, copy)
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "says"),
+    [
+        ([], InputError, "the prompt is empty"),
+        ([[1, 2], [3, 4]], InputError, r"flat list of integers, but have shape \[2, 2\]"),
+        ([1.5, 2.0], InputError, "flat list of integers"),
+        (["a"], InputError, "flat list of integers"),
+        (7, InputError, "flat list of integers"),
+        ([5, -1], UnknownTokenError, "token id -1 at position 1"),
+        ([5, 6, 4096], UnknownTokenError, "token id 4096 at position 2 is outside the vocabulary of 4096"),
+        (list(range(2, 103)), ContextOverflowError, "has 101 tokens and the context holds 100"),
+    ],
+)
+def test_a_bad_prompt_is_refused_and_leaves_the_cache_alone(
+    small: Generator, ids: Any, error: type[Exception], says: str
+) -> None:
+    good = random_ids(20)
+    small.prefill(good, CONFIG)
+    for call in (small.prefill, small.logprobs, lambda ids, config: list(small.generate(ids, config=config))):
+        with pytest.raises(error, match=says):
+            call(ids, CONFIG)
+        assert small.length == 20
+    small.prefill(good, CONFIG)
+    assert small.reused == 20
+
+
+def test_the_context_may_be_filled_to_the_last_token(small: Generator) -> None:
+    assert np.isfinite(small.prefill(random_ids(99), CONFIG)).all()
+    assert np.isfinite(small.decode(5)).all()
+    with pytest.raises(ContextOverflowError) as caught:
+        small.decode(5)
+    assert (caught.value.n_prompt_tokens, caught.value.n_ctx) == (101, 100)
+    assert small.length == 100
+
+
+def test_decode_needs_a_prompt_and_a_known_token(small: Generator) -> None:
+    with pytest.raises(InputError, match="call prefill first"):
+        small.decode(5)
+    small.prefill([3, 4], CONFIG)
+    for token in (-1, small.model.vocab_size):
+        with pytest.raises(UnknownTokenError, match="outside the vocabulary"):
+            small.decode(token)
+    assert small.length == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"context": 0}, "context must be from 1 to"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"attention": "fast"}, "attention must be one of"),
+    ],
+)
+def test_bad_load_options_are_named(bundle: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        Generator.load(bundle, **options)
+    assert caught.value.field in options
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path, shared_folder: Path) -> None:
+    with pytest.raises(BundleError, match="no such folder"):
+        Generator.load(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match="not a bundle"):
+        Generator.load(tmp_path)
+    with pytest.raises(BundleError, match="looks like a checkpoint, run h2o-export"):
+        Generator.load(bundles.named(shared_folder, "llama-g2-d64-llama3")[0])
+
+
+def test_a_context_beyond_the_models_is_allowed_with_a_warning(
+    bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Generator.load(bundle, context=5000) as generator:
+        assert generator.context == 5000
+    assert "beyond the 4096 positions" in caplog.text
+    with Generator.load(bundle) as generator:
+        assert generator.context == 4096
+
+
+# --- Generation -------------------------------------------------------------------------------------------
+
+
+def test_generation_is_prefill_and_decode(small: Generator) -> None:
+    ids = random_ids(40)
+    events = list(small.generate(ids, 8, CONFIG))
+    assert isinstance(events[0], Prefilled)
+    assert (events[0].prompt_tokens, events[0].reused_tokens) == (40, 0)
+    assert events[-1] == Finished("length", 8)
+    tokens = [event.sampled.token for event in events[1:-1] if isinstance(event, TokenGenerated)]
+    assert len(tokens) == 8
+
+    small.reset()
+    logits = small.prefill(ids, CONFIG)
+    for token in tokens:
+        assert int(logits.argmax()) == token
+        logits = small.decode(token)
+
+
+def test_a_stop_token_ends_the_answer_and_is_not_part_of_it(small: Generator) -> None:
+    ids = random_ids(40)
+    tokens = [e.sampled.token for e in small.generate(ids, 8, CONFIG) if isinstance(e, TokenGenerated)]
+    stop = tokens[3]
+    small.reset()
+    events = list(small.generate(ids, 8, CONFIG, stop_tokens=[stop]))
+    produced = tokens.index(stop)
+    assert events[-1] == Finished("stop", produced)
+    assert [e.sampled.token for e in events[1:-1]] == tokens[:produced]  # type: ignore[union-attr]
+
+
+def test_the_answer_ends_where_the_context_does(small: Generator) -> None:
+    events = list(small.generate(random_ids(97), 50, CONFIG))
+    assert events[-1] == Finished("length", 4)  # three fit, the fourth needs no place of its own
+    assert small.length == 100
+
+
+def test_an_answer_of_no_tokens(small: Generator) -> None:
+    events = list(small.generate(random_ids(20), 0, CONFIG))
+    assert len(events) == 2
+    assert events[-1] == Finished("length", 0)
+    with pytest.raises(ConfigError, match="max_new_tokens must not be negative"):
+        list(small.generate(random_ids(20), -1, CONFIG))
+
+
+def test_the_same_seed_gives_the_same_answer(small: Generator) -> None:
+    sampling = Sampling(temperature=1.0, seed=3, repetition_penalty=1.2)
+    ids = random_ids(40)
+    answers = []
+    for _ in range(2):
+        events = small.generate(ids, 8, CONFIG, sampling)
+        answers.append([e.sampled.token for e in events if isinstance(e, TokenGenerated)])
+    assert answers[0] == answers[1]  # the second time the prompt's beginning was in the cache
+
+
+def test_sampling_leaves_the_logits_of_a_repeated_prompt_alone(small: Generator) -> None:
+    ids = random_ids(40)
+    before = small.prefill(ids, CONFIG).copy()
+    for event in small.generate(ids, 1, CONFIG, Sampling(repetition_penalty=3.0, logit_bias={5: 9.0})):
+        if isinstance(event, Prefilled):
+            assert event.reused_tokens == 40
+    np.testing.assert_array_equal(small.prefill(ids, CONFIG), before)
+
+
+def test_a_conversation_goes_on_where_it_stopped(small: Generator) -> None:
+    ids = random_ids(40).tolist()
+    tokens = [e.sampled.token for e in small.generate(ids, 5, CONFIG) if isinstance(e, TokenGenerated)]
+    follow_up = [*ids, *tokens, *random_ids(10, 9).tolist()]
+    first = next(small.generate(follow_up, 1, CONFIG))
+    assert isinstance(first, Prefilled)
+    assert first.reused_tokens == 44  # the answer's last token had not been run
+
+
+# --- Progress and cancellation ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["h2o", "full"])
+def test_progress_rises_to_the_whole_prompt(small: Generator, policy: Any) -> None:
+    config = PrefillConfig(policy, chunk_size=16, batch_size=32, local=4, heavy=4, score_window=4)
+    seen: list[tuple[int, int]] = []
+    small.prefill(random_ids(90), config, Watch(progress=lambda done, total: seen.append((done, total))))
+    done = [step for step, _ in seen]
+    assert {total for _, total in seen} == {90}
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert done[-1] == 90
+    assert len(set(done)) > 5
+
+
+@pytest.mark.parametrize("policy", ["h2o", "full"])
+def test_cancellation_is_asked_for_at_every_step_and_leaves_the_generator_usable(
+    small: Generator, policy: Any
+) -> None:
+    config = PrefillConfig(policy, chunk_size=16, batch_size=32, local=4, heavy=4, score_window=4)
+    ids = random_ids(90)
+    expected = small.prefill(ids, config).copy()
+    asked = 0
+
+    def count() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    small.reset()
+    small.prefill(ids, config, Watch(cancelled=count))
+    tiles = 3 * small.model.layers  # 90 tokens in tiles of 32
+    steps = 6 * small.model.layers if policy == "h2o" else 0  # in chunks of 16
+    assert asked >= tiles + steps
+    for moment in range(asked):
+        small.reset()
+        calls = iter(range(moment))
+        with pytest.raises(Cancelled, match="prefill was stopped"):
+            small.prefill(ids, config, Watch(cancelled=lambda: next(calls, None) is None))  # noqa: B023
+        assert small.length == 0
+    np.testing.assert_array_equal(small.prefill(ids, config), expected)
+
+
+def test_generation_is_cancelled_between_two_tokens(small: Generator) -> None:
+    stop = False
+    events = small.generate(random_ids(40), 50, CONFIG, watch=Watch(cancelled=lambda: stop))
+    assert isinstance(next(events), Prefilled)
+    assert isinstance(next(events), TokenGenerated)
+    assert isinstance(next(events), TokenGenerated)
+    stop = True
+    with pytest.raises(Cancelled, match="generation was stopped"):
+        next(events)
+    assert small.length == 41
+
+
+def test_the_timer_says_where_the_time_went(small: Generator) -> None:
+    small.prefill(random_ids(90), CONFIG)
+    timer = small.timer
+    assert min(timer.dense, timer.phase1, timer.phase2, timer.tail) > 0
+    small.prefill(random_ids(90), CONFIG)  # found whole in the cache
+    assert small.timer.dense == 0
+
+
+# --- float16 ----------------------------------------------------------------------------------------------
+
+
+def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Generator) -> None:
+    checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    target = shared_folder / "bundle-float16"
+    if not target.exists():
+        bundles.export(checkpoint, target, dtype="float16")
+    ids: IntArray = random_ids(90)
+    with Generator.load(target, context=100) as half:
+        assert half.model.dtype == "float16"
+        for config in (PrefillConfig(policy="full"), CONFIG):
+            small.reset()
+            half.reset()
+            got, expected = half.prefill(ids, config), small.prefill(ids, config)
+            assert got.dtype == np.float32
+            assert relative_error(got, expected) < 0.03
+            assert relative_error(half.decode(9), small.decode(9)) < 0.03
