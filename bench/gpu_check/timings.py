@@ -17,6 +17,11 @@ HEAD_SIZES = (64, 128)
 LENGTHS = (4096, 8192, 16384, 32768)
 
 
+def roomy() -> bool:
+    """Whether the device has memory for sizes well past its caches; a small Jetson gets smaller ones."""
+    return bool(torch.cuda.mem_get_info()[1] > 32 << 30)
+
+
 def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
     """Median time of one replay of `work`, captured as a CUDA graph.
 
@@ -54,7 +59,7 @@ def flash(q: Any, k: Any, v: Any) -> Any:
 
 def ceilings() -> Row:
     """What this device does at best: bytes copied (read plus written) and float16 products."""
-    source = torch.randn(1 << 29, device="cuda")
+    source = torch.randn(1 << (29 if roomy() else 26), device="cuda")
     target = torch.empty_like(source)
     copy = 2 * source.numel() * 4 / milliseconds(lambda: target.copy_(source)) / 1e6
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
@@ -105,8 +110,8 @@ def phase2(library: Library, d: int, best: Row) -> Row:
     )  # q, o in, o out; the memory's keys, values
     floor = max(flop / best["matmul_tflop_s"] / 1e9, moved / best["copy_gb_s"] / 1e6)
     plain = milliseconds(lambda: layer.attend_memory(8, scores=False))
-    big = Layer(library, 256 * 1024, d)
-    slots = 64 * 1024
+    big = Layer(library, (128 if roomy() else 32) * CHUNK, d)
+    slots = big.n // 4
     memory = torch.stack(
         [torch.randperm(big.n, device="cuda")[:slots].sort().values for _ in range(KV_HEADS)]
     ).int()
@@ -124,7 +129,7 @@ def decode(library: Library, d: int, best: Row) -> list[Row]:
     """One token against a long cache. Several caches in turn, so that none is still in the chip's own cache."""
     rows = []
     for n in (8192, 32768):
-        several = [Layer(library, n, d) for _ in range(8)]
+        several = [Layer(library, n, d) for _ in range(8 if roomy() else 2)]
 
         def step(several: list[Layer] = several) -> None:
             for layer in several:
