@@ -1,47 +1,25 @@
-"""Write a randomly initialised Llama checkpoint of a real model's shape, one shard a layer.
+"""Randomly initialised Llama checkpoints of a real model's shape, one shard a layer.
 
-    python bench/random_checkpoint.py llama-3.2-1b FOLDER [--dtype bfloat16]
-
-Speed and memory do not depend on the values of weights, so such a checkpoint stands in for the real one.
 Tensors are drawn and written one shard at a time: memory stays at one layer plus the embedding.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-TOKENIZER = Path(__file__).parent.parent / "examples" / "tiny-llama"
-
-
-@dataclass(frozen=True)
-class Shape:
-    hidden: int
-    layers: int
-    query_heads: int
-    kv_heads: int
-    head_size: int
-    intermediate: int
-    vocab: int
-    context: int
-
-
-SHAPES = {
-    "smollm2-135m": Shape(576, 30, 9, 3, 64, 1536, 49152, 32768),
-    "llama-3.2-1b": Shape(2048, 16, 32, 8, 64, 8192, 128256, 131072),
-}
+from h2o_cli.benchmark.shapes import Shape
 
 
 def layer_tensors(shape: Shape, layer: int, draw: torch.Generator) -> dict[str, torch.Tensor]:
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=draw) * (columns**-0.5)
+        drawn: torch.Tensor = torch.randn(rows, columns, generator=draw) * (columns**-0.5)
+        return drawn
 
     q, kv = shape.query_heads * shape.head_size, shape.kv_heads * shape.head_size
     tensors = {
@@ -82,19 +60,20 @@ def config(shape: Shape, dtype: str) -> dict[str, object]:
         "vocab_size": shape.vocab,
         "max_position_embeddings": shape.context,
         "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
         "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
         "tie_word_embeddings": True,
         "bos_token_id": 0,
         "eos_token_id": 1,
         "dtype": dtype,
+        "torch_dtype": dtype,
     }
 
 
-def write(name: str, folder: Path, dtype: str = "bfloat16", seed: int = 0) -> None:
-    """Write the checkpoint with the example's tokenizer; `folder` must not exist."""
-    shape = SHAPES[name]
-    folder.mkdir(parents=True)
-    weight_map, total = {}, 0
+def write(shape: Shape, folder: Path, dtype: str = "bfloat16", seed: int = 0) -> None:
+    """Write the checkpoint with a tokenizer of plain bytes; `folder` must exist and be empty."""
+    weight_map: dict[str, str] = {}
+    total = 0
     for index, tensors in enumerate(shards(shape, seed)):
         file = f"model-{index:05d}.safetensors"
         stored = {key: tensor.to(getattr(torch, dtype)) for key, tensor in tensors.items()}
@@ -104,18 +83,17 @@ def write(name: str, folder: Path, dtype: str = "bfloat16", seed: int = 0) -> No
     index_file = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
     (folder / "config.json").write_text(json.dumps(config(shape, dtype), indent=2))
-    for file in TOKENIZER.glob("*token*.json"):
-        shutil.copyfile(file, folder / file.name)
+    _write_tokenizer(folder)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
-    arguments = parser.parse_args()
-    write(arguments.shape, arguments.folder, arguments.dtype)
-
-
-if __name__ == "__main__":
-    main()
+def _write_tokenizer(folder: Path) -> None:
+    """Every byte is a token: enough for what refuses to load a model without a tokenizer."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<s>", "</s>", *alphabet]
+    tokenizer = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))

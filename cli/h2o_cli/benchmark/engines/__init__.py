@@ -1,0 +1,1 @@
+"""What is measured: one small module for each contestant, run inside a worker process."""

@@ -1,0 +1,198 @@
+"""One layer's attention alone: ours under either policy, torch's and ONNX Runtime's."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from h2o_cli.benchmark.engines.base import Absent, Engine, Ids, Settings
+from h2o_runtime import PrefillConfig
+from h2o_runtime.attention import AttentionShape
+from h2o_runtime.attention.select import make_provider
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.cache import KVCache
+from h2o_runtime.manifest import Manifest, ModelSpec
+from h2o_runtime.policies import LayerCall, make_policy
+from h2o_runtime.reuse import Prefix
+from h2o_runtime.timings import PrefillTimer
+
+
+def attention_engine(settings: Settings) -> Engine:
+    """settings: bundle, threads, kind ("h2o", "torch" or "onnxruntime"), prefill and attention for "h2o"."""
+    kinds: dict[str, Callable[[Settings], Engine]] = {
+        "h2o": PolicyAttention,
+        "torch": TorchAttention,
+        "onnxruntime": OnnxRuntimeAttention,
+    }
+    return kinds[settings["kind"]](settings)
+
+
+class _OneLayer:
+    """Random queries, keys and values of one layer, [context, heads, d]."""
+
+    version = ""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        manifest = Manifest.read(Path(settings["bundle"]))
+        self._model: ModelSpec = manifest.model.model_copy(update={"layers": 1})
+
+    def open(self, context: int) -> None:
+        draw = np.random.default_rng(0)
+        m = self._model
+        dtype = np.dtype(m.dtype)
+
+        def rows(heads: int) -> np.ndarray[Any, Any]:
+            return draw.standard_normal((context, heads, m.head_size), np.float32).astype(dtype, copy=False)
+
+        self._q, self._k, self._v = rows(m.query_heads), rows(m.kv_heads), rows(m.kv_heads)
+
+    def decode(self, token: int) -> None:
+        raise Absent("attention alone has no decode step")
+
+    def phases(self) -> dict[str, float]:
+        return {}
+
+
+class PolicyAttention(_OneLayer):
+    """A prefill policy on the attention provider."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.version = importlib.metadata.version("h2o-edge")
+        self._config = PrefillConfig(**settings["prefill"])
+
+    def open(self, context: int) -> None:
+        super().open(context)
+        m, settings = self._model, self._settings
+        self._provider = make_provider(
+            settings["attention"], Bundle.open(settings["bundle"]), settings["threads"]
+        )
+        shape = AttentionShape(m.query_heads, m.kv_heads, m.head_size, m.scale, np.dtype(m.dtype))
+        self._provider.activate(shape)
+        self._cache = KVCache(m, context)
+        self._cache.keys[0][:], self._cache.values[0][:] = self._k, self._v
+        self._policy = make_policy(self._config)
+        self._state = self._policy.new_state(m, context)
+        self._out = np.empty_like(self._q)
+        self._timer = PrefillTimer()
+
+    def prefill(self, ids: Ids) -> int:
+        n = len(ids)
+        self._timer = PrefillTimer()
+        call = LayerCall(
+            layer=0,
+            q=self._q[:n],
+            o=self._out[:n],
+            cache=self._cache,
+            past=0,
+            prefix=Prefix.NONE,
+            provider=self._provider,
+            timer=self._timer,
+            checkpoint=lambda done: None,
+        )
+        self._policy.attend(call, self._state)
+        return -1
+
+    def phases(self) -> dict[str, float]:
+        return asdict(self._timer)
+
+
+class TorchAttention(_OneLayer):
+    """scaled_dot_product_attention, causal, with grouped queries."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        try:
+            import torch
+        except ImportError as error:
+            raise Absent(f"not installed ({error}): pip install torch") from None
+        self._torch: Any = torch
+        torch.set_num_threads(settings["threads"])
+        self.version = torch.__version__
+
+    def open(self, context: int) -> None:
+        super().open(context)
+        tensors = (self._torch.from_numpy(rows) for rows in (self._q, self._k, self._v))
+        self._tensors = [
+            rows.transpose(0, 1).contiguous()[None] for rows in tensors
+        ]  # [1, heads, context, d]
+
+    def prefill(self, ids: Ids) -> int:
+        q, k, v = (rows[:, :, : len(ids)] for rows in self._tensors)
+        with self._torch.inference_mode():
+            self._torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return -1
+
+
+class OnnxRuntimeAttention(_OneLayer):
+    """The operator GroupQueryAttention of ONNX Runtime's own domain."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        try:
+            import onnxruntime
+            from onnx import helper
+        except ImportError as error:
+            raise Absent(f"not installed ({error}): pip install onnxruntime onnx") from None
+        self._ort: Any = onnxruntime
+        self._helper: Any = helper
+        self.version = onnxruntime.__version__
+
+    def open(self, context: int) -> None:
+        super().open(context)
+        options = self._ort.SessionOptions()
+        options.intra_op_num_threads = self._settings["threads"]
+        options.log_severity_level = 3
+        self._session = self._ort.InferenceSession(self._graph(), options, providers=["CPUExecutionProvider"])
+
+    def prefill(self, ids: Ids) -> int:
+        n, m = len(ids), self._model
+        empty = np.empty((1, m.kv_heads, 0, m.head_size), self._q.dtype)
+        feeds = {
+            "q": self._q[None, :n].reshape(1, n, -1),
+            "k": self._k[None, :n].reshape(1, n, -1),
+            "v": self._v[None, :n].reshape(1, n, -1),
+            "past_k": empty,
+            "past_v": empty,
+            "last": np.array([[n - 1]], np.int32),
+            "total": np.array([n], np.int32),
+        }
+        self._session.run(None, feeds)
+        return -1
+
+    def _graph(self) -> bytes:
+        m, helper = self._model, self._helper
+        element = helper.np_dtype_to_tensor_dtype(self._q.dtype)
+        integer = helper.np_dtype_to_tensor_dtype(np.dtype(np.int32))
+        ranks = {"q": 3, "k": 3, "v": 3, "past_k": 4, "past_v": 4, "last": 2, "total": 1}
+        outputs = {"o": 3, "present_k": 4, "present_v": 4}
+
+        def info(name: str, rank: int) -> Any:
+            kind = integer if name in ("last", "total") else element
+            shape = [None, m.kv_heads, None, m.head_size] if rank == 4 else [None] * rank
+            return helper.make_tensor_value_info(name, kind, [1] if name == "total" else shape)
+
+        node = helper.make_node(
+            "GroupQueryAttention",
+            list(ranks),
+            list(outputs),
+            domain="com.microsoft",
+            num_heads=m.query_heads,
+            kv_num_heads=m.kv_heads,
+            scale=m.scale,
+        )
+        graph = helper.make_graph(
+            [node],
+            "attention",
+            [info(*item) for item in ranks.items()],
+            [info(*item) for item in outputs.items()],
+        )
+        opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+        serialized: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+        return serialized

@@ -1,0 +1,125 @@
+"""The floor: what the machine does at most, measured in the same run, and the work that nobody can avoid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.manifest import ModelSpec
+
+SIDE = 2048  # of the square matrices that are multiplied
+FLOATS = 1 << 26  # 256 MiB, more than any cache
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The best that was measured: floating-point operations and bytes read, a second."""
+
+    flops: float
+    flops_by: str
+    bandwidth: float
+    bandwidth_by: str
+
+
+def measure_rates(threads: int, repetitions: int = 7) -> dict[str, Any]:
+    """Float32 matrix products and reading memory, each in several ways; the fastest is the machine's rate."""
+    draw = np.random.default_rng(0)
+    a, b = (draw.random((SIDE, SIDE), np.float32) for _ in range(2))
+    out = np.empty_like(a)
+    products: dict[str, Callable[[], object]] = {"numpy": lambda: np.matmul(a, b, out=out)}
+    session = _matrix_product(threads)
+    if session is not None:
+        products["onnxruntime"] = lambda: session.run(None, {"a": a, "b": b})
+    rates = {name: 2 * SIDE**3 / _best(work, repetitions) for name, work in products.items()}
+    flops_by = max(rates, key=rates.__getitem__)
+
+    data = np.ones(FLOATS, np.float32)
+    parts = np.array_split(data, threads)
+    with ThreadPoolExecutor(threads) as pool:
+        reads: dict[str, Callable[[], object]] = {
+            "maximum": lambda: list(pool.map(np.max, parts)),
+            "dot product": lambda: float(np.dot(data[: FLOATS // 2], data[FLOATS // 2 :])),
+        }
+        speeds = {name: data.nbytes / _best(work, repetitions) for name, work in reads.items()}
+    bandwidth_by = max(speeds, key=speeds.__getitem__)
+    return {
+        "flops": rates[flops_by],
+        "flops_by": flops_by,
+        "bandwidth": speeds[bandwidth_by],
+        "bandwidth_by": bandwidth_by,
+    }
+
+
+def better(one: Rates, other: Rates) -> Rates:
+    """The faster of two measurements: a busy moment does not lower the floor."""
+    compute = max(one, other, key=lambda rates: rates.flops)
+    memory = max(one, other, key=lambda rates: rates.bandwidth)
+    return Rates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by)
+
+
+def dense_flop(model: ModelSpec, tokens: int) -> int:
+    """Every matrix but the head on every token, the head on the last."""
+    heads = model.query_heads + 2 * model.kv_heads
+    attention = model.hidden_size * model.head_size * (heads + model.query_heads)
+    layer = attention + 3 * model.hidden_size * model.intermediate_size
+    return 2 * (model.layers * layer * tokens + model.hidden_size * model.vocab_size)
+
+
+def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
+    """Two dot products a pair of query and visible key, in every layer and query head."""
+    return 4 * model.layers * model.query_heads * model.head_size * visible_pairs(config, tokens)
+
+
+def visible_pairs(config: PrefillConfig, tokens: int) -> int:
+    """How many (query, key) pairs the policy computes for a prompt; the dense tail comes on top of its chunk."""
+    if config.policy == "full" or tokens <= config.chunk_size:
+        return tokens * (tokens + 1) // 2
+    pairs = 0
+    for start in range(0, tokens, config.chunk_size):
+        n = min(config.chunk_size, tokens - start)
+        pairs += n * (n + 1) // 2 + (n * config.memory if start else 0)
+    tail = min(config.dense_tail, tokens)
+    return pairs + tail * tokens - tail * (tail - 1) // 2
+
+
+def decode_bytes(model: ModelSpec, context: int) -> int:
+    """Every weight once, but of the embedding only what the head reads, and the whole cache."""
+    item = np.dtype(model.dtype).itemsize
+    unread = 0 if model.tied else model.vocab_size * model.hidden_size
+    cache = 2 * model.layers * context * model.kv_heads * model.head_size
+    return (model.parameters - unread + cache) * item
+
+
+def _best(work: Callable[[], object], repetitions: int) -> float:
+    work()
+    times = []
+    for _ in range(repetitions):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _matrix_product(threads: int) -> Any:
+    """An ONNX Runtime session of one product, or None without the packages."""
+    try:
+        import onnxruntime
+        from onnx import TensorProto, helper
+    except ImportError:
+        return None
+    names = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "abc"]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["c"])], "product", names[:2], names[2:]
+    )
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )

@@ -1,0 +1,111 @@
+"""A contestant's own process: reads commands as JSON lines, answers each with one line.
+
+    {"do": "start", "engine": …, "settings": …}   → {"version"}
+    {"do": "open", "context": n}                  → {"libraries": bytes in use before anything was loaded}
+    {"do": "prefill", "tokens": n}                → {"seconds", "token", "phases"}
+    {"do": "decode", "tokens": n}                 → {"seconds": [one a token]}
+    {"do": "rates"}                               → the machine's measured rates
+    {"do": "memory"}                              → {"peak": bytes}
+
+An answer {"absent": reason} or {"failed": reason} ends the contestant's part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import numpy as np
+
+from h2o_cli.benchmark.engines.base import Absent, Engine, make_engine
+from h2o_cli.benchmark.memory import peak_bytes, resident_bytes
+
+Answer = dict[str, Any]
+SMALLEST_VOCABULARY = 256
+
+
+class Worker:
+    """Carries out commands one by one on one engine."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._draw = np.random.default_rng(1)
+        self._vocabulary = SMALLEST_VOCABULARY
+        self._threads = 1
+
+    def start(self, engine: str, settings: dict[str, Any]) -> Answer:
+        self._vocabulary = settings.get("vocabulary", SMALLEST_VOCABULARY)
+        self._threads = settings["threads"]
+        if engine == "machine":
+            return {"version": np.__version__}
+        self._engine = make_engine(engine, settings)
+        return {"version": self._engine.version}
+
+    def open(self, context: int) -> Answer:
+        libraries = resident_bytes()
+        self._active.open(context)
+        return {"libraries": libraries}
+
+    def prefill(self, tokens: int) -> Answer:
+        ids = np.random.default_rng(tokens).integers(2, self._vocabulary, tokens)  # the same for everybody
+        begin = time.perf_counter()
+        token = self._active.prefill(ids)
+        seconds = time.perf_counter() - begin
+        return {"seconds": seconds, "token": token, "phases": self._active.phases()}
+
+    def decode(self, tokens: int) -> Answer:
+        seconds = []
+        for token in self._draw.integers(2, self._vocabulary, tokens).tolist():
+            begin = time.perf_counter()
+            self._active.decode(token)
+            seconds.append(time.perf_counter() - begin)
+        return {"seconds": seconds}
+
+    def rates(self) -> Answer:
+        from h2o_cli.benchmark.floor import measure_rates
+
+        return measure_rates(self._threads)
+
+    def memory(self) -> Answer:
+        return {"peak": peak_bytes()}
+
+    @property
+    def _active(self) -> Engine:
+        assert self._engine is not None, "start comes first"
+        return self._engine
+
+
+def serve(commands: TextIO, answers: TextIO) -> None:
+    """Answer commands until there are no more."""
+    worker = Worker()
+    steps: dict[str, Callable[..., Answer]] = {
+        name: getattr(worker, name) for name in ("start", "open", "prefill", "decode", "rates", "memory")
+    }
+    for line in commands:
+        command = json.loads(line)
+        try:
+            answer = steps[command.pop("do")](**command)
+        except Absent as reason:
+            answer = {"absent": str(reason)}
+        except MemoryError:
+            answer = {"failed": "out of memory"}
+        except Exception as error:  # a peer may raise anything; its row then says so
+            text = str(error).strip().splitlines()
+            answer = {"failed": f"{type(error).__name__}: {text[0][:300] if text else 'no reason given'}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    """Standard output is the pipe to the parent; what libraries print goes to standard error instead."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()
