@@ -41,18 +41,23 @@ void Pool::run(int64_t count, Call call, void* self) {
         for (int64_t i = 0; i < count; ++i) call(self, i, 0);
         return;
     }
-    count_ = count;
-    call_ = call;
-    self_ = self;
-    next_.store(0, std::memory_order_relaxed);
-    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
     {
         std::lock_guard<std::mutex> hold(mutex_);
+        count_ = count;
+        call_ = call;
+        self_ = self;
+        next_.store(0, std::memory_order_relaxed);
+        open_ = true;
         round_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     drain(0);
-    // The caller spins, then yields: a worker that lost its core must be able to get one back.
+    {
+        std::lock_guard<std::mutex> hold(mutex_);
+        open_ = false;
+    }
+    // Only for workers that joined: one that has not got a core yet finds the round closed. The caller spins,
+    // then yields, so that a worker that lost its core can get one back.
     for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
         if (spins < kSpins) {
             relax();
@@ -70,22 +75,29 @@ void Pool::drain(int thread) {
     }
 }
 
-uint64_t Pool::await_round(uint64_t seen) {
+void Pool::await_round(uint64_t seen) {
     for (int i = 0; i < kSpins; ++i) {
-        const uint64_t now = round_.load(std::memory_order_acquire);
-        if (now != seen) return now;
+        if (round_.load(std::memory_order_acquire) != seen) return;
         relax();
     }
     std::unique_lock<std::mutex> hold(mutex_);
     wake_.wait(hold, [&] { return round_.load(std::memory_order_acquire) != seen; });
-    return round_.load(std::memory_order_acquire);
+}
+
+bool Pool::join(uint64_t* seen) {
+    std::lock_guard<std::mutex> hold(mutex_);
+    *seen = round_.load(std::memory_order_relaxed);
+    if (open_) busy_.fetch_add(1, std::memory_order_relaxed);
+    return open_;
 }
 
 void Pool::serve(int thread) {
     uint64_t seen = 0;
     for (;;) {
-        seen = await_round(seen);
-        if (stop_) return;
+        await_round(seen);
+        const bool joined = join(&seen);
+        if (stop_) return;  // after join: it takes note of the last round, which nothing follows
+        if (!joined) continue;
         drain(thread);
         busy_.fetch_sub(1, std::memory_order_release);
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace h2o {
@@ -35,15 +36,17 @@ class Pool {
     void run(int64_t count, Call call, void* self);
     void drain(int thread);
     void serve(int thread);
-    uint64_t await_round(uint64_t seen);
+    void await_round(uint64_t seen);
+    bool join(uint64_t* seen);
 
     std::vector<std::thread> workers_;
     std::mutex mutex_;
     std::condition_variable wake_;
     std::atomic<uint64_t> round_{0};
     std::atomic<int64_t> next_{0};
-    std::atomic<int> busy_{0};
+    std::atomic<int> busy_{0};  // workers in the round
     std::atomic<bool> stop_{false};
+    bool open_ = false;  // may workers join the round? Under mutex_, as is what follows
     int64_t count_ = 0;
     Call call_ = nullptr;
     void* self_ = nullptr;
