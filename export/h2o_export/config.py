@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from h2o_export.families import HEAD_SIZES, ROPE_TYPES, check_supported
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
@@ -29,22 +30,21 @@ class RopeConfig:
         """Rotation per position of each pair, float32 [d/2]; Llama 3's rule is from its reference code."""
         # torch, in this very order of operations: one unit in the last place is felt at position 5,000.
         exponent = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
-        inv_freq: NDArray[np.float32] = (1.0 / (self.theta**exponent)).numpy()
+        frequencies = 1.0 / (self.theta**exponent)
         if self.kind == "linear":
-            scaled: NDArray[np.float32] = (inv_freq / np.float32(self.factor)).astype(np.float32)
-            return scaled
+            frequencies = frequencies / self.factor
         if self.kind == "llama3":
-            return self._llama3(inv_freq)
+            frequencies = self._llama3(frequencies)
+        inv_freq: NDArray[np.float32] = frequencies.numpy()
         return inv_freq
 
-    def _llama3(self, inv_freq: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _llama3(self, frequencies: Tensor) -> Tensor:
         """Slow rotations are stretched by `factor`, fast ones kept, those between are blended."""
-        turns = self.original_context * inv_freq / (2 * math.pi)  # full turns within the original context
+        turns = self.original_context / (2 * math.pi / frequencies)  # full turns within the original context
         span = self.high_freq_factor - self.low_freq_factor
-        smooth = np.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
-        blended = (1.0 - smooth) * inv_freq / self.factor + smooth * inv_freq
-        stretched: NDArray[np.float32] = blended.astype(np.float32)
-        return stretched
+        smooth = ((turns - self.low_freq_factor) / span).clamp(0.0, 1.0)
+        blended: Tensor = (1.0 - smooth) * frequencies / self.factor + smooth * frequencies
+        return blended
 
 
 @dataclass(frozen=True)
