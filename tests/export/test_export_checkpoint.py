@@ -1,0 +1,211 @@
+"""Opening checkpoints: whole, sharded and damaged ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests import bundles
+from tests.reference import checkpoints
+
+from h2o_export.checkpoint import Checkpoint, to_dtype
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+NORM = "model.norm.weight"
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.make_checkpoint(tmp_path_factory.mktemp("whole") / "model")
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.make_checkpoint(tmp_path_factory.mktemp("sharded") / "model", sharded=True)
+
+
+def copy(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def test_tensors_are_read_one_by_one(whole: Path, sharded: Path) -> None:
+    weights = load_file(whole / "model.safetensors")
+    for folder in (whole, sharded):
+        opened = Checkpoint.open(str(folder))
+        assert set(opened.files) == set(weights)
+        for name, expected in weights.items():
+            torch.testing.assert_close(opened.tensor(name, tuple(expected.shape)), expected, rtol=0, atol=0)
+    assert len({path.name for path in Checkpoint.open(str(sharded)).files.values()}) > 2
+
+
+def test_a_single_file_may_have_any_name(whole: Path, tmp_path: Path) -> None:
+    folder = copy(whole, tmp_path)
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    assert NORM in Checkpoint.open(str(folder)).files
+
+
+def test_the_identity_is_that_of_config_and_weights(whole: Path, tmp_path: Path) -> None:
+    folder = copy(whole, tmp_path)
+    identity = Checkpoint.open(str(whole)).sha256()
+    assert Checkpoint.open(str(folder)).sha256() == identity
+    (folder / "tokenizer_config.json").write_text("{}")
+    assert Checkpoint.open(str(folder)).sha256() == identity
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    assert Checkpoint.open(str(folder)).sha256() != identity
+
+
+def test_float16_has_a_range() -> None:
+    fits, overflows = torch.tensor([65504.0, -1e-9]), torch.tensor([1.0, 70000.0])
+    assert to_dtype(fits, torch.float16, "w").dtype == torch.float16
+    with pytest.raises(CheckpointError, match=r"'w' has values beyond float16's range.*--dtype float32"):
+        to_dtype(overflows, torch.float16, "w")
+    assert float(to_dtype(overflows, torch.float32, "w")[1]) == 70000.0
+
+
+# --- Damage -----------------------------------------------------------------------------------------------
+
+
+def cut(path: Path, share: float = 0.5) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+
+def edit_weights(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+def edit_config(**changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+    return edit
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "copy: no config.json; is this a Hugging Face"),
+    "empty config": (lambda f: (f / "config.json").write_text(""), "config.json: cannot be read as JSON"),
+    "half a config": (lambda f: cut(f / "config.json"), "config.json: cannot be read as JSON"),
+    "binary config": (
+        lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
+        "config.json: cannot be read",
+    ),
+    "list config": (lambda f: (f / "config.json").write_text("[1]"), "config.json: expected a JSON object"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "copy: no safetensors files$"),
+    "pickled weights": (
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+        "no safetensors files; convert pytorch_model.bin to safetensors first",
+    ),
+    "half the weights": (
+        lambda f: cut(f / "model.safetensors"),
+        "model.safetensors: not a whole safetensors",
+    ),
+    "a cut header": (
+        lambda f: cut(f / "model.safetensors", 1e-4),
+        "model.safetensors: not a whole safetensors",
+    ),
+    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors: not a whole"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json; save one with"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found_when_the_checkpoint_is_opened(whole: Path, tmp_path: Path, damage: str) -> None:
+    folder = copy(whole, tmp_path)
+    harm, says = DAMAGE[damage]
+    harm(folder)
+    with pytest.raises(CheckpointError, match=says) as caught:
+        Checkpoint.open(str(folder))
+    assert str(folder) in str(caught.value)
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a missing tensor": (edit_weights(lambda w: w.pop(NORM)), f"no tensor '{NORM}'"),  # type: ignore[arg-type, return-value]
+    "a tensor of another shape": (
+        edit_weights(lambda w: w.update({NORM: torch.ones(65)})),
+        rf"model.safetensors: tensor '{NORM}' has shape \[65\], but config.json implies \[64\]",
+    ),
+    "another hidden size": (edit_config(hidden_size=96, head_dim=32), "config.json implies"),
+    "more layers than weights": (edit_config(num_hidden_layers=3), "no tensor 'model.layers.2"),
+    "integer weights": (
+        edit_weights(lambda w: w.update({NORM: torch.ones(64, dtype=torch.int8)})),
+        f"tensor '{NORM}' is torch.int8; quantized weights are not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", CONTRADICTIONS)
+def test_contradictions_stop_the_export_and_leave_nothing(whole: Path, tmp_path: Path, damage: str) -> None:
+    folder = copy(whole, tmp_path)
+    harm, says = CONTRADICTIONS[damage]
+    harm(folder)
+    with pytest.raises(CheckpointError, match=says):
+        bundles.export(folder, tmp_path / "bundle")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:
+    folder = copy(sharded, tmp_path)
+    shards = sorted(folder.glob("model-*.safetensors"))
+    shards[1].unlink()
+    with pytest.raises(CheckpointError, match=rf"shard {shards[1].name} is missing \(1 in all\)"):
+        Checkpoint.open(str(folder))
+
+
+def test_a_truncated_shard_is_named(sharded: Path, tmp_path: Path) -> None:
+    folder = copy(sharded, tmp_path)
+    shards = sorted(folder.glob("model-*.safetensors"))
+    cut(shards[-1])
+    with pytest.raises(CheckpointError, match=rf"{shards[-1].name}: not a whole safetensors file"):
+        Checkpoint.open(str(folder))
+
+
+@pytest.mark.parametrize("content", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "{"])
+def test_a_broken_index_is_named(sharded: Path, tmp_path: Path, content: str) -> None:
+    folder = copy(sharded, tmp_path)
+    (folder / INDEX).write_text(content)
+    with pytest.raises(CheckpointError, match=INDEX):
+        Checkpoint.open(str(folder))
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_named(whole: Path, tmp_path: Path) -> None:
+    folder = copy(whole, tmp_path)
+    opened = Checkpoint.open(str(folder))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model.safetensors: cannot read tensor"):
+        opened.tensor(NORM, (64,))
+
+
+def test_wrong_places_are_told_apart(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"is a file; give the folder that holds config.json"):
+        Checkpoint.open(str(whole / "config.json"))
+    with pytest.raises(CheckpointError, match="no such folder"):
+        Checkpoint.open(str(tmp_path / "nowhere"))
+    with pytest.raises(CheckpointError, match="no such folder"):
+        Checkpoint.open("nowhere")
+
+
+def test_an_unknown_model_is_refused_before_its_weights_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(UnsupportedModelError, match="model type 'bert' is not supported"):
+        Checkpoint.open(str(tmp_path))
+
+
+def test_values_beyond_float16_stop_a_float16_export(whole: Path, tmp_path: Path) -> None:
+    folder = copy(whole, tmp_path)
+    edit_weights(lambda w: w.update({NORM: torch.full((64,), 1e6)}))(folder)
+    with pytest.raises(CheckpointError, match=f"'{NORM}' has values beyond float16's range"):
+        bundles.export(folder, tmp_path / "bundle", dtype="float16")

@@ -1,0 +1,224 @@
+"""Reading config.json: what is understood, and the sentence for everything that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.reference.checkpoints import LLAMA3_ROPE
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from h2o_export.config import ModelConfig, RopeConfig
+from h2o_export.families import FAMILIES, HEAD_SIZES
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 256,
+    "intermediate_size": 700,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 2048,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+}
+SCALED = {key: value for key, value in LLAMA3_ROPE.items() if key != "rope_theta"}
+
+
+def read(**changes: Any) -> ModelConfig:
+    """The config of LLAMA with some keys changed; None removes a key."""
+    raw = {key: value for key, value in {**LLAMA, **changes}.items() if value is not None}
+    return ModelConfig.from_huggingface(raw)
+
+
+def of_family(name: str, **changes: Any) -> ModelConfig:
+    family = FAMILIES[name]
+    defaults = {"model_type": name, "architectures": [family.architecture]}
+    if name == "mistral":
+        defaults["sliding_window"] = 0  # type: ignore[assignment]
+    return read(**{**defaults, **changes})
+
+
+# --- What is read -----------------------------------------------------------------------------------------
+
+
+def test_every_size_is_read() -> None:
+    config = read()
+    assert config == ModelConfig(
+        family="llama",
+        hidden_size=256,
+        layers=3,
+        query_heads=8,
+        kv_heads=2,
+        head_size=32,
+        intermediate_size=700,
+        vocab_size=1000,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=2048,
+        rope=RopeConfig(500000.0),
+        tied=True,
+        qkv_bias=False,
+        o_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+    )
+    assert config.scale == pytest.approx(32**-0.5)
+
+
+def test_keys_that_may_be_missing() -> None:
+    config = read(
+        num_key_value_heads=None,
+        rms_norm_eps=None,
+        rope_theta=None,
+        tie_word_embeddings=None,
+        architectures=None,
+        hidden_act=None,
+        max_position_embeddings=None,
+    )
+    assert (config.kv_heads, config.rms_norm_eps, config.rope.theta, config.tied) == (8, 1e-6, 10000.0, False)
+    assert config.max_position_embeddings == 2048
+
+
+@pytest.mark.parametrize("size", HEAD_SIZES)
+def test_the_head_size_need_not_divide_the_hidden_size(size: int) -> None:
+    assert read(head_dim=size).head_size == size
+
+
+def test_families_differ_in_biases_and_norms() -> None:
+    qwen2, qwen3 = of_family("qwen2"), of_family("qwen3", head_dim=64)
+    assert (qwen2.qkv_bias, qwen2.o_bias, qwen2.qk_norm) == (True, False, False)
+    assert (qwen3.qkv_bias, qwen3.o_bias, qwen3.qk_norm) == (False, False, True)
+    assert of_family("qwen3").head_size == 128  # its default, whatever the hidden size
+    biased = read(attention_bias=True, mlp_bias=True)
+    assert (biased.qkv_bias, biased.o_bias, biased.mlp_bias) == (True, True, True)
+    ignored = of_family("mistral", attention_bias=True)
+    assert (ignored.qkv_bias, ignored.o_bias) == (False, False)  # a Mistral layer has none to switch on
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_number_of_parameters_is_transformers(name: str) -> None:
+    for tied in (False, True):
+        config = of_family(name, head_dim=64, tie_word_embeddings=tied)
+        theirs = AutoConfig.for_model(
+            name, **{key: value for key, value in LLAMA.items() if key not in ("model_type", "rope_theta")}
+        )
+        theirs.head_dim, theirs.tie_word_embeddings = 64, tied
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(theirs)
+        model.tie_weights()
+        assert config.parameters == sum(p.numel() for p in model.parameters())
+
+
+# --- RoPE -------------------------------------------------------------------------------------------------
+
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, SCALED, {**LINEAR, "factor": 3}])
+def test_both_spellings_of_rope_read_the_same(scaling: dict[str, Any]) -> None:
+    new = read(rope_theta=None, rope_parameters={**scaling, "rope_theta": 7000.0}).rope
+    old = read(rope_theta=7000.0, rope_scaling=scaling).rope
+    oldest = {key if key != "rope_type" else "type": value for key, value in scaling.items()}
+    assert new == old == read(rope_theta=7000.0, rope_scaling=oldest).rope
+    assert new.theta == 7000.0
+
+
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, SCALED])
+def test_frequencies_are_transformers_to_the_bit(scaling: dict[str, Any], head_size: int) -> None:
+    parameters = {**scaling, "rope_theta": 50000.0}
+    theirs = AutoConfig.for_model("llama", head_dim=head_size, rope_parameters=parameters)
+    expected = LlamaRotaryEmbedding(theirs).inv_freq.numpy()
+    got = read(rope_parameters=parameters).rope.inverse_frequencies(head_size)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, expected)
+
+
+# --- What is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"model_type": "gpt2"},
+            "model type 'gpt2' is not supported.*supported are llama, mistral, qwen2, qwen3",
+        ),
+        ({"model_type": "mixtral"}, "model type 'mixtral' is not supported"),
+        ({"model_type": "gemma2"}, "its decoder layer is not Llama's"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
+        ({"hidden_act": "gelu"}, r"the activation \(hidden_act = 'gelu'\) is not supported"),
+        ({"partial_rotary_factor": 0.5}, "partial rotary embedding"),
+        ({"pretraining_tp": 2}, "tensor-parallel slicing"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "a quantized checkpoint"),
+        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"head_dim": 48}, "head size 48 is not supported; supported are 32, 64, 80, 96, 128"),
+        ({"hidden_size": 128}, "head size 16 is not supported"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "RoPE scaling 'yarn' is not supported"),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+            "RoPE scaling 'dynamic'.*default, linear, llama3",
+        ),
+        ({"rope_scaling": {"type": "longrope"}}, "RoPE scaling 'longrope'"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
+    ],
+)
+def test_a_missing_feature_is_named(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=says) as caught:
+        read(**changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("mistral", {"sliding_window": 4096}),
+        ("mistral", {"sliding_window": None}),  # not mentioned: its default is a window of 4096
+        ("qwen2", {"sliding_window": 32768, "use_sliding_window": True}),
+        ("qwen3", {"sliding_window": 32768}),
+    ],
+)
+def test_sliding_windows_are_refused(family: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match="sliding-window attention"):
+        of_family(family, **changes)
+
+
+def test_windows_that_are_switched_off_are_none() -> None:
+    assert of_family("qwen2", sliding_window=32768, use_sliding_window=False).family == "qwen2"
+    assert read(sliding_window=4096).family == "llama"  # its layer has no window to switch on
+    raw = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}
+    assert ModelConfig.from_huggingface(raw).family == "mistral"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model_type": None}, "no model_type: this is not a Hugging Face model folder"),
+        ({"hidden_size": None}, "hidden_size must be a positive integer, but is None"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be a positive integer, but is 0"),
+        ({"vocab_size": "many"}, "vocab_size must be a positive integer, but is 'many'"),
+        ({"intermediate_size": 1.5}, "intermediate_size must be a positive integer"),
+        ({"num_attention_heads": True}, "num_attention_heads must be a positive integer"),
+        ({"num_key_value_heads": 3}, r"\(8\) is no multiple of num_key_value_heads \(3\)"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps must be a positive number"),
+        ({"rope_theta": -1.0}, "rope_theta must be a positive number"),
+        ({"rope_scaling": "linear"}, "rope_parameters must be an object"),
+        ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number, but is None"),
+        (
+            {"rope_scaling": {**SCALED, "original_max_position_embeddings": None}},
+            "original_max_position_embeddings must be a positive integer",
+        ),
+        ({"rope_scaling": {**SCALED, "high_freq_factor": 0}}, "high_freq_factor must be a positive number"),
+    ],
+)
+def test_a_broken_config_is_named(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        read(**changes)
