@@ -14,7 +14,6 @@ from tests.reference import llama, operators
 from tests.reference.llama import Float64, H2ORun, Int32, Model, Selection
 
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.policies.memory import MemoryStore
 
 LENGTHS = (700, 1024, 2048, 3500, 4096, 5000)
 TAIL = 128
@@ -84,14 +83,7 @@ def expected_logprobs(model: Model, recorded: Recorded, length: int, tail: int, 
     return llama.logprobs_of(model, hidden, recorded.run.ids[:length])
 
 
-def stored_sets(generator: Generator, count: int) -> list[list[Int32]]:
-    """[layer][chunk], int32 [Hs, M]: the public `memory_sets` has the last ones only."""
-    store = generator._state
-    assert isinstance(store, MemoryStore)
-    return [[layer[chunk] for chunk in range(count)] for layer in store.sets]
-
-
-def wrong_selections(run: H2ORun, actual: list[list[Int32]], local: int) -> Iterator[str]:
+def wrong_selections(run: H2ORun, actual: Int32, local: int) -> Iterator[str]:
     """Memory sets that differ from the reference by more than near ties.
 
     A set that differs changes what is computed after it, so it is judged only where nothing before it
@@ -101,10 +93,10 @@ def wrong_selections(run: H2ORun, actual: list[list[Int32]], local: int) -> Iter
     for layer, steps in enumerate(run.selections):
         first = min(tainted, default=len(steps))
         for s in range(run.score_heads):
-            for chunk in range(min(first, len(actual[layer]))):
-                if np.array_equal(actual[layer][chunk][s], steps[chunk].memory[s]):
+            for chunk in range(min(first, actual.shape[1])):
+                if np.array_equal(actual[layer, chunk][s], steps[chunk].memory[s]):
                     continue
-                if not near_tie(steps[chunk], actual[layer][chunk], s, local):
+                if not near_tie(steps[chunk], actual[layer, chunk], s, local):
                     yield f"layer {layer}, head {s}, chunk {chunk}"
                 tainted.add(chunk + 1)
                 break
@@ -154,11 +146,12 @@ def test_logprobs_equal_the_chunk_by_chunk_reference(
             assert actual.shape == (length - 1,)
             errors[length, tail] = float(np.abs(actual - expected).max())
             chunks = (length - 1) // chunk_size
-            sets = stored_sets(tiny_generator, chunks)
+            sets = tiny_generator.boundary_memory()  # [layers, chunks, Hs, M]
+            assert sets.shape[1] == chunks
             wrong = list(wrong_selections(recorded.run, sets, size))
             assert not wrong, f"N = {length}, dense tail {tail}: memory sets differ at {wrong}"
             last = tiny_generator.memory_sets()
             assert len(last) == (model.layers if chunks else 0)
             for layer, memory in enumerate(last):
-                np.testing.assert_array_equal(memory, sets[layer][-1])
+                np.testing.assert_array_equal(memory, sets[layer, -1])
     assert max(errors.values()) <= TOLERANCE, f"(N, dense tail) → error: {errors}"
