@@ -19,6 +19,7 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kKept = 8192;  // candidates whose score bits stay in shared memory
 constexpr int kBins = 256;
+constexpr float kNegligible = 1e-30f;  // so close to float32's end, engines differ in what they round to zero
 
 struct Candidates {
     const float* score;     // of this head, `heads` apart
@@ -32,8 +33,8 @@ struct Candidates {
     __device__ __forceinline__ uint32_t bits(int i) const {
         const int at = position(i);
         if (at < sink) return 0xffffffffu;
-        const uint32_t u = __float_as_uint(score[static_cast<int64_t>(at) * heads] + 0.f);  // -0 becomes 0
-        return u & 0x80000000u ? ~u : u | 0x80000000u;
+        const float s = score[static_cast<int64_t>(at) * heads];
+        return __float_as_uint(s >= kNegligible ? s : 0.f) | 0x80000000u;  // no score is negative
     }
 };
 

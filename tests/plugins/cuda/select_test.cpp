@@ -1,4 +1,4 @@
-// MemorySelect against a plain sort, with ties, sinks, infinities, short histories and long ones.
+// MemorySelect against a plain sort, with ties, sinks, negligible scores, short histories and long ones.
 
 #include "cases.h"
 
@@ -16,7 +16,10 @@ std::vector<int32_t> expected_memory(const Selection& s, int head, const std::ve
     std::vector<int32_t> candidates(memory.begin() + head * s.previous,
                                     memory.begin() + (head + 1) * s.previous);
     for (int i = s.start; i < s.stop - recent; ++i) candidates.push_back(i);
-    const auto value = [&](int32_t i) { return i < s.sink ? INFINITY : score[size_t(i) * s.heads + head]; };
+    const auto value = [&](int32_t i) {
+        const float own = score[size_t(i) * s.heads + head];
+        return i < s.sink ? INFINITY : own >= 1e-30f ? own : 0.f;
+    };
     std::stable_sort(candidates.begin(), candidates.end(), [&](int32_t a, int32_t b) {
         const bool sa = a < s.sink, sb = b < s.sink;
         return sa != sb ? sa : value(a) > value(b);
@@ -37,7 +40,9 @@ void test_selection(const Selection& s, std::mt19937& random) {
     std::vector<float> values;
     for (size_t i = 0; i < score.exact.size(); ++i) {
         if (s.levels > 0) score.exact[i] = std::round(score.exact[i] * s.levels) / s.levels;
-        store(score.buffer.host(), i, H2O_F32, score.exact[i]);  // -0 among them: it equals 0
+        if (i % 5 == 0) score.exact[i] *= 1e-33;  // some just below 1e-30, some far below
+        if (i % 7 == 0) score.exact[i] *= 1e-29;
+        store(score.buffer.host(), i, H2O_F32, score.exact[i]);  // negative ones count as 0 too
         values.push_back(static_cast<float>(score.exact[i]));
     }
     score.buffer.reset();

@@ -87,7 +87,8 @@ h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, in
 // memory_next [Hs, local + heavy]: the last `local` positions of [start, stop) and the best of everything
 // else by score, sorted. chunk_range is {start, stop}, read on the device. Candidates are memory
 // [Hs, previous_slots] (sorted, all below start) and the range; at least local + heavy of them exist.
-// Positions below `sink` always win; ties go to the lower position. memory_next must not be memory.
+// Positions below `sink` always win; ties go to the lower position. Scores below 1e-30 (and NaN)
+// count as 0. memory_next must not be memory.
 h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t previous_slots,
                                   int32_t local, int32_t heavy, int32_t sink, const float* score,
                                   const int32_t* memory, const int64_t* chunk_range, int32_t* memory_next);
