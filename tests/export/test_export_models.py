@@ -1,0 +1,131 @@
+"""Exported models of every supported family and feature compute what transformers computes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.bundles import export, random_ids, relative_error
+from tests.reference import checkpoints
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from h2o_runtime import Generator, PrefillConfig
+
+FULL = PrefillConfig(policy="full")
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+SIZES: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+}
+
+# Name -> family, changes to its transformers configuration, dtype of the checkpoint, shards.
+MODELS: dict[str, tuple[str, dict[str, Any], torch.dtype, bool]] = {
+    "one sharded llama layer with linear rope": (
+        "llama",
+        {"num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 80, "rope_parameters": LINEAR},
+        torch.float32,
+        True,
+    ),
+    "llama in bfloat16 with all biases, tied": (
+        "llama",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "head_dim": 96,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+        torch.bfloat16,
+        False,
+    ),
+    "mistral in float16": (
+        "mistral",
+        {"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 32, "sliding_window": None},
+        torch.float16,
+        False,
+    ),
+    "one sharded qwen2 layer in bfloat16, tied": (
+        "qwen2",
+        {"num_hidden_layers": 1, "num_key_value_heads": 2, "head_dim": 64, "tie_word_embeddings": True},
+        torch.bfloat16,
+        True,
+    ),
+    "qwen3 with biases and llama 3 rope": (
+        "qwen3",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "attention_bias": True,
+            "rope_parameters": checkpoints.LLAMA3_ROPE,
+        },
+        torch.float32,
+        False,
+    ),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, the more so when tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def save(folder: Path, name: str) -> Path:
+    """A random checkpoint of MODELS."""
+    family, changes, dtype, sharded = MODELS[name]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **changes}))
+    checkpoints._fill(model, seed=3)
+    model = model.to(dtype)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    model.save_pretrained(folder, max_shard_size=size // 3 if sharded else "50GB")
+    assert len(list(folder.glob("*.safetensors"))) > 1 or not sharded
+    for file in checkpoints.TOKENIZER_FILES:
+        shutil.copy(checkpoints.EXAMPLE / file, folder / file)
+    return folder
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_bundle_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
+    folder = save(tmp_path / "checkpoint", name)
+    bundle = export(folder, tmp_path / "bundle")
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = random_ids(90, vocab=512)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids)[None]).logits[0].numpy()
+    logprobs = torch.log_softmax(torch.from_numpy(expected), -1).numpy()[np.arange(89), ids[1:]]
+    with Generator.load(bundle, context=128) as generator:
+        assert generator.model.parameters == sum(p.numel() for p in theirs.parameters())
+        np.testing.assert_allclose(generator.logprobs(ids, FULL), logprobs, atol=1e-4)
+        assert relative_error(generator.prefill(ids, FULL), expected[-1]) < 1e-4
+        generator.reset()
+        generator.prefill(ids[:40], FULL)
+        for position in range(40, 45):
+            assert relative_error(generator.decode(int(ids[position])), expected[position]) < 1e-4
+
+
+def test_a_checkpoint_of_older_transformers_gives_the_same_bundle(tmp_path: Path) -> None:
+    """Before version 5, config.json split RoPE's settings in two and named the dtype otherwise."""
+    folder = checkpoints.make_named(tmp_path / "new", "llama-g2-d64-llama3", layers=1)
+    old = Path(shutil.copytree(folder, tmp_path / "old"))
+    config = json.loads((old / "config.json").read_text())
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    config["rope_scaling"] = scaling
+    config["torch_dtype"] = config.pop("dtype", "float32")
+    (old / "config.json").write_text(json.dumps(config))
+    first, second = export(folder, tmp_path / "a"), export(old, tmp_path / "b")
+    for path in sorted((first / "onnx").rglob("*.*")):
+        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()

@@ -1,0 +1,133 @@
+"""A bundle is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.reference import checkpoints
+
+from h2o_export.exporter import Checkpoint, ExportOptions, staged_folder, write_bundle
+from h2o_runtime.errors import OutputError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def bundle_at(folder: Path, content: str = "old") -> Path:
+    folder.mkdir()
+    (folder / "manifest.json").write_text(content)
+    return folder
+
+
+def test_the_folder_appears_when_the_block_has_ended(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "bundle"
+    with staged_folder(target, force=False) as folder:
+        (folder / "manifest.json").write_text("new")
+        assert not target.exists()
+        assert folder.parent == target.parent  # the same file system: renaming is enough
+    assert (target / "manifest.json").read_text() == "new"
+    assert names(target.parent) == ["bundle"]
+
+
+def test_the_folder_has_the_users_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with staged_folder(tmp_path / "bundle", force=False):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "bundle").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_interruption_leaves_what_was_there(
+    tmp_path: Path, error: type[BaseException], exists: bool
+) -> None:
+    target = tmp_path / "bundle"
+    if exists:
+        bundle_at(target)
+
+    def write_half() -> None:
+        with staged_folder(target, force=True) as folder:
+            (folder / "half").mkdir()
+            (folder / "half" / "file").write_text("new")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert names(tmp_path) == (["bundle"] if exists else [])
+    if exists:
+        assert names(target) == ["manifest.json"]
+
+
+def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match=r"bundle: writing failed: No space left on device"),
+        staged_folder(tmp_path / "bundle", force=False),
+    ):
+        raise OSError(28, "No space left on device")
+    assert names(tmp_path) == []
+
+
+def test_an_existing_bundle_is_replaced_only_by_force(tmp_path: Path) -> None:
+    target = bundle_at(tmp_path / "bundle")
+    with (
+        pytest.raises(OutputError, match="exists already; choose another folder or add --force"),
+        staged_folder(target, force=False),
+    ):
+        pytest.fail("the block must not run")
+    with staged_folder(target, force=True) as folder:
+        (folder / "manifest.json").write_text("new")
+        assert (target / "manifest.json").read_text() == "old"
+    assert (target / "manifest.json").read_text() == "new"
+    assert names(tmp_path) == ["bundle"]
+
+
+def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    with staged_folder(tmp_path / "bundle", force=False) as folder:
+        (folder / "manifest.json").write_text("new")
+    assert names(tmp_path / "bundle") == ["manifest.json"]
+
+
+def test_force_does_not_replace_what_is_no_bundle(tmp_path: Path) -> None:
+    target = tmp_path / "photos"
+    target.mkdir()
+    (target / "holiday.jpg").write_text("precious")
+    with (
+        pytest.raises(OutputError, match="is not a bundle, so --force does not replace it"),
+        staged_folder(target, force=True),
+    ):
+        pytest.fail("the block must not run")
+    assert names(target) == ["holiday.jpg"]
+
+
+def test_a_file_is_no_place_for_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for target, says in ((tmp_path / "file", "not a folder"), (tmp_path / "file" / "bundle", "cannot write")):
+        with pytest.raises(OutputError, match=says), staged_folder(target, force=True):
+            pytest.fail("the block must not run")
+
+
+@pytest.mark.parametrize(
+    "stage", ["dense_00", "dense_02", "attention graphs", "tokenizer", "checkpoint hash"]
+)
+def test_an_export_can_be_interrupted_at_every_stage(tmp_path: Path, stage: str) -> None:
+    checkpoint = checkpoints.make_checkpoint(tmp_path / "checkpoint", vocab=4096)
+    target = tmp_path / "bundle"
+    reached: list[str] = []
+
+    def interrupt(name: str) -> None:
+        reached.append(name)
+        if name == stage:
+            raise KeyboardInterrupt
+
+    options = ExportOptions(checkpoint=str(checkpoint), output=target)
+    with pytest.raises(KeyboardInterrupt), staged_folder(target, force=False) as folder:
+        write_bundle(Checkpoint.open(str(checkpoint)), options, folder, interrupt)
+    assert reached[-1] == stage
+    assert names(tmp_path) == ["checkpoint"]
