@@ -44,7 +44,7 @@ class StreamedModel:
                 build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
                 self._model = build(config, attn_implementation=name).to(dtype)
         except Exception as error:  # a setting that it refuses can raise anything
-            reason = " ".join(str(error).split())
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
             raise CheckpointError(
                 f"{checkpoint.folder / 'config.json'}: transformers cannot build the model: {reason}"
             ) from error

@@ -69,7 +69,8 @@ def compare_runs(
         )
         for stat in ("max", "quantile")  # Polygraphy computes a quantile only where that is what it checks
     )
-    with np.errstate(divide="ignore", invalid="ignore"):  # relative errors of zeros, which nobody asked for
+    # Relative errors of zeros, which nobody asked for, and the squares of errors beyond all measure.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         judged, measured = Comparator.compare_accuracy(results, compare_func=[judge, measure])
     (verdicts,), (metrics,) = judged.values(), measured.values()  # one pair of runners, one iteration each
     rows = []
