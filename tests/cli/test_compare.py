@@ -1,0 +1,330 @@
+"""h2o-compare in processes of its own: what passes, what is found, and what it leaves for Polygraphy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests import bundles
+from tests.cli.conftest import Run, Start
+
+from h2o_cli.compare import main
+
+pytestmark = pytest.mark.timeout(180)
+NAME = "llama-g2-d64-llama3"
+SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32, "--score-window", 16)
+
+
+@pytest.fixture(scope="module")
+def small(shared_folder: Path) -> Path:
+    """A random model's bundle, whose checkpoint is still there."""
+    return bundles.named(shared_folder, NAME)[1]
+
+
+@pytest.fixture
+def copy(small: Path, tmp_path: Path) -> Path:
+    """`small`, for a test to write into."""
+    return shutil.copytree(small, tmp_path / "copy")
+
+
+@pytest.fixture
+def compare_here() -> Iterator[Callable[..., Any]]:
+    """`compare_here(bundle, …)` runs the command in this process, where a process adds nothing."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
+    signal.signal(signal.SIGTERM, handler)
+
+
+def _json(text: str | bytes) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _flip(bundle: Path, name: str, position: int, bits: int, *, consistent: bool = False) -> None:
+    """Change bits of one byte, and with `consistent` the manifest's hash of the file too."""
+    content = bytearray((bundle / name).read_bytes())
+    content[position] ^= bits
+    (bundle / name).write_bytes(content)
+    if consistent:
+        manifest = json.loads((bundle / "manifest.json").read_text())
+        manifest["files"][name]["sha256"] = hashlib.sha256(content).hexdigest()
+        (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _of(document: Any, stage: str) -> list[Any]:
+    return [row for row in document["rows"] if row["stage"] == stage]
+
+
+# What passes
+
+
+def test_the_example_bundle_passes_in_all_stages(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("compare", tiny_bundle, "--json", timeout=170)
+    assert (done.returncode, done.stderr) == (0, b"")
+    document = _json(done.stdout)
+    assert document["passed"]
+    assert (document["first_failure"], document["notes"]) == (None, [])
+    dense = [f"dense_0{index}" for index in range(7)]
+    assert [row["graph"] for row in _of(document, "files")] == [
+        *dense, "phase1", "phase2", "decode", "tokenizer"
+    ]  # fmt: skip
+    assert sorted({row["graph"] for row in _of(document, "dense")}) == dense
+    assert {row["output"] for row in _of(document, "dense") if row["graph"] == "dense_06"} == {"logits"}
+    assert [(row["graph"], row["output"]) for row in _of(document, "attention")] == [
+        *(("phase1", name) for name in ("o", "m", "l", "colsum")),
+        *(("phase2", name) for name in ("o", "score_next", "memory_next")),
+        ("decode", "o"),
+    ]
+    assert [(row["graph"], row["reference"]) for row in _of(document, "pipeline")] == [
+        ("full", "transformers"),
+        ("h2o S=256 L=64 H=64 colsum", "single pass"),
+        ("h2o S=256 L=64 H=64 window", "single pass"),
+    ]
+    for row in document["rows"]:
+        assert row["passed"]
+        assert 0 <= row["mean_error"] <= row["max_error"] <= row["tolerance"]
+        assert 0 <= row["quantile_error"] <= row["max_error"]
+    for row in _of(document, "dense") + _of(document, "attention"):
+        assert row["reference"] == "float64"
+        assert row["tolerance"] == pytest.approx(2e-5 * row["max_value"] * (row["output"] != "memory_next"))
+    for row in _of(document, "pipeline")[1:]:
+        assert row["note"].endswith(" 0 entries wrong")
+
+
+def test_a_table_for_people(h2o: Run, small: Path) -> None:
+    done = h2o("compare", small, "--stage", "files", "--stage", "pipeline", *SMALL)
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = done.stdout.decode()
+    for words in (
+        "max error",
+        "mean",
+        "p99",
+        "dense_01",
+        "transformers",
+        "single pass",
+        "h2o S=128 L=32 H=32",
+    ):
+        assert words in shown
+    assert (shown.count("good"), shown.count("MISSED")) == (7 + 3, 0)
+    assert "float64" not in shown  # the stages that were not asked for
+
+
+def test_the_provider_that_was_asked_for_is_the_one_compared(
+    compare_here: Callable[..., Any], small: Path
+) -> None:
+    for provider, policy in (("native", "h2o"), ("functions", "full")):
+        flags = ("--stage", "attention", "--stage", "pipeline", "--json", *SMALL)
+        done = compare_here(small, "--attention", provider, "--prefill", policy, *flags)
+        document = _json(done.stdout)
+        assert (done.exit_code, document["passed"]) == (0, True)
+        assert {row["subject"] for row in _of(document, "attention")} == {provider}
+        assert {row["subject"] for row in _of(document, "pipeline")} == {f"onnxruntime+{provider}"}
+        assert len(_of(document, "pipeline")) == (3 if policy == "h2o" else 1)
+
+
+def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., Any], small: Path) -> None:
+    flags = ("--stage", "attention", "--stage", "pipeline", "--score-heads", "query", "--sink", 2, *SMALL)
+    done = compare_here(small, "--attention", "native", "--against", "functions", "--json", *flags)
+    document = _json(done.stdout)
+    assert (done.exit_code, document["passed"]) == (0, True)
+    assert [row["subject"] for row in _of(document, "attention")] == ["native"] * 8 + ["functions"] * 8
+    pairs = [(row["subject"], row["reference"]) for row in _of(document, "pipeline")]
+    assert pairs[:3] == [("onnxruntime+native", "onnxruntime+functions")] * 3
+    assert {reference for _, reference in pairs[3:]} == {"transformers", "single pass"}
+    assert _of(document, "pipeline")[1]["graph"] == "h2o S=128 L=32 H=32 colsum, query heads"
+
+
+def test_a_float16_bundle_passes(
+    compare_here: Callable[..., Any], shared_folder: Path, tmp_path: Path
+) -> None:
+    checkpoint, _ = bundles.named(shared_folder, NAME)
+    half = bundles.export(checkpoint, tmp_path / "half", "float16")
+    done = compare_here(half, "--json", *SMALL)
+    document = _json(done.stdout)
+    assert (done.exit_code, document["passed"]) == (0, True), done.stderr
+    full = _of(document, "pipeline")[0]
+    assert 1e-5 < full["max_error"] / full["max_value"] < full["tolerance"] / full["max_value"] < 0.1
+
+
+# What is found
+
+
+def test_a_flipped_byte_is_told_with_the_graph_it_is_in(h2o: Run, copy: Path) -> None:
+    weights = "onnx/weights/dense_01.bin"
+    _flip(copy, weights, 9001, 0x01)
+    done = h2o("compare", copy, "--json", *SMALL)
+    assert done.returncode == 3
+    assert done.stderr.decode() == f"error: dense_01 differs first (files, content): altered: {weights}\n"
+    document = _json(done.stdout)
+    assert (document["passed"], document["first_failure"]) == (False, "dense_01: content")
+    assert [row["graph"] for row in document["rows"] if row["stage"] == "files" and not row["passed"]] == [
+        "dense_01"
+    ]
+    assert _of(document, "pipeline")  # all stages ran
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_every_weight_file_is_watched(number: int, compare_here: Callable[..., Any], copy: Path) -> None:
+    weights = sorted((copy / "onnx" / "weights").iterdir())[number]
+    _flip(copy, f"onnx/weights/{weights.name}", weights.stat().st_size - 1, 0x80)
+    done = compare_here(copy, "--stage", "files")
+    assert done.exit_code == 3
+    assert done.stderr.startswith(f"error: {weights.stem} differs first")
+    assert "MISSED" in done.stdout
+
+
+def test_a_wrong_weight_with_a_right_hash_is_found_by_the_numbers(
+    compare_here: Callable[..., Any], copy: Path
+) -> None:
+    _flip(copy, "onnx/weights/dense_01.bin", 4 * 100 + 3, 0x80, consistent=True)  # another sign
+    done = compare_here(copy, "--json", "--stage", "files", "--stage", "dense", "--stage", "pipeline", *SMALL)
+    assert done.exit_code == 3
+    assert done.stderr.startswith("error: full differs first (pipeline, logprobs): error ")
+    assert "tolerance" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    document = _json(done.stdout)
+    assert all(row["passed"] for row in _of(document, "files") + _of(document, "dense"))
+    assert not any(row["passed"] for row in _of(document, "pipeline"))
+
+
+def test_errors_beyond_all_numbers_are_told_as_well(
+    compare_here: Callable[..., Any], copy: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    _flip(copy, "onnx/weights/dense_01.bin", 4 * 100 + 3, 0x40, consistent=True)  # an exponent of 2^120 or so
+    done = compare_here(copy, "--json", "--stage", "dense", "--stage", "pipeline", *SMALL)
+    assert done.exit_code == 3
+    document = _json(done.stdout)  # JSON has no infinity
+    assert not any(row["passed"] for row in _of(document, "pipeline"))
+    assert len(done.stderr.splitlines()) == 1
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("name", ["phase2", "dense_01", "decode"])
+def test_a_graph_that_cannot_be_read_is_told_and_ends_the_comparison(
+    name: str, compare_here: Callable[..., Any], copy: Path
+) -> None:
+    file = copy / "onnx" / f"{name}.onnx"
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    done = compare_here(copy, "--json", *SMALL)
+    assert done.exit_code == 3
+    assert done.stderr == f"error: {name} differs first (files, content): altered: onnx/{name}.onnx\n"
+    document = _json(done.stdout)
+    assert len(document["notes"]) == 1
+    assert document["notes"][0].startswith(f"not compared any further: {file}: ")
+    assert len(_of(document, "files")) == 7
+    alone = compare_here(copy, "--stage", "dense", "--stage", "attention")
+    assert alone.exit_code == 1
+    assert alone.stderr.startswith(f"error: {file}: ")
+    assert len(alone.stderr.splitlines()) == 1
+
+
+# The checkpoint
+
+
+def test_another_checkpoint_is_no_truth(
+    compare_here: Callable[..., Any], small: Path, shared_folder: Path
+) -> None:
+    other, _ = bundles.named(shared_folder, "llama-g1-d32")
+    done = compare_here(small, "--stage", "pipeline", "--checkpoint", other, *SMALL)
+    assert (done.exit_code, done.stdout) == (1, "")
+    sentence = f"error: {other} is not the checkpoint that {small} was exported from (its hash differs)\n"
+    assert done.stderr == sentence
+
+
+def test_a_checkpoint_elsewhere_serves_as_well(
+    compare_here: Callable[..., Any], copy: Path, shared_folder: Path, tmp_path: Path
+) -> None:
+    checkpoint, _ = bundles.named(shared_folder, NAME)
+    moved = shutil.copytree(checkpoint, tmp_path / "moved")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    for source in (str(tmp_path / "gone"), "owner/name"):
+        manifest["checkpoint"]["source"] = source
+        (copy / "manifest.json").write_text(json.dumps(manifest))
+        done = compare_here(copy, "--json", *SMALL, "--stage", "dense", "--stage", "pipeline")
+        document = _json(done.stdout)
+        assert (done.exit_code, done.stderr, document["passed"]) == (0, "", True)
+        note = f"no comparison with transformers: {source} is not here; give --checkpoint"
+        assert document["notes"] == [note]
+        assert {row["stage"] for row in document["rows"]} == {"dense"}
+    done = compare_here(copy, "--stage", "files", "--stage", "pipeline", "--against", "functions", *SMALL)
+    assert done.exit_code == 0
+    assert note in " ".join(done.stdout.split())
+    assert "onnxruntime+functions" in done.stdout
+    done = compare_here(copy, "--json", "--stage", "pipeline", "--checkpoint", moved, *SMALL)
+    assert (done.exit_code, len(_json(done.stdout)["rows"])) == (0, 3)
+
+
+# Polygraphy's files
+
+
+def test_polygraphy_goes_on_from_saved_files(h2o: Run, small: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "deep" / "saved"
+    done = h2o("compare", small, "--stage", "dense", "--stage", "attention", "--save", saved)
+    assert (done.returncode, done.stderr) == (0, b"")
+    names = ("dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode")
+    assert {path.name for path in saved.iterdir()} == {
+        f"{name}.{what}.json" for name in names for what in ("inputs", "outputs")
+    }
+    for name in ("dense_01", "phase1"):
+        command = [Path(sys.executable).with_name("polygraphy"), "run", small / "onnx" / f"{name}.onnx"]
+        files = [
+            "--load-inputs",
+            saved / f"{name}.inputs.json",
+            "--load-outputs",
+            saved / f"{name}.outputs.json",
+        ]
+        tolerances = ["--atol", "1e-4", "--rtol", "1e-4"]
+        ran = subprocess.run([*command, "--onnxrt", *files, *tolerances], capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert ran.stdout.count("Pass Rate: 100.00%") == 2, ran.stdout
+
+
+# What it needs, and how it stops
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers", "onnxruntime", "polygraphy"])
+def test_a_missing_package_is_told_with_what_to_install(
+    package: str, h2o: Run, small: Path, tmp_path: Path
+) -> None:
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\")\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = h2o("compare", small, "--stage", "dense", *SMALL, env=env)
+    assert (done.returncode, done.stdout) == (1, b"")
+    message = done.stderr.decode()
+    assert len(message.splitlines()) == 1
+    if package == "onnxruntime":
+        assert message.startswith("error: ONNX Runtime is not installed: pip install 'h2o-edge[cpu]', or ")
+    else:
+        assert message == (
+            f"error: comparing needs more packages (No module named '{package}'): "
+            "pip install 'h2o-edge[export,cpu]'\n"
+        )
+
+
+def test_ctrl_c_ends_it(start_h2o: Start, small: Path) -> None:
+    process = start_h2o("compare", small, "-n", 4000, "--attention", "functions")
+    time.sleep(1)
+    while not _loaded(process.pid, b"libonnxruntime"):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, b"", b"stopped\n")
+
+
+def _loaded(pid: int, library: bytes) -> bool:
+    """Whether the process has got so far as to have this library in its memory."""
+    return library in Path(f"/proc/{pid}/maps").read_bytes()

@@ -1,0 +1,420 @@
+"""h2o-export in processes of its own: what it writes, what it prints, and what it leaves when it is stopped."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from tests import bundles
+from tests.cli.conftest import Run, Start
+
+from h2o_cli.export import main
+from h2o_export import exporter
+from h2o_runtime import Generator
+from h2o_runtime.errors import OutputError
+from h2o_runtime.manifest import Manifest
+
+pytestmark = pytest.mark.timeout(120)
+NAME = "llama-g2-d64-llama3"  # two layers, tied
+GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
+FLAGS = (
+    *("--prefill", "h2o", "-b", 512, "-ub", 128, "--h2o-local", 32, "--h2o-heavy", 48, "--score", "window"),
+    *("--score-window", 16, "--score-heads", "query", "--sink", 4, "--dense-tail", 64),
+)
+PREFILL = {
+    "policy": "h2o",
+    "batch_size": 512,
+    "chunk_size": 128,
+    "local": 32,
+    "heavy": 48,
+    "score": "window",
+    "score_window": 16,
+    "score_heads": "query",
+    "sink": 4,
+    "dense_tail": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, NAME)[0]
+
+
+@pytest.fixture(scope="module")
+def exported(h2o: Run, checkpoint: Path, shared_folder: Path) -> tuple[Path, Any]:
+    """A bundle that h2o-export wrote with FLAGS, and the JSON document that it printed; made once."""
+    bundle, printed = shared_folder / "new" / "folder" / "bundle", shared_folder / "printed.json"
+    with (shared_folder / "exported.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not printed.exists():
+            done = h2o("export", checkpoint, "-o", bundle, *FLAGS, "--json", timeout=120)
+            assert (done.returncode, done.stderr) == (0, b"")
+            printed.write_bytes(done.stdout)
+    return bundle, _json(printed.read_bytes())
+
+
+@pytest.fixture
+def export_here() -> Iterator[Callable[..., Any]]:
+    """`export_here(checkpoint, "-o", …)` runs the command in this process, where a process adds nothing."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def whole_bundle(shared_folder: Path, tmp_path: Path) -> Path:
+    """A sound bundle that a test may have replaced."""
+    return shutil.copytree(bundles.named(shared_folder, NAME)[1], tmp_path / "out" / "bundle")
+
+
+def _files(folder: Path) -> dict[str, int]:
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _json(text: bytes) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# What it writes
+
+
+def test_a_bundle_in_float32_with_all_that_the_manifest_tells(
+    exported: tuple[Path, Any], checkpoint: Path
+) -> None:
+    bundle, document = exported
+    manifest = json.loads((bundle / "manifest.json").read_text())
+
+    assert document["bundle"] == str(bundle)
+    for key in ("model", "checkpoint", "validation"):
+        assert document[key] == manifest[key]
+    assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
+    written = _files(bundle)
+    del written["manifest.json"]
+    assert written == {name: entry["bytes"] for name, entry in manifest["files"].items()}
+    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} < set(written)
+    for name, entry in manifest["files"].items():
+        assert entry["sha256"] == _sha256(bundle / name), name
+
+    config = json.loads((checkpoint / "config.json").read_text())
+    model = manifest["model"]
+    assert model["family"] == "llama"
+    assert (model["layers"], model["hidden_size"]) == (config["num_hidden_layers"], config["hidden_size"])
+    assert (model["query_heads"], model["kv_heads"], model["head_size"]) == (4, 2, 64)
+    assert (model["vocab_size"], model["tied"], model["dtype"]) == (config["vocab_size"], True, "float32")
+    stored = load_file(checkpoint / "model.safetensors")
+    assert model["parameters"] == sum(tensor.numel() for tensor in stored.values())
+
+    hashes = b"".join(bytes.fromhex(_sha256(checkpoint / n)) for n in ("config.json", "model.safetensors"))
+    assert manifest["checkpoint"] == {"source": str(checkpoint), "sha256": hashlib.sha256(hashes).hexdigest()}
+    assert manifest["prefill"] == PREFILL
+    assert manifest["opset"] == {"": 18, "h2o": 1}
+    for package in ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime"):
+        assert manifest["created_by"][package] == importlib.metadata.version(package)
+    validation = manifest["validation"]
+    assert validation["passed"]
+    assert validation["tokens"] > 200
+    assert validation["relative_error"] < validation["tolerance"] == 1e-4
+    assert 0 < validation["max_abs_error"] < 1e-3 * validation["max_abs_value"]
+    assert len(validation["layers"]) == 2
+    assert max(validation["layers"]) < 1e-5
+
+
+def test_the_manifest_describes_the_graphs_that_are_there(shared_folder: Path) -> None:
+    _, bundle = bundles.named(shared_folder, NAME)
+    manifest = Manifest.read(bundle)
+    assert [graph.name for graph in manifest.graphs] == GRAPHS
+    kinds = {
+        onnx.TensorProto.FLOAT: "float32",
+        onnx.TensorProto.INT64: "int64",
+        onnx.TensorProto.INT32: "int32",
+    }
+    for spec in manifest.graphs:
+        model = onnx.load(bundle / spec.file, load_external_data=False)
+        for tensors, values in ((spec.inputs, model.graph.input), (spec.outputs, model.graph.output)):
+            assert [tensor.name for tensor in tensors] == [value.name for value in values]
+            assert [tensor.dtype for tensor in tensors] == [
+                kinds[value.type.tensor_type.elem_type] for value in values
+            ]
+            for tensor, value in zip(tensors, values, strict=True):
+                shape = value.type.tensor_type.shape.dim
+                assert len(tensor.shape) == len(shape)
+                for size, dim in zip(tensor.shape, shape, strict=True):
+                    assert isinstance(size, str) or size == dim.dim_value
+        outside = {
+            entry.value
+            for tensor in model.graph.initializer
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+        assert {f"onnx/{name}" for name in outside} == set(spec.weights)
+
+
+def test_a_bundle_in_float16_with_a_table_of_errors(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
+    done = h2o("export", checkpoint, "-o", tmp_path / "half", "--dtype", "float16")
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = done.stdout.decode()
+    for words in (
+        "hidden states before layer 1",
+        "logits",
+        "tolerance",
+        "good",
+        f"wrote {tmp_path / 'half'}: 6",
+    ):
+        assert words in shown
+    manifest = Manifest.read(tmp_path / "half")
+    assert manifest.model.dtype == "float16"
+    assert manifest.validation is not None
+    assert 1e-5 < manifest.validation.relative_error < manifest.validation.tolerance < 1e-1
+    assert {tensor.dtype for tensor in manifest.graphs[1].inputs[:2]} == {"float16"}
+    assert {tensor.dtype for tensor in manifest.graphs[1].inputs[2:]} == {"float32"}  # cos and sin
+    weights = sum(size for name, size in _files(tmp_path / "half").items() if name.endswith(".bin"))
+    assert weights < 2 * manifest.model.parameters + 4096 * 40  # tensors begin at pages
+
+
+def test_the_flags_of_the_export_are_the_defaults_of_the_bundle(h2o: Run, exported: tuple[Path, Any]) -> None:
+    bundle, _ = exported
+    ids = bundles.random_ids(300)
+    with Generator.load(bundle, context=512) as generator:
+        generator.prefill(ids)
+        sets = generator.memory_sets()
+    assert [layer.shape for layer in sets] == [(4, 80)] * 2
+    assert all(set(range(4)) <= set(row) for layer in sets for row in layer)
+    answer = h2o("run", bundle, "-p", "a", "-n", 1, "--json", "-ub", 256, "--sink", 0)
+    assert _json(answer.stdout)["prefill"] == PREFILL | {"chunk_size": 256, "sink": 0}
+
+
+# What --dry-run prints
+
+
+def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
+    args = ("export", checkpoint, "-o", tmp_path / "bundle", *FLAGS, "--dry-run", "-c", 3000)
+    done = h2o(*args, "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    plan = _json(done.stdout)
+    assert plan["output"] == str(tmp_path / "bundle")
+    assert plan["prefill"] == PREFILL
+    assert [graph["name"] for graph in plan["graphs"]] == GRAPHS
+    manifest = Manifest.read(bundles.named(checkpoint.parent, NAME)[1])
+    assert plan["model"] == manifest.model.model_dump()
+    for graph, real in zip(plan["graphs"][:3], manifest.graphs[:3], strict=True):
+        assert graph["inputs"] == json.loads(real.model_dump_json())["inputs"]
+        assert graph["outputs"] == json.loads(real.model_dump_json())["outputs"]
+    memory, model = plan["memory_bytes"], plan["model"]
+    assert plan["context"] == 3000
+    assert memory["cache"] == 2 * model["layers"] * 3000 * model["kv_heads"] * model["head_size"] * 4
+    assert memory["weights"] == plan["disk_bytes"] == 4 * model["parameters"]
+    assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
+
+    text = h2o(*args).stdout.decode()
+    for words in ("llama: 2 layers, hidden 64", "tied", "chunk_size=128", "dense_01", "phase2", "on disk"):
+        assert words in text
+    assert "float32[n, 4, 64]" in text
+    assert f"at run time, context 3,000: weights {memory['weights'] / 2**20:.1f} MiB" in text
+    assert text.endswith("nothing was written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_needs_no_output_and_no_free_place(
+    export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
+) -> None:
+    before = _files(whole_bundle)
+    half = _json(export_here(checkpoint, "--dry-run", "--json", "--dtype", "float16").stdout)
+    there = export_here(checkpoint, "--dry-run", "--json", "-o", whole_bundle)
+    assert there.exit_code == 0
+    assert 2 * half["disk_bytes"] == _json(there.stdout)["disk_bytes"]
+    assert half["context"] == half["model"]["max_position_embeddings"] == 4096
+    assert _files(whole_bundle) == before
+
+
+def test_output_that_cannot_be_written(start_h2o: Start, checkpoint: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start_h2o("export", checkpoint, "--dry-run", stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err == b"error: standard output: cannot be written: No space left on device\n"
+
+
+# Where it writes to
+
+
+def test_an_existing_bundle_is_refused_and_replaced_by_force(
+    h2o: Run, export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
+) -> None:
+    (whole_bundle / "notes.txt").write_text("mine")
+    before = _files(whole_bundle)
+    refused = export_here(checkpoint, "-o", whole_bundle, "--no-validate")
+    assert refused.exit_code == 1
+    assert refused.stderr == f"error: {whole_bundle}: exists already; choose another folder or add --force\n"
+    assert _files(whole_bundle) == before
+    link = whole_bundle.parent / "link"
+    link.symlink_to(whole_bundle)
+    done = h2o("export", checkpoint, "-o", link, "--no-validate", "--force", "-ub", 2048, "--json")
+    assert done.returncode == 0, done.stderr
+    assert _json(done.stdout)["validation"] is None
+    assert Manifest.read(whole_bundle).validation is None
+    assert Manifest.read(whole_bundle).prefill.chunk_size == 2048
+    assert not (whole_bundle / "notes.txt").exists()
+    assert sorted(path.name for path in whole_bundle.parent.iterdir()) == ["bundle", "link"]
+    assert link.is_symlink()
+
+
+def test_a_failed_export_leaves_the_old_bundle(
+    export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
+) -> None:
+    before = _files(whole_bundle)
+    broken = shutil.copytree(checkpoint, whole_bundle.parents[1] / "broken")
+    tensors = load_file(broken / "model.safetensors")
+    del tensors["model.norm.weight"]  # the last that is read
+    save_file(tensors, broken / "model.safetensors")
+    done = export_here(broken, "-o", whole_bundle, "--force", "--no-validate")
+    assert done.exit_code == 1
+    assert "no tensor 'model.norm.weight'" in done.stderr
+    assert _files(whole_bundle) == before
+    assert list(whole_bundle.parent.iterdir()) == [whole_bundle]
+
+
+def test_a_replacement_that_fails_brings_the_old_folder_back(
+    whole_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _files(whole_bundle)
+    real = os.replace
+
+    def fail(source: Any, target: Any) -> None:
+        if Path(source).name.startswith(".bundle.") and Path(target) == whole_bundle:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(source, target)
+
+    def replace() -> None:
+        with exporter.staged_folder(whole_bundle, force=True) as folder:
+            (folder / "manifest.json").write_text("{}")
+            monkeypatch.setattr(os, "replace", fail)
+
+    with pytest.raises(OutputError, match="Input/output error"):
+        replace()
+    assert _files(whole_bundle) == before
+    assert list(whole_bundle.parent.iterdir()) == [whole_bundle]
+
+
+def test_a_folder_is_as_open_to_others_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    with exporter.staged_folder(tmp_path / "bundle", force=False) as folder:
+        (folder / "file").write_text("")
+    assert (tmp_path / "bundle").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # less than the embedding has
+
+    done = h2o("export", checkpoint, "-o", tmp_path / "bundle", "--no-validate", preexec_fn=small)
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"error: {tmp_path / 'bundle'}: writing failed: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# How it stops
+
+
+@pytest.mark.parametrize(
+    ("number", "reached", "over"),
+    [
+        (signal.SIGINT, "onnx/dense_00.onnx", False),
+        (signal.SIGTERM, "onnx/dense_00.onnx", True),
+        (signal.SIGINT, "manifest.json", True),
+    ],
+)
+def test_an_interrupted_export_leaves_nothing(
+    number: signal.Signals, reached: str, over: bool, start_h2o: Start, checkpoint: Path, whole_bundle: Path
+) -> None:
+    folder, before = whole_bundle.parent, _files(whole_bundle)
+    target = whole_bundle if over else folder / "another"
+    process = start_h2o("export", checkpoint, "-o", target, "--force")
+    _wait_until(lambda: any(folder.glob(f".{target.name}.*/{reached}")), process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, b"", b"stopped\n")
+    assert list(folder.iterdir()) == [whole_bundle]
+    assert _files(whole_bundle) == before
+
+
+def _wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 90
+    while not happened():
+        assert process.poll() is None, "ended before it could be interrupted"
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# What the validation finds
+
+
+def test_a_weight_that_came_out_wrong_is_a_missed_tolerance(
+    export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = exporter.write_bundle
+
+    def damaged(*args: Any) -> Manifest:
+        manifest = write(*args)
+        weights = args[2] / "onnx" / "weights" / "dense_01.bin"
+        content = bytearray(weights.read_bytes())
+        content[3] ^= 0x80  # the sign of one number
+        weights.write_bytes(content)
+        return manifest
+
+    monkeypatch.setattr(exporter, "write_bundle", damaged)
+    done = export_here(checkpoint, "-o", tmp_path / "bundle")
+    assert done.exit_code == 3
+    assert "MISSED" in done.stdout
+    assert done.stderr.startswith(
+        f"error: {tmp_path / 'bundle'}: its logits differ from the checkpoint's by "
+    )
+    assert len(done.stderr.splitlines()) == 1
+    validation = Manifest.read(tmp_path / "bundle").validation
+    assert validation is not None
+    assert not validation.passed
+    assert validation.relative_error > validation.tolerance
+    # The damage is after the first layer's attention, and the numbers say so.
+    assert validation.layers[0] < 1e-6 < 1e-5 < validation.layers[1]
+
+
+def test_activations_beyond_float16_are_a_missed_tolerance(
+    export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path
+) -> None:
+    loud = shutil.copytree(checkpoint, tmp_path / "loud")
+    tensors = load_file(loud / "model.safetensors")
+    for name in tensors:
+        if name.endswith(("o_proj.weight", "v_proj.weight")):
+            tensors[name] *= 3e3  # float16 holds each weight, and not their products
+    save_file(tensors, loud / "model.safetensors", metadata={"format": "pt"})
+    done = export_here(loud, "-o", tmp_path / "half", "--dtype", "float16", "--json")
+    assert done.exit_code == 3
+    assert done.stderr.startswith(f"error: {tmp_path / 'half'}: its logits differ")
+    assert _json(done.stdout)["validation"]["passed"] is False
+    assert Manifest.read(tmp_path / "half").validation is not None  # it can still be read
