@@ -1,0 +1,133 @@
+"""The wheel as a user gets it: built, installed into an environment of its own, used from another directory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"h2o_cli", "h2o_export", "h2o_plugins", "h2o_runtime"}
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment that has the wheel."""
+
+    folder: Path
+    gained: frozenset[str]  # what the wheel put at the top level of site-packages
+
+    def run(self, program: str, *args: object) -> subprocess.CompletedProcess[str]:
+        """A program of the environment, away from the repository and with nothing of the caller's Python."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        command = [str(self.folder / "bin" / program), *map(str, args)]
+        return subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def installed(shared_folder: Path) -> Installed:
+    """Built and installed by the first worker that asks; the others wait for it."""
+    folder, listing = shared_folder / "wheel-environment", shared_folder / "wheel-gained.json"
+    with (shared_folder / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not listing.exists():
+            listing.write_text(json.dumps(_install(_build(shared_folder), folder)))
+    return Installed(folder, frozenset(json.loads(listing.read_text())))
+
+
+def _build(folder: Path) -> Path:
+    # A build folder of its own: the one in the repository belongs to whoever works there.
+    settings = f"build-dir={folder / 'wheel-build'}"
+    flags = ("--no-build-isolation", "--no-deps", "--no-index", "--config-settings", settings)
+    _pip("wheel", *flags, "--wheel-dir", folder / "wheel", ROOT)
+    (wheel,) = (folder / "wheel").iterdir()
+    return wheel
+
+
+def _install(wheel: Path, folder: Path) -> list[str]:
+    """What site-packages gained. Dependencies come from the environment that runs the tests."""
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    # A folder named in a .pth file is searched, and its own .pth files are not read: the dependencies are
+    # there, and the packages of an editable installation are not.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    before = set(os.listdir(site))
+    _pip("--python", folder / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    return sorted(set(os.listdir(site)) - before)
+
+
+def _pip(*args: object) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_site_packages_gains_the_four_packages_only(installed: Installed) -> None:
+    records = {
+        name for name in installed.gained if name.startswith("h2o_edge-") and name.endswith(".dist-info")
+    }
+    assert len(records) == 1
+    assert installed.gained == PACKAGES | records
+    (site,) = installed.folder.glob("lib/python*/site-packages")
+    assert not {"export", "runtime", "cli", "tests", "plugins", "bench", "examples"} & set(os.listdir(site))
+
+
+def test_packages_and_metadata_are_those_of_the_wheel(installed: Installed) -> None:
+    script = (
+        "import importlib.metadata, importlib.util, json\n"
+        f"names = {sorted(PACKAGES)}\n"
+        "print(json.dumps([importlib.util.find_spec(name).origin for name in names]))\n"
+        "print(importlib.metadata.version('h2o-edge'))\n"
+        "import h2o_plugins\n"
+        "print(h2o_plugins.cpu_kernels().__file__)\n"
+    )
+    done = installed.run("python", "-c", script)
+    assert done.returncode == 0, done.stderr
+    origins, version, kernels = done.stdout.splitlines()
+    for path in (*json.loads(origins), kernels):
+        assert Path(path).is_relative_to(installed.folder), path
+    assert any(f"-{version}." in name for name in installed.gained)
+
+
+@pytest.mark.parametrize("command", ["h2o-export", "h2o-run", "h2o-compare"])
+def test_commands_say_what_they_are_for(command: str, installed: Installed) -> None:
+    done = installed.run(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: {command} [OPTIONS] ")
+
+
+def test_a_prompt_runs_on_native_kernels(installed: Installed, tiny_bundle: Path) -> None:
+    flags = ("-p", "The module defines a class", "-n", 8, "--attention", "native", "--json", "--ignore-eos")
+    done = installed.run("h2o-run", tiny_bundle, *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document["attention"] == "native"
+    assert len(document["tokens"]) == 8
+    assert document["answer"]
+
+
+def test_running_a_bundle_needs_nothing_of_the_exporter(installed: Installed, tiny_bundle: Path) -> None:
+    script = (
+        "import sys\n"
+        "import h2o_runtime\n"
+        "with h2o_runtime.Generator.load(sys.argv[1], context=64, attention='native') as generator:\n"
+        "    generator.prefill([5, 6, 7])\n"
+        "import h2o_cli.run\n"
+        "print(*sorted(sys.modules))\n"
+    )
+    done = installed.run("python", "-c", script, tiny_bundle)
+    assert done.returncode == 0, done.stderr
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "h2o_runtime" in loaded
+    assert not loaded & {"torch", "transformers", "onnx", "onnxscript", "safetensors", "h2o_export"}
