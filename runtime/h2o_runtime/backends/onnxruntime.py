@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any
+
+from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.manifest import GraphSpec
-
-log = logging.getLogger(__name__)
 
 
 def import_onnxruntime() -> Any:
@@ -32,55 +31,85 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class SharedEnvironment:
-    """ONNX Runtime's process-wide thread pool and memory arena, which all sessions share.
+# How long a session's threads look for more work before they sleep. Operators of one graph follow each other
+# within that time. Longer would take cores from the attention kernels' threads, and from the next graph's.
+SPIN_MICROSECONDS = 20
 
-    Without it every session would bring its own threads and keep its own scratch memory: one model is some
-    thirty sessions. ONNX Runtime fixes the pool's size at first use, for the whole process.
+
+class SharedArena:
+    """ONNX Runtime's memory arena, which all sessions of the process share.
+
+    Without it every session would keep its own scratch memory: one model is some thirty sessions, of which
+    one runs at a time. The arena asks for as much as is needed, not for the next power of two.
     """
 
-    _threads: int | None = None
+    _registered = False
 
     @classmethod
-    def prepare(cls, threads: int) -> None:
+    def prepare(cls) -> None:
+        if cls._registered:
+            return
         ort = import_onnxruntime()
-        if cls._threads is None:
-            try:
-                ort.set_global_thread_pool_sizes(threads, 1)
-                cls._threads = threads
-            except Exception as error:  # the process had sessions of its own before
-                log.warning("ONNX Runtime's thread pool exists already, its size stays as it is: %s", error)
-                cls._threads = 0
-            memory = ort.OrtMemoryInfo(
-                "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
-            )
-            ort.create_and_register_allocator(memory, None)
-        elif cls._threads not in (0, threads):
-            log.warning("ONNX Runtime keeps %d threads: the first model of a process sets them", cls._threads)
+        memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+        ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
+        cls._registered = True
 
 
 def open_session(model: str | bytes, threads: int, optimize: bool = True) -> Any:
-    """A session on the shared pool and arena. Errors are ONNX Runtime's own."""
+    """A session with threads of its own on the shared arena. Errors are ONNX Runtime's own.
+
+    ONNX Runtime's one pool for all sessions would need fewer threads, but Python cannot tell it how long to
+    spin: some 16 ms, through every attention step between two graphs.
+    """
     ort = import_onnxruntime()
-    SharedEnvironment.prepare(threads)
+    SharedArena.prepare()
     options = ort.SessionOptions()
-    options.use_per_session_threads = False
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # patterns are kept for every n that was ever seen
     options.log_severity_level = 3
     options.add_session_config_entry("session.use_env_allocators", "1")
+    if _version(ort) >= (1, 26):
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
+    else:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
+def _version(ort: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in ort.__version__.split(".")[:2])
+
+
 def run_bound(session: Any, inputs: Tensors, outputs: Tensors) -> None:
     """Run a session on memory that the caller owns."""
-    binding = session.io_binding()
-    for name, array in inputs.items():
-        binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    for name, array in outputs.items():
-        binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    session.run_with_iobinding(binding)
+    BoundSession(session).run(inputs, outputs)
+
+
+class BoundSession:
+    """A session with its inputs and outputs bound to memory that the caller owns.
+
+    What lies where it lay in the last run stays bound: in decode that is all but the new cache row.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def run(self, inputs: Tensors, outputs: Tensors) -> None:
+        for name, array in inputs.items():
+            self._bind(self._binding.bind_input, name, array)
+        for name, array in outputs.items():
+            self._bind(self._binding.bind_output, name, array)
+        self._session.run_with_iobinding(self._binding)
+
+    def _bind(self, bind: Any, name: str, array: NDArray[Any]) -> None:
+        place = (array.__array_interface__["data"][0], array.shape)
+        if self._bound.get(name) != place:
+            bind(name, "cpu", 0, array.dtype.type, array.shape, place[0])
+            self._bound[name] = place
 
 
 class OnnxRuntimeBackend:
@@ -91,7 +120,7 @@ class OnnxRuntimeBackend:
     def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
         self.bundle = bundle
         self.threads = threads or default_threads()
-        self._sessions: dict[str, Any] = {}
+        self._sessions: dict[str, BoundSession] = {}
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all dense graphs, or those named in `only`."""
@@ -101,18 +130,19 @@ class OnnxRuntimeBackend:
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         try:
-            run_bound(self._sessions[graph], inputs, outputs)
+            session = self._sessions[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
+        session.run(inputs, outputs)
 
     def deactivate(self) -> None:
         self._sessions.clear()
 
-    def _load(self, graph: GraphSpec) -> Any:
+    def _load(self, graph: GraphSpec) -> BoundSession:
         path = self.bundle.path(graph)
         import_onnxruntime()
         try:
-            return open_session(str(path), self.threads)
+            return BoundSession(open_session(str(path), self.threads))
         except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
