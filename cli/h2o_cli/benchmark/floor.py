@@ -13,8 +13,8 @@ import numpy as np
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.manifest import ModelSpec
 
-SIDE = 2048  # of the square matrices that are multiplied
-FLOATS = 1 << 26  # 256 MiB, more than any cache
+SIDE = 1024  # of the square matrices that are multiplied: short runs meet more quiet moments
+FLOATS = 1 << 25  # 128 MiB, more than the caches
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Rates:
     bandwidth_by: str
 
 
-def measure_rates(threads: int, repetitions: int = 7) -> dict[str, Any]:
+def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
     """Float32 matrix products and reading memory, each in several ways; the fastest is the machine's rate."""
     draw = np.random.default_rng(0)
     a, b = (draw.random((SIDE, SIDE), np.float32) for _ in range(2))

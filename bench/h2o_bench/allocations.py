@@ -1,0 +1,96 @@
+"""Count what a long prefill allocates in its layer loop, and compare its peak memory with the estimate.
+
+    python bench/h2o_bench/allocations.py BUNDLE --tokens 32768 [--threads 2]
+
+Counts are calls of malloc and its like, and of mmap, by size, made by a small library that this script compiles
+and preloads (Linux, needs a C compiler). They are read at every step of the prefill: a layer's dense tile, a
+chunk's Phase 2. Small requests are Python's own objects; an array would be large. The prompt runs twice: a thread
+of ONNX Runtime takes four blocks of 64 KiB at its first matrix product, whenever that is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+SIZES = {"64 KiB": 16, "1 MiB": 20}  # at least so many bytes, as a power of two
+SOURCE = Path(__file__).with_name("count_allocations.c")
+PRELOADED = "H2O_COUNT_ALLOCATIONS"
+
+
+def start_again_preloaded() -> None:
+    """Compile the counting library and run this very command under it."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = str(Path(folder) / "count_allocations.so")
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", str(SOURCE), "-o", library, "-ldl"], check=True)
+        environment = os.environ | {"LD_PRELOAD": library, PRELOADED: library}
+        sys.exit(subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode)
+
+
+def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
+    import numpy as np
+    import onnxruntime  # noqa: F401  (counted among the libraries)
+
+    from h2o_cli.benchmark.memory import peak_bytes, resident_bytes
+    from h2o_runtime import Generator, PrefillConfig
+    from h2o_runtime.footprint import footprint
+    from h2o_runtime.forward import Watch
+
+    count = ctypes.CDLL(os.environ[PRELOADED]).allocations_of
+    count.restype = ctypes.c_ulonglong
+    libraries = resident_bytes()
+    steps: list[list[int]] = []
+    config = PrefillConfig()
+
+    def step(done: int, total: int) -> None:
+        steps.append([count(bits) for bits in SIZES.values()])
+
+    with Generator.load(bundle, context=tokens, threads=threads) as generator:
+        ids = np.random.default_rng(0).integers(2, generator.model.vocab_size, tokens)
+        for _ in range(2):
+            generator.reset()
+            generator.prefill(ids, config, Watch(progress=step))
+        estimate = footprint(generator.model, tokens, config)
+        each_layer = len(steps) // 2 // generator.model.layers
+    peak = peak_bytes()
+    first, second = steps[: len(steps) // 2], steps[len(steps) // 2 :]
+    # The first layer holds nearly every first time: the largest tile, the first chunk, the first Phase 2. Its
+    # dense graph is not that of the others, so the second layer's first tile is a first time too.
+    warm = first[each_layer + (tokens + config.batch_size - 1) // config.batch_size]
+    return {
+        "tokens": tokens,
+        "steps_a_layer": each_layer,
+        "before_the_first_layer_is_done": dict(zip(SIZES, warm, strict=True)),
+        "first_prompt_afterwards": _between(warm, first[-1]),
+        "second_prompt": _between(second[0], second[-1]),
+        "libraries_bytes": libraries,
+        "peak_bytes": peak,
+        "estimate_bytes": asdict(estimate) | {"total": estimate.total},
+        "peak_over_estimate": (peak - libraries) / estimate.total,
+    }
+
+
+def _between(start: list[int], stop: list[int]) -> dict[str, int]:
+    return {name: last - begin for name, begin, last in zip(SIZES, start, stop, strict=True)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("bundle")
+    parser.add_argument("--tokens", type=int, default=32768)
+    parser.add_argument("--threads", type=int)
+    arguments = parser.parse_args()
+    if PRELOADED not in os.environ:
+        start_again_preloaded()
+    print(json.dumps(measure(arguments.bundle, arguments.tokens, arguments.threads), indent=2))
+
+
+if __name__ == "__main__":
+    main()

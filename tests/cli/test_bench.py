@@ -1,0 +1,165 @@
+"""h2o-bench on the example bundle: the shape of its results, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cli.conftest import Run
+
+from h2o_cli.benchmark.contestants import Contestant
+from h2o_cli.benchmark.floor import Rates, attention_flop, better, decode_bytes, visible_pairs
+from h2o_cli.benchmark.gguf_file import pairs_side_by_side
+from h2o_cli.benchmark.measure import Measurement, Plan
+from h2o_cli.benchmark.report import COLUMNS
+from h2o_runtime import PrefillConfig
+from h2o_runtime.manifest import Manifest
+
+pytestmark = pytest.mark.timeout(120)
+SMALL = ("--repetitions", 2, "--peers", "none", "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
+
+
+# Results
+
+
+def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    done = h2o("bench", "prefill", tiny_bundle, "--lengths", "96,256", *SMALL, "--json", "--csv", table)
+    assert (done.returncode, done.stderr) == (0, b"")
+    document: dict[str, Any] = json.loads(done.stdout)
+    rows = document["rows"]
+    assert [(row["length"], row["name"]) for row in rows] == [
+        (96, "h2o"),
+        (96, "full"),
+        (256, "h2o"),
+        (256, "full"),
+    ]
+    for row in rows:
+        assert row["min_s"] <= row["q1_s"] <= row["median_s"] <= row["q3_s"] <= row["max_s"]
+        assert row["tokens_per_s"] == pytest.approx(row["length"] / row["median_s"])
+        assert row["dense_s"] + row["phase1_s"] + row["phase2_s"] + row["tail_s"] <= row["max_s"]
+        assert row["floor_share"] == pytest.approx(row["floor_s"] / row["median_s"])
+        assert row["peak_bytes"] > row["libraries_bytes"] > 0
+        assert (row["threads"], row["precision"], row["repetitions"]) == (1, "float32", 2)
+    assert rows[2]["phase2_s"] > 0 == rows[3]["phase2_s"]
+    assert rows[0]["h2o_speedup"] == 1.0
+    assert document["measured_rates"]["flops"] > 1e9 < document["measured_rates"]["bandwidth"]
+    assert document["machine"]["cores"] >= 1
+    written = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
+    assert tuple(written[0]) == COLUMNS
+    assert [row["name"] for row in written] == [row["name"] for row in rows]
+    assert float(written[3]["median_s"]) == rows[3]["median_s"]
+
+
+def test_decode(h2o: Run, tiny_bundle: Path) -> None:
+    flags = ("--lengths", 200, *SMALL, "--tokens", 3)
+    done = h2o("bench", "decode", tiny_bundle, *flags, "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["mode"], row["name"], row["length"]) == ("decode", "h2o", 200)
+    assert row["tokens_per_s"] == pytest.approx(1 / row["median_s"])
+
+
+def test_attention_as_a_table(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, "--peers", "onnxruntime GQA")
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode()
+    assert all(name in text for name in ("h2o", "full", "onnxruntime GQA", "GFLOP/s"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_picture(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "rows.png"
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, "--png", picture)
+    assert done.returncode == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is not None, reason="llama-cpp-python is installed")
+def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *SMALL, "--peers", "llama.cpp", "--json")
+    (absent,) = json.loads(done.stdout)["absent"]
+    assert absent["name"] == "llama.cpp"
+    assert "pip install" in absent["reason"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--lengths", "1024,many"), "no list of lengths"),
+        (("--lengths", "0"), "lengths must be from 1"),
+        (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
+        (("--threads", 100_000), "threads must be at most the"),
+        (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
+    ],
+)
+def test_wrong_flags(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], says: str) -> None:
+    done = h2o("bench", "prefill", tiny_bundle, *flags)
+    assert done.returncode == 2
+    assert says in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_no_such_bundle(h2o: Run, tmp_path: Path) -> None:
+    done = h2o("bench", "prefill", tmp_path / "nothing")
+    assert done.returncode == 1
+    assert "neither a bundle's folder nor a built-in shape" in done.stderr.decode()
+
+
+def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    done = h2o("bench", "prefill", tiny_bundle, "--csv", tmp_path / "missing" / "rows.csv")
+    assert done.returncode == 1
+    assert "no such folder" in done.stderr.decode()
+
+
+# Arithmetic
+
+
+def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
+    broken = Contestant(
+        "h2o", "h2o", "", {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto"}
+    )
+    measurement = Measurement([broken], Plan((64,), 1, 1, 0, 60.0), lambda text: None)
+    measurement.run()
+    assert measurement.series == []
+    assert "/nowhere" in measurement.missing[0].reason
+
+
+@pytest.mark.parametrize("tokens", [5, 8, 29, 64])
+def test_visible_pairs_are_those_of_the_pattern(tokens: int) -> None:
+    config = PrefillConfig(chunk_size=8, batch_size=8, local=2, heavy=3, dense_tail=4)
+    counted = 0
+    for query in range(tokens):
+        chunk = query // 8
+        counted += query % 8 + 1 + (config.memory if chunk else 0)
+    if tokens > 8:
+        counted += sum(query + 1 for query in range(tokens - 4, tokens))
+    assert visible_pairs(config, tokens) == counted
+    assert visible_pairs(PrefillConfig(policy="full"), tokens) == tokens * (tokens + 1) // 2
+
+
+def test_floor_of_the_example(tiny_bundle: Path) -> None:
+    model = Manifest.read(tiny_bundle).model
+    full = PrefillConfig(policy="full")
+    pairs = 100 * 101 // 2 * model.layers * model.query_heads
+    assert attention_flop(model, full, 100) == pairs * 4 * model.head_size
+    cache = decode_bytes(model, 11) - decode_bytes(model, 1)
+    assert cache == 10 * 2 * model.layers * model.kv_heads * model.head_size * 4
+
+
+def test_better_takes_the_faster_of_each() -> None:
+    assert better(Rates(2, "a", 3, "b"), Rates(1, "c", 4, "d")) == Rates(2, "a", 4, "d")
+
+
+def test_gguf_rotates_neighbours_where_the_checkpoint_rotates_halves() -> None:
+    weight = np.arange(8)[:, None] * np.ones((1, 2))
+    assert pairs_side_by_side(weight, heads=2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
