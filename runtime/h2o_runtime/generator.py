@@ -262,7 +262,7 @@ class Generator:
 
     def _keep_logits(self, row: int) -> Float32:
         """The head on one row of the last call. Read-only: the same array answers when the prompt comes again."""
-        logits = self._forward.logits(Span(row, row + 1))[0].copy()
+        logits: Float32 = self._forward.logits(Span(row, row + 1))[0].copy()
         logits.flags.writeable = False
         self._logits = logits
         return logits
