@@ -75,12 +75,13 @@ def dense_tail_hidden(model: Model, recorded: Recorded, length: int, tail: int) 
 
 
 def expected_logprobs(model: Model, recorded: Recorded, length: int, tail: int, chunk_size: int) -> Float64:
-    hidden = recorded.run.hidden[:length]
-    if tail and length > chunk_size:
-        # The shortcut needs all memories to be chosen before the tail begins: else its rows could decide one.
-        assert (length - 1) // chunk_size * chunk_size <= length - tail
-        hidden = np.concatenate([hidden[:-tail], dense_tail_hidden(model, recorded, length, tail)])
-    return llama.logprobs_of(model, hidden, recorded.run.ids[:length])
+    ids, logprobs = recorded.run.ids[:length], recorded.run.logprobs[: length - 1]
+    if not tail or length <= chunk_size:
+        return logprobs
+    # The shortcut needs all memories to be chosen before the tail begins: else its rows could decide one.
+    assert (length - 1) // chunk_size * chunk_size <= length - tail
+    hidden = dense_tail_hidden(model, recorded, length, tail)
+    return np.concatenate([logprobs[: length - tail], llama.logprobs_of(model, hidden, ids[-tail:])])
 
 
 def wrong_selections(run: H2ORun, actual: Int32, local: int) -> Iterator[str]:
