@@ -23,7 +23,7 @@ def show(results: Results) -> None:
     )
     timed = any(row["dense_s"] is not None for row in results.rows)
     table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
-    columns = ["median", "min … max", "tokens/s", "h2o faster by", "of floor", "peak MiB"]
+    columns = ["median", "min … max", "tokens/s", "cpu", "h2o faster by", "by cpu", "of floor", "peak MiB"]
     for name in columns + (["/".join(PHASES)] if timed else []):
         table.add_column(name, justify="right")
     for row in results.rows:
@@ -34,7 +34,9 @@ def show(results: Results) -> None:
             _time(row["median_s"]),
             f"{_time(row['min_s'])} … {_time(row['max_s'])}",
             f"{row['tokens_per_s']:,.1f}",
+            _time(row["cpu_s"]),
             f"{row['h2o_speedup']:.2f}x" if row["h2o_speedup"] else "",
+            f"{row['h2o_speedup_cpu']:.2f}x" if row["h2o_speedup_cpu"] else "",
             f"{row['floor_share']:.0%}",
             f"{row['peak_bytes'] / 2**20:,.0f}",
         ]

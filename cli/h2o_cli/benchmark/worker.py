@@ -2,8 +2,8 @@
 
     {"do": "start", "engine": …, "settings": …}   → {"version"}
     {"do": "open", "context": n}                  → {"libraries": bytes in use before anything was loaded}
-    {"do": "prefill", "tokens": n}                → {"seconds", "token", "phases"}
-    {"do": "decode", "tokens": n}                 → {"seconds": [one a token]}
+    {"do": "prefill", "tokens": n}                → {"seconds", "cpu", "token", "phases"}
+    {"do": "decode", "tokens": n}                 → {"seconds": [one a token], "cpu": a token's}
     {"do": "rates"}                               → the machine's measured rates
     {"do": "memory"}                              → {"peak": bytes}
 
@@ -52,18 +52,19 @@ class Worker:
 
     def prefill(self, tokens: int) -> Answer:
         ids = np.random.default_rng(tokens).integers(2, self._vocabulary, tokens)  # the same for everybody
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         token = self._active.prefill(ids)
-        seconds = time.perf_counter() - begin
-        return {"seconds": seconds, "token": token, "phases": self._active.phases()}
+        seconds, used = time.perf_counter() - begin, time.process_time() - used
+        return {"seconds": seconds, "cpu": used, "token": token, "phases": self._active.phases()}
 
     def decode(self, tokens: int) -> Answer:
-        seconds = []
+        seconds: list[float] = []
+        used = time.process_time()
         for token in self._draw.integers(2, self._vocabulary, tokens).tolist():
             begin = time.perf_counter()
             self._active.decode(token)
             seconds.append(time.perf_counter() - begin)
-        return {"seconds": seconds}
+        return {"seconds": seconds, "cpu": (time.process_time() - used) / tokens}
 
     def rates(self) -> Answer:
         from h2o_cli.benchmark.floor import measure_rates
