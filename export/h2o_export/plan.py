@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from h2o_export.attention import AttentionGraphBuilder
 from h2o_export.checkpoint import Checkpoint
 from h2o_export.dense import dense_interface, dense_parts
@@ -24,7 +26,7 @@ class Plan:
     @property
     def disk_bytes(self) -> int:
         """Weights; graphs and tokenizer add a few megabytes."""
-        return self.footprint.weights
+        return self.model.parameters * np.dtype(self.model.dtype).itemsize
 
     def to_json(self) -> dict[str, Any]:
         return {
