@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -21,9 +22,15 @@ from tests.cli.conftest import Run, Start
 
 from h2o_cli.compare import main
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"
 SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32, "--score-window", 16)
+
+
+@pytest.fixture(scope="module")
+def h2o(h2o: Run) -> Run:
+    """With time for loading PyTorch on a busy machine."""
+    return functools.partial(h2o, timeout=200)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +79,7 @@ def _of(document: Any, stage: str) -> list[Any]:
 
 
 def test_the_example_bundle_passes_in_all_stages(h2o: Run, tiny_bundle: Path) -> None:
-    done = h2o("compare", tiny_bundle, "--json", timeout=170)
+    done = h2o("compare", tiny_bundle, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     document = _json(done.stdout)
     assert document["passed"]
@@ -321,8 +328,9 @@ def test_ctrl_c_ends_it(start_h2o: Start, small: Path) -> None:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, b"", b"stopped\n")
+    out, err = process.communicate(timeout=120)
+    assert (out, err) == (b"", b"stopped\n")
+    assert process.returncode in (130, -signal.SIGINT)  # 130 to a shell both
 
 
 def _loaded(pid: int, library: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -30,9 +31,12 @@ from h2o_runtime import Generator
 from h2o_runtime.errors import OutputError
 from h2o_runtime.manifest import Manifest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"  # two layers, tied
 GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
+# Where Ctrl-C comes while Python runs code made of a string, Python ends itself by the signal; to a shell
+# both are 130.
+STOPPED = (130, -signal.SIGINT)
 FLAGS = (
     *("--prefill", "h2o", "-b", 512, "-ub", 128, "--h2o-local", 32, "--h2o-heavy", 48, "--score", "window"),
     *("--score-window", 16, "--score-heads", "query", "--sink", 4, "--dense-tail", 64),
@@ -52,6 +56,12 @@ PREFILL = {
 
 
 @pytest.fixture(scope="module")
+def h2o(h2o: Run) -> Run:
+    """With time for loading PyTorch on a busy machine."""
+    return functools.partial(h2o, timeout=200)
+
+
+@pytest.fixture(scope="module")
 def checkpoint(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, NAME)[0]
 
@@ -63,7 +73,7 @@ def exported(h2o: Run, checkpoint: Path, shared_folder: Path) -> tuple[Path, Any
     with (shared_folder / "exported.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not printed.exists():
-            done = h2o("export", checkpoint, "-o", bundle, *FLAGS, "--json", timeout=120)
+            done = h2o("export", checkpoint, "-o", bundle, *FLAGS, "--json")
             assert (done.returncode, done.stderr) == (0, b"")
             printed.write_bytes(done.stdout)
     return bundle, _json(printed.read_bytes())
@@ -229,7 +239,11 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
     memory, model = plan["memory_bytes"], plan["model"]
     assert plan["context"] == 3000
     assert memory["cache"] == 2 * model["layers"] * 3000 * model["kv_heads"] * model["head_size"] * 4
-    assert memory["weights"] == plan["disk_bytes"] == 4 * model["parameters"]
+    assert plan["disk_bytes"] == 4 * model["parameters"] <= memory["weights"]
+    stored = sum(
+        size for name, size in _files(bundles.named(checkpoint.parent, NAME)[1]).items() if ".bin" in name
+    )
+    assert 0 <= stored - plan["disk_bytes"] < 4096 * 40  # tensors begin at pages
     assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
 
     text = h2o(*args).stdout.decode()
@@ -256,7 +270,7 @@ def test_a_dry_run_needs_no_output_and_no_free_place(
 def test_output_that_cannot_be_written(start_h2o: Start, checkpoint: Path) -> None:
     with open("/dev/full", "wb") as full:
         process = start_h2o("export", checkpoint, "--dry-run", stdout=full)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert err == b"error: standard output: cannot be written: No space left on device\n"
 
@@ -358,14 +372,15 @@ def test_an_interrupted_export_leaves_nothing(
     process = start_h2o("export", checkpoint, "-o", target, "--force")
     _wait_until(lambda: any(folder.glob(f".{target.name}.*/{reached}")), process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, b"", b"stopped\n")
+    out, err = process.communicate(timeout=120)
+    assert (out, err) == (b"", b"stopped\n")
+    assert process.returncode in STOPPED
     assert list(folder.iterdir()) == [whole_bundle]
     assert _files(whole_bundle) == before
 
 
 def _wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 120
     while not happened():
         assert process.poll() is None, "ended before it could be interrupted"
         assert time.monotonic() < end

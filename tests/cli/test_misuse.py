@@ -18,7 +18,7 @@ from tests import bundles
 from tests.cli.conftest import Run
 from tests.reference import checkpoints
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"
 LONG = "a" * 300  # no file system takes such a name
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -421,7 +421,7 @@ def test_one_sentence_names_the_culprit_and_nothing_is_left(
         result, shown, message = _export_here(words)
         assert capfd.readouterr() == ("", "")  # libraries that print past Python
     else:
-        done = h2o(command, *words, env=OFFLINE)
+        done = h2o(command, *words, env=OFFLINE, timeout=200)
         result, shown, message = done.returncode, done.stdout.decode(), done.stderr.decode()
     assert "Traceback" not in message
     assert sentence.format(**names) in " ".join(message.split())
