@@ -184,6 +184,7 @@ def test_ctrl_c_on_a_terminal_stops_the_answer_only(start_h2o: Start, tiny_bundl
     terminal.type(b"\x03")
     first = re.search(SUMMARY, terminal.until(SUMMARY), re.DOTALL)
     terminal.until(rb"stopped.*> ")
+    time.sleep(0.5)  # readline shows its prompt a moment before it listens, and a Ctrl-C between is lost
     terminal.type(b"\x03")  # at the prompt it drops the line
     terminal.until(rb"/exit or Ctrl-D.*> ")
     terminal.type(b"Go on.\n")
