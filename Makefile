@@ -35,7 +35,7 @@ $(VENV)/installed: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" ninja
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-		--constraint constraints.txt --editable '.[cpu,export,bench,dev]'
+		--constraint constraints.txt --editable '.[cpu,export,serve,bench,dev]'
 	touch $@
 
 lint: $(VENV)/installed

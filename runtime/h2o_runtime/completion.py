@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, Cancelled, ConfigError, InputError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
@@ -67,6 +68,7 @@ class Request:
     prefill     None takes the bundle's defaults
     stop        strings that end the answer and are not part of it
     ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements
+    constraint  which tokens may come; it follows one answer, so such a request can be run once
     """
 
     prompt: Prompt
@@ -75,8 +77,14 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
+        if self.ignore_eos and self.constraint is not None:
+            raise ConfigError(
+                "ignore_eos cannot be combined with a grammar, which decides where the answer ends",
+                field="ignore_eos",
+            )
         if self.max_tokens is not None and self.max_tokens < 0:
             raise ConfigError(
                 f"max_tokens must not be negative, but is {self.max_tokens}", field="max_tokens"
@@ -156,7 +164,9 @@ TextEvent = Prefilled | TextPiece | Completion
 
 
 class TextModel:
-    """One bundle that reads and writes text. One request at a time; not thread-safe.
+    """One bundle that reads and writes text. One request at a time.
+
+    `text_prompt` and `chat_prompt` may be called while another thread is in `complete`; all else may not.
 
     end_ids: token ids that end an answer: the checkpoint's EOS, and what its chat template ends a turn with.
     """
@@ -208,6 +218,11 @@ class TextModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def chat_template(self) -> str | None:
+        """Source of the chat template; None where there is none."""
+        return None if isinstance(self._template, BundleError) else self._template.texts.get("default")
 
     def text_prompt(self, text: str) -> Prompt:
         """A text to be continued. Raises InputError when it is empty or not proper text."""
@@ -264,6 +279,7 @@ class TextModel:
             sampling,
             stop_tokens=() if request.ignore_eos else tuple(self.end_ids),
             watch=watch,
+            constraint=request.constraint,
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
@@ -275,11 +291,12 @@ class TextModel:
         Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
         be encoded apart.
         """
-        assert self._last.text is not None
-        if not self._last.ids or not text.startswith(self._last.text):
+        last = self._last  # once: a server makes prompts while another thread answers
+        assert last.text is not None
+        if not last.ids or not text.startswith(last.text):
             return ()
-        rest = self._encoded(text[len(self._last.text) :])
-        return self._last.ids + rest if rest and rest[0] in self.tokenizer.special_ids else ()
+        rest = self._encoded(text[len(last.text) :])
+        return last.ids + rest if rest and rest[0] in self.tokenizer.special_ids else ()
 
     def _remember(self, prompt: Prompt, completion: Completion) -> None:
         """Keep the tokens of a chat's answer for `_continued`, if they are exactly its text."""

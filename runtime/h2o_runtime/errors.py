@@ -19,6 +19,7 @@ __all__ = [
     "H2OError",
     "InputError",
     "OutputError",
+    "ServerError",
     "UnknownTokenError",
     "UnsupportedModelError",
 ]
@@ -112,6 +113,10 @@ class InputError(H2OError):
 
 class OutputError(H2OError):
     """The place where a command should write cannot be used: it exists, is read-only, or the disk is full."""
+
+
+class ServerError(H2OError):
+    """The server cannot start, as its port is taken."""
 
 
 class CheckpointError(H2OError):

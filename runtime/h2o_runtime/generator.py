@@ -20,6 +20,7 @@ from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.cache import IntArray, KVCache
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, Watch
@@ -177,11 +178,13 @@ class Generator:
         sampling: Sampling | None = None,
         stop_tokens: Sequence[int] = (),
         watch: Watch | None = None,
+        constraint: Constraint | None = None,
     ) -> Iterator[GenerationEvent]:
         """Prefill, then sample: yields one Prefilled, a TokenGenerated a token and one Finished.
 
         Ends at a token of `stop_tokens` (not yielded, reason "stop"), after `max_new_tokens` or when the
-        context is full (reason "length"). Raises Cancelled between two tokens when `watch` says so.
+        context is full (reason "length"). Raises Cancelled between two tokens when `watch` says so. `constraint`
+        says which tokens may come; it must allow some of `stop_tokens` once the answer may end.
         """
         if max_new_tokens < 0:
             raise ConfigError(
@@ -197,11 +200,13 @@ class Generator:
         sampler.reset(tokens.tolist())
         stops = frozenset(stop_tokens)
         for produced in range(max_new_tokens):
-            sampled = sampler.sample(logits)
+            sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
             if sampled.token in stops:
                 yield Finished("stop", produced)
                 return
             sampler.accept(sampled.token)
+            if constraint:
+                constraint.accept(sampled.token)
             yield TokenGenerated(sampled)
             if self._cache.length >= self.context or produced + 1 == max_new_tokens:
                 break

@@ -3,7 +3,7 @@
 The steps, in this order, each skipped when its field has the neutral value:
 
 1. repetition, presence and frequency penalties, for the tokens among the last `repeat_last_n` accepted ones
-2. `logit_bias`
+2. `logit_bias`, then what a grammar forbids
 3. `temperature`; at 0 the most probable token is taken here and nothing below happens
 4. `top_k`: the k best tokens
 5. `top_p`: the smallest set of best tokens whose share of what top-k left is at least `top_p`
@@ -176,15 +176,16 @@ class Sampler:
             self._counts[token] += 1
         self._accepted += 1
 
-    def sample(self, logits: NDArray[np.float32]) -> SampledToken:
+    def sample(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> SampledToken:
         """Choose the next token.
 
         logits: float32 [vocab], left unchanged. -inf is a token of probability zero; NaN, +inf or nothing but
         -inf raise `BackendError`. `ConfigError` when the penalties or the bias leave no token to choose.
+        allowed: bool [vocab], tokens that a grammar permits; None permits all.
         """
         logits = self._checked(logits)
         log_total = self._log_sum_exp(logits)
-        scores = self._adjusted(logits)
+        scores = self._adjusted(logits, allowed)
         if self.sampling.temperature == 0:
             token = int(scores.argmax())
         else:
@@ -227,11 +228,13 @@ class Sampler:
         np.exp(self._scratch, out=self._scratch)
         return float(best) + math.log(float(self._scratch.sum(dtype=np.float64)))
 
-    def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Logits after penalties and bias; the logits themselves when neither is in use."""
+    def _adjusted(
+        self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float32]:
+        """Logits after penalties, bias and grammar; the logits themselves when none is in use."""
         s = self.sampling
         penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
-        if not penalised and not self._bias_ids.size:
+        if not penalised and not self._bias_ids.size and allowed is None:
             return logits
         scores = self._scores
         np.copyto(scores, logits)
@@ -242,6 +245,8 @@ class Sampler:
                 values = np.where(values > 0, values / s.repetition_penalty, values * s.repetition_penalty)
                 scores[seen] = values - (self._counts[seen] * s.frequency_penalty + s.presence_penalty)
             scores[self._bias_ids] += self._bias
+        if allowed is not None:
+            scores[~allowed] = -np.inf
         if not math.isfinite(float(scores.max())):
             name = "logit_bias" if self._bias_ids.size else "repetition_penalty"
             raise ConfigError(

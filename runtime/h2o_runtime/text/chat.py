@@ -31,12 +31,13 @@ class ChatTemplate:
 
     A checkpoint may have several by name: "tool_use" is taken when tools are given, else "default".
 
-    source: the file that the template came from, for messages.
+    source: the file that the template came from, for messages. texts: Jinja source by name.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], source: str) -> None:
         """templates: Jinja source by name. special_tokens: text by role, as {"bos_token": "<s>"}."""
         self.source = source
+        self.texts = dict(templates)
         self._special_tokens = dict(special_tokens)
         environment = _environment()
         self._compiled: dict[str, jinja2.Template] = {}

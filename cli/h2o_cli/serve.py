@@ -1,0 +1,160 @@
+"""h2o-serve: one model over HTTP, one request at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from h2o_cli.common import Exit, guarded, threads_option, verbose_option
+from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_runtime.attention.select import PROVIDERS
+from h2o_runtime.backends.select import BACKENDS
+from h2o_runtime.completion import TextModel
+from h2o_runtime.errors import BackendError, InputError
+from h2o_runtime.manifest import Manifest
+from h2o_runtime.text import decode_utf8
+
+if TYPE_CHECKING:
+    from h2o_runtime.server.settings import ServerSettings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_MIB = 1 << 20
+
+
+def server_options(command: Command) -> Command:
+    """Where to listen, whom to let in, how much to take."""
+    for option in reversed(
+        (
+            click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+            click.option("--port", type=int, default=8080, show_default=True, help="0 takes a free one."),
+            click.option("--alias", help="The model's name in the API.  [default: the bundle's folder]"),
+            click.option(
+                "--api-key",
+                "api_key",
+                multiple=True,
+                envvar="H2O_API_KEY",
+                metavar="KEY",
+                help="Let in who knows this key; repeatable. Others on this machine can see it in the list of "
+                "processes: prefer --api-key-file or the environment's H2O_API_KEY.",
+            ),
+            click.option(
+                "--api-key-file",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="Keys, one a line.",
+            ),
+            click.option(
+                "--cors-origin",
+                "cors_origin",
+                multiple=True,
+                metavar="ORIGIN",
+                help="A web page's origin that may use the API; repeatable, * is all.  [default: this machine's]",
+            ),
+            click.option(
+                "--max-queue", type=int, default=8, show_default=True, help="Most requests that wait."
+            ),
+            click.option(
+                "--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"
+            ),
+            click.option(
+                "--max-body", type=float, default=16, show_default=True, help="Longest request body, in MiB."
+            ),
+            click.option(
+                "--body-timeout",
+                type=float,
+                default=30,
+                show_default=True,
+                help="Seconds in which headers and body must have arrived.",
+            ),
+            click.option(
+                "--grace",
+                type=float,
+                default=30,
+                show_default=True,
+                help="Seconds that the running request gets to finish when the server is stopped.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle")
+@server_options
+@prefill_options
+@click.option(
+    "-c",
+    "--ctx-size",
+    "context",
+    type=click.IntRange(min=1, max=2**31 - 1),
+    help="Most tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
+)
+@threads_option
+@click.option("--backend", type=click.Choice(BACKENDS), default=BACKENDS[0], show_default=True)
+@click.option("--attention", type=click.Choice(PROVIDERS), default="auto", show_default=True)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@verbose_option
+@guarded
+def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
+    """Serve the model in the folder BUNDLE with an API like OpenAI's, and a page to talk to it.
+
+    Prefill flags are what requests start from; each may override them. The first Ctrl-C or SIGTERM lets the
+    running request finish, the second does not.
+    """
+    try:
+        from h2o_runtime.server.logs import start_logging
+        from h2o_runtime.server.serve import serve
+    except ModuleNotFoundError as error:
+        raise BackendError(
+            f"serving needs the package {error.name}: install h2o-edge with its extra serve, "
+            "pip install 'h2o-edge[serve]'"
+        ) from error
+    start_logging(log_format, verbose)
+    settings = _settings(bundle, flags)
+    prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
+
+    def load() -> TextModel:
+        return TextModel.load(bundle, **flags)
+
+    if not serve(settings, prefill, load):
+        # The inference thread is inside a computation that does not end; the interpreter would wait for it.
+        os._exit(Exit.ERROR)
+
+
+def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
+    """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
+    from h2o_runtime.server.settings import Limits, ServerSettings
+
+    return ServerSettings(
+        host=flags.pop("host"),
+        port=flags.pop("port"),
+        alias=flags.pop("alias") or Path(bundle).resolve().name,
+        api_keys=(*flags.pop("api_key"), *_keys(flags.pop("api_key_file"))),
+        cors_origins=flags.pop("cors_origin"),
+        grace=flags.pop("grace"),
+        limits=Limits(
+            queue=flags.pop("max_queue"),
+            queue_timeout=flags.pop("queue_timeout"),
+            body_bytes=int(flags.pop("max_body") * _MIB),
+            body_timeout=flags.pop("body_timeout"),
+        ),
+    )
+
+
+def _keys(file: Path | None) -> tuple[str, ...]:
+    if file is None:
+        return ()
+    lines = decode_utf8(file.read_bytes(), str(file)).splitlines()
+    keys = tuple(line.strip() for line in lines if line.strip())
+    if not keys:
+        raise InputError(f"{file} holds no API key: write one a line, or leave out --api-key-file")
+    return keys
+
+
+if __name__ == "__main__":
+    main()

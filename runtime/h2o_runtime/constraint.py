@@ -1,0 +1,20 @@
+"""Which tokens may come next: the seam between sampling and whatever knows a grammar."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Constraint(Protocol):
+    """Follows one answer token by token. Serves one request; not to be shared between threads."""
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """bool [vocab]: the tokens that may come next, at least one; valid until the next call."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Go on by a token that was allowed. Raises BackendError when the grammar cannot be followed."""
+        ...

@@ -1,0 +1,89 @@
+"""The HTTP application: which path leads where, and what every request passes on its way."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from h2o_runtime.server import problems
+from h2o_runtime.server.access_log import AccessLog
+from h2o_runtime.server.answers import Desk
+from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
+from h2o_runtime.server.json_body import JsonRoute
+from h2o_runtime.server.routes import completions, info, text
+from h2o_runtime.server.schemas.responses import ErrorResponse
+from h2o_runtime.server.service import Service
+from h2o_runtime.server.settings import LOCAL_ORIGINS, ServerSettings
+from h2o_runtime.server.stream import ClientGone
+
+STATIC = Path(__file__).parent / "static"
+
+_PAGE_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application of one service."""
+    app = FastAPI(
+        title="h2o-serve",
+        description="One model, one request at a time, with chunked sparse prefill.",
+        version=metadata.version("h2o-edge"),
+        docs_url=None,  # these pages load their scripts from elsewhere
+        redoc_url=None,
+    )
+    problems.install(app)
+
+    @app.exception_handler(ClientGone)
+    async def gone(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=499)  # nobody reads it; the log does
+
+    failures = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
+    router = APIRouter(route_class=JsonRoute, responses=failures)  # type: ignore[arg-type]
+    for part in (completions, text, info):
+        part.add_routes(router, service)
+    app.include_router(router)
+    _add_page(app)
+    _add_middleware(app, service.settings, service.desk)
+    return app
+
+
+def _add_page(app: FastAPI) -> None:
+    files = _Page(directory=STATIC)
+    app.mount("/static", files)
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+
+class _Page(StaticFiles):
+    """The page's own files, which may load nothing from elsewhere."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["Content-Security-Policy"] = _PAGE_POLICY
+        response.headers["Cache-Control"] = "no-cache"  # a new version's page must not talk to an old script
+        return response
+
+
+def _add_middleware(app: FastAPI, settings: ServerSettings, desk: Desk) -> None:
+    """The last one added is the first that a request meets."""
+    limits = settings.limits
+    app.add_middleware(BodyLimits, most_bytes=limits.body_bytes, seconds=limits.body_timeout)
+    app.add_middleware(Admission, desk=desk)
+    app.add_middleware(Authorization, keys=settings.api_keys)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type"],
+        expose_headers=["Retry-After"],
+    )
+    app.add_middleware(AccessLog)

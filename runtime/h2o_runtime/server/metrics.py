@@ -1,0 +1,72 @@
+"""What /metrics tells Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from h2o_runtime.completion import Completion
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+
+
+class Metrics:
+    """The figures of one server. Counters have their final values only once a request is done."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.prompt_tokens = Counter("h2o_prompt_tokens", "Prompt tokens that were run", registry=registry)
+        self.prompt_seconds = Counter("h2o_prompt_seconds", "Seconds of prefill", registry=registry)
+        self.cached_tokens = Counter(
+            "h2o_prompt_cached_tokens", "Prompt tokens that the cache held", registry=registry
+        )
+        self.predicted_tokens = Counter("h2o_predicted_tokens", "Tokens generated", registry=registry)
+        self.predicted_seconds = Counter("h2o_predicted_seconds", "Seconds of decode", registry=registry)
+        self.prompt_rate = Gauge(
+            "h2o_prompt_tokens_per_second", "Prefill rate of the last request", registry=registry
+        )
+        self.predicted_rate = Gauge(
+            "h2o_predicted_tokens_per_second", "Decode rate of the last request", registry=registry
+        )
+        self.first_token = Histogram(
+            "h2o_time_to_first_token_seconds",
+            "Prefill and first token, without the wait in the queue",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.queue_wait = Histogram(
+            "h2o_queue_wait_seconds", "From the ticket to the turn", buckets=_SECONDS, registry=registry
+        )
+        self.requests = Counter(
+            "h2o_requests", "Requests for an answer, by how they ended", ["outcome"], registry=registry
+        )
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A figure that is looked up when it is asked for."""
+        Gauge(name, text, registry=self.registry).set_function(value)
+
+    def finished(self, outcome: str) -> None:
+        """Count a request. outcome: stop, length, cancelled, failed; refused, invalid, left."""
+        self.requests.labels(outcome).inc()
+
+    def completed(self, completion: Completion) -> None:
+        """Count a request that the inference thread answered, and its work."""
+        t = completion.timings
+        self.finished(completion.finish_reason)
+        self.prompt_tokens.inc(t.prompt_n)
+        self.cached_tokens.inc(t.cache_n)
+        self.prompt_seconds.inc(t.prompt_ms / 1e3)
+        self.predicted_tokens.inc(t.predicted_n)
+        self.predicted_seconds.inc(t.predicted_ms / 1e3)
+        if t.prompt_n:
+            self.prompt_rate.set(t.prompt_per_second)
+        if t.predicted_n > 1:
+            self.predicted_rate.set(t.predicted_per_second)
+        if t.predicted_n:
+            self.first_token.observe(t.prompt_ms / 1e3)
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,46 @@
+"""/v1/chat/completions and /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from h2o_runtime.server.chat import ChatFormat
+from h2o_runtime.server.completions import CompletionFormat
+from h2o_runtime.server.schemas.chat import ChatRequest
+from h2o_runtime.server.schemas.completion import CompletionRequest
+from h2o_runtime.server.schemas.responses import ChatCompletion, TextCompletion
+from h2o_runtime.server.service import Service
+
+
+def add_routes(router: APIRouter, service: Service) -> None:
+    alias = service.settings.alias
+
+    @router.post("/v1/chat/completions", responses=_answers(ChatCompletion))
+    async def chat_completions(http: Request, body: ChatRequest) -> Response:
+        """Answer a conversation."""
+        asker = service.asker
+        return await service.desk.answer(
+            http,
+            lambda: asker.chat(body),
+            ChatFormat(body, alias, service.grammars.token_bytes),
+            stream=bool(body.stream),
+            progress=bool(body.return_progress),
+        )
+
+    @router.post("/v1/completions", responses=_answers(TextCompletion))
+    async def completions(http: Request, body: CompletionRequest) -> Response:
+        """Continue a text."""
+        asker = service.asker
+        return await service.desk.answer(
+            http,
+            lambda: asker.completion(body),
+            CompletionFormat(body, alias, service.grammars.token_bytes),
+            stream=bool(body.stream),
+            progress=bool(body.return_progress),
+        )
+
+
+def _answers(model: Any) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": model, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}

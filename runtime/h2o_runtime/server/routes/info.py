@@ -1,0 +1,116 @@
+"""What can be asked about the server and its model."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from importlib import metadata
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from h2o_runtime.server.engine import State
+from h2o_runtime.server.memory_view import MemorySnapshot
+from h2o_runtime.server.metrics import CONTENT_TYPE
+from h2o_runtime.server.problems import Problem, unavailable
+from h2o_runtime.server.schemas.responses import Health, ModelList, ModelObject
+from h2o_runtime.server.service import Service
+
+Index = Annotated[int, Query(ge=0, le=2**31 - 1)]
+
+
+def add_routes(router: APIRouter, service: Service) -> None:
+    started = int(time.time())
+
+    @router.get("/health")
+    async def health() -> Health:
+        """200 once the model is loaded; 503 while it is loading or the server stops, 500 when it has failed."""
+        if service.draining and service.engine.state is not State.FAILED:
+            raise unavailable("the server is shutting down", code="shutting_down")
+        service.desk.check_engine()
+        return Health(status="ok")
+
+    @router.get("/v1/models")
+    async def models() -> ModelList:
+        """The one model."""
+        return ModelList(object="list", data=[_model(service, started)])
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> ModelObject:
+        """The model by its name."""
+        if name != service.settings.alias:
+            raise Problem(404, f"there is no model {name!r}: see /v1/models", code="model_not_found")
+        return _model(service, started)
+
+    @router.get("/props")
+    async def props() -> dict[str, Any]:
+        """How the server is set up, with llama.cpp's names where it has one."""
+        return _props(service)
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(service.metrics.page(), media_type=CONTENT_TYPE)
+
+    @router.get("/memory/{name}")
+    async def memory(name: str) -> dict[str, Any]:
+        """The prompt of the last answer, token by token. name: that answer's id."""
+        snapshot, tokenizer = _snapshot(service, name), service.model.tokenizer
+        return await service.desk.in_text_thread(lambda: snapshot.describe(tokenizer))
+
+    @router.get("/memory/{name}/counts")
+    async def memory_counts(name: str, boundary: Index, layer: Index) -> dict[str, list[int]]:
+        """How many heads of a layer kept each token in memory after chunk `boundary`."""
+        snapshot = _snapshot(service, name)
+        for label, index, count in (
+            ("boundary", boundary, snapshot.sets.shape[0]),
+            ("layer", layer, snapshot.sets.shape[1]),
+        ):
+            if index >= count:
+                raise Problem(
+                    400, f"{label} is {index}, and there are {count}", param=label, code="invalid_value"
+                )
+        return {"counts": snapshot.counts(boundary, layer)}
+
+
+def _snapshot(service: Service, name: str) -> MemorySnapshot:
+    """By the answer's id, which only its client knows: a prompt is nobody else's business."""
+    snapshot = service.engine.memory
+    if snapshot is None or snapshot.name != name:
+        raise Problem(404, f"there is no memory of {name}: only the last answer's is kept", code="not_found")
+    return snapshot
+
+
+def _model(service: Service, created: int) -> ModelObject:
+    generator = service.model.generator
+    meta = {
+        "n_ctx": generator.context,
+        "n_ctx_train": generator.model.max_position_embeddings,
+        "n_vocab": generator.model.vocab_size,
+        "n_embd": generator.model.hidden_size,
+        "n_params": generator.model.parameters,
+    }
+    alias = service.settings.alias
+    return ModelObject(id=alias, object="model", created=created, owned_by="h2o-edge", meta=meta)  # type: ignore[call-arg]
+
+
+def _props(service: Service) -> dict[str, Any]:
+    model = service.model
+    limits = service.settings.limits
+    return {
+        "model_alias": service.settings.alias,
+        "total_slots": 1,
+        "default_generation_settings": {"n_ctx": model.generator.context},
+        "chat_template": model.chat_template,
+        "bos_token": model.tokenizer.special_tokens.get("bos_token"),
+        "eos_token": model.tokenizer.special_tokens.get("eos_token"),
+        "build_info": f"h2o-edge {metadata.version('h2o-edge')}",
+        "backend": model.generator.backend.name,
+        "attention": model.generator.provider.name,
+        "prefill": asdict(service.prefill),
+        "limits": {
+            "max_queue": limits.queue,
+            "queue_timeout": limits.queue_timeout,
+            "max_body_bytes": limits.body_bytes,
+        },
+    }

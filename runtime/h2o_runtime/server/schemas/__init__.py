@@ -1,0 +1,1 @@
+"""What requests may hold, by pydantic: the OpenAPI description follows from it."""

@@ -1,0 +1,107 @@
+"""What answers look like: for the OpenAPI description, which clients are generated from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+class ErrorObject(Open):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(BaseModel):
+    error: ErrorObject
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TimingsObject(BaseModel):
+    """As llama.cpp's server reports them."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+
+class H2OObject(BaseModel):
+    """What sparse prefill did: chunks of the prompt's new tokens, tokens a head remembers, configuration."""
+
+    chunks: int
+    memory_size: int
+    prefill: dict[str, Any]
+
+
+class ChatChoice(Open):
+    index: int
+    message: dict[str, Any]
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    logprobs: dict[str, Any] | None
+
+
+class ChatCompletion(Open):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: TimingsObject
+    h2o: H2OObject
+
+
+class TextChoice(Open):
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length"]
+    logprobs: dict[str, Any] | None
+
+
+class TextCompletion(Open):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+    timings: TimingsObject
+    h2o: H2OObject
+
+
+class ModelObject(Open):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class Health(BaseModel):
+    status: Literal["ok"]

@@ -1,0 +1,30 @@
+"""POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from h2o_runtime.server.schemas.base import Count, Strict
+
+
+class TokenizeRequest(Strict):
+    content: str
+    add_special: bool = Field(False, description="Begin with BOS where the checkpoint wants one.")
+    with_pieces: bool = Field(False, description="Tell each token's text too.")
+
+
+class Piece(BaseModel):
+    id: int
+    piece: str
+
+
+class TokenizeResponse(BaseModel):
+    tokens: list[int] | list[Piece]
+
+
+class DetokenizeRequest(Strict):
+    tokens: list[Count]
+
+
+class DetokenizeResponse(BaseModel):
+    content: str

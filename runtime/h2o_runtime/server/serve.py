@@ -1,0 +1,145 @@
+"""From a bound port to an orderly end: loading, serving, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+
+from h2o_runtime.completion import TextModel
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import ServerError
+from h2o_runtime.server.app import create_app
+from h2o_runtime.server.engine import Engine
+from h2o_runtime.server.problems import Problem, unavailable
+from h2o_runtime.server.protocol import protocol_factory
+from h2o_runtime.server.service import Service
+from h2o_runtime.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS = 5.0  # seconds for a cancelled request to stop, and for its client to be told
+
+
+def serve(settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]) -> bool:
+    """Serve until a signal says to stop → whether the inference thread ended too.
+
+    The port is bound before the model is loaded, so that /health can be asked. Raises ServerError when the
+    port cannot be had, and whatever `load` raises. After a False only os._exit ends the process for sure.
+    """
+    with bind(settings.host, settings.port) as listener:
+        return asyncio.run(_Run(settings, prefill, load).until_stopped(listener))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ServerError that says why there is none."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise ServerError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port, or stop the "
+            "program that has it"
+        ) from error
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals: a running request is to be finished first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Run:
+    """One life of a server, in the event loop."""
+
+    def __init__(
+        self, settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]
+    ) -> None:
+        self._settings = settings
+        self._prefill = prefill
+        self._load = load
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def until_stopped(self, listener: socket.socket) -> bool:
+        engine = Engine(self._load)
+        service = Service(self._settings, self._prefill, engine)
+        server = _Server(self._config(service))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        host, port = listener.getsockname()[:2]
+        log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        try:
+            await self._loading(engine)
+            await _first(self._stop.wait(), serving)
+            await self._drain(service)
+        finally:
+            server.should_exit = True
+            await serving
+            service.desk.close()
+        return await asyncio.to_thread(engine.stop, _LAST_WORDS)
+
+    async def _loading(self, engine: Engine) -> None:
+        """Wait for the model, or for the wish to stop. Raises what loading raised."""
+        log.info("loading %s", self._settings.alias)
+        engine.start()
+        await _first(engine.loaded, self._stop.wait())
+        if engine.loaded.done():
+            generator = engine.loaded.result().generator
+            log.info(
+                "ready: context %d, attention by %s, %d may wait",
+                *(generator.context, generator.provider.name, self._settings.limits.queue),
+            )
+
+    async def _drain(self, service: Service) -> None:
+        """Refuse what is new and finish what runs, within the time that it was given."""
+        log.info("stopping: the running request has %g s", self._settings.grace)
+        service.draining = True
+        service.desk.slot.close(_shutting_down)
+        empty = asyncio.create_task(service.desk.slot.empty())
+        await _first(empty, self._hurry.wait(), asyncio.sleep(self._settings.grace))
+        running = service.desk.running
+        if running is not None:
+            log.warning("stopping %s before its end", running.name)
+            running.cancel()
+            await _first(empty, asyncio.sleep(_LAST_WORDS))
+
+    def _config(self, service: Service) -> uvicorn.Config:
+        return uvicorn.Config(
+            create_app(service),
+            http=protocol_factory(self._settings.limits.body_timeout),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(_LAST_WORDS),
+        )
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+
+def _shutting_down() -> Problem:
+    return unavailable("the server is shutting down", code="shutting_down")
+
+
+async def _first(*works: object) -> None:
+    """Wait until one is done, and cancel those that were made for this wait only."""
+    tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, work in zip(tasks, works, strict=True):
+            if task is not work:
+                task.cancel()

@@ -1,0 +1,69 @@
+"""How a server is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from h2o_runtime.errors import ConfigError
+
+LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client can take. Raises ConfigError for values out of range.
+
+    queue          most requests that wait for the slot
+    queue_timeout  seconds that one waits before it is refused; None waits as long as its client does
+    body_bytes     longest body of a request
+    body_timeout   seconds in which a request, its headers and its body, must have arrived
+    """
+
+    queue: int = 8
+    queue_timeout: float | None = None
+    body_bytes: int = 16 << 20
+    body_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.queue < 0:
+            raise ConfigError(f"max_queue must not be negative, but is {self.queue}", field="max_queue")
+        if self.queue_timeout is not None and not self.queue_timeout > 0:
+            raise ConfigError(
+                f"queue_timeout must be above 0 seconds, but is {self.queue_timeout}", field="queue_timeout"
+            )
+        if self.body_bytes < 1024:
+            raise ConfigError(
+                f"max_body must be at least 1024 bytes, but is {self.body_bytes}", field="max_body"
+            )
+        if not self.body_timeout > 0:
+            raise ConfigError(
+                f"body_timeout must be above 0 seconds, but is {self.body_timeout}", field="body_timeout"
+            )
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """All of a server but its model.
+
+    host, port    where it listens; port 0 takes a free one
+    alias         the model's name in the API
+    api_keys      who knows one of them may use the API; none lets everybody
+    cors_origins  web pages that may use the API; none allows those of this machine, "*" all
+    grace         seconds that a running request gets to finish once the server is told to stop
+    """
+
+    alias: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    grace: float = 30.0
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be from 0 to 65535, but is {self.port}", field="port")
+        if not self.grace >= 0:
+            raise ConfigError(f"grace must not be negative, but is {self.grace}", field="grace")
+        if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
+            raise ConfigError("api_key must be printable ASCII characters, and not empty", field="api_key")

@@ -1,0 +1,73 @@
+"""Server-sent events, and noticing that nobody listens any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+Result = TypeVar("Result")
+
+KEEP_ALIVE = ": keep-alive\n\n"
+DONE = "data: [DONE]\n\n"
+
+
+class ClientGone(Exception):  # noqa: N818 - nobody's fault
+    """The client closed its connection before it had its answer."""
+
+
+def event(value: Any) -> str:
+    """One event; json.dumps writes no newline that could end it early."""
+    return f"data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
+
+
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has left. The request's body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
+    """The result of `work`. When the client leaves before, cancels it and raises ClientGone."""
+    task = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        leaving.cancel()
+        task.cancel()
+
+
+class EventStream(Response):
+    """Sends events as they come. `gone` is called when the client leaves, and at the end in any case."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], gone: Callable[[], None]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self.headers["cache-control"] = "no-store"
+        self.headers["x-accel-buffering"] = "no"  # a proxy that collects events would undo the streaming
+        self._events = events
+        self._gone = gone
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.ensure_future(disconnected(receive))
+        leaving.add_done_callback(lambda task: self._gone())
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for text in self._events:
+                body = text.encode("utf-8", "replace")
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            leaving.cancel()
+            self._gone()
