@@ -1,0 +1,79 @@
+"""Servers for black-box tests: one that most tests share, special ones on demand, and OpenAI's client for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.server.running import Server
+
+# What a person would look at twice. "CRITICAL" is how the server tells of its own defects.
+_BLEMISHES = ("Traceback", "CRITICAL", "was never awaited", "never retrieved")
+
+TOOL_TEMPLATE = Path(__file__).parent / "tools.jinja"
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture(scope="session")
+def tool_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example model with a chat template that knows tools."""
+    bundle = tmp_path_factory.mktemp("tools") / "tool-llama"
+    shutil.copytree(tiny_bundle, bundle, copy_function=os.link)
+    (bundle / "chat_template.jinja").unlink()
+    shutil.copy(TOOL_TEMPLATE, bundle / "chat_template.jinja")
+    return bundle
+
+
+@pytest.fixture
+def serve(tiny_bundle: Path, request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """`serve("--api-key", "k")` starts a server of the example model, ready unless `wait=False`."""
+    started: list[Server] = []
+
+    def start(*flags: object, bundle: Path = tiny_bundle, wait: bool = True, **options: Any) -> Server:
+        server = Server(bundle, *flags, **options)
+        started.append(server)
+        if wait:
+            server.wait_until_ready()
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+        request.node.add_report_section("teardown", "h2o-serve", server.log)
+
+
+@pytest.fixture(scope="session")
+def shared_server(tool_bundle: Path) -> Iterator[Server]:
+    server = Server(tool_bundle, "--ctx-size", 512)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def server(shared_server: Server, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """One server for all tests of a worker: context 512, tools, nothing else but defaults.
+
+    Whatever a test did, the server has not failed after it and says nothing of a defect.
+    """
+    before = len(shared_server.log)
+    yield shared_server
+    log = shared_server.log[before:]
+    request.node.add_report_section("teardown", "h2o-serve", log)
+    assert shared_server.get("/health").status_code == 200
+    assert not [blemish for blemish in _BLEMISHES if blemish in log], log
+
+
+@pytest.fixture
+def openai(server: Server) -> Iterator[Any]:
+    """The official client, talking to the shared server."""
+    library = pytest.importorskip("openai")
+    with library.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client

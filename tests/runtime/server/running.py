@@ -1,0 +1,162 @@
+"""h2o-serve as its users run it: a process of its own, spoken to over HTTP and over bare sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 60.0  # seconds for what takes a moment on an idle machine
+
+_LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
+
+
+class Server:
+    """A running h2o-serve. `log` is its standard error so far."""
+
+    def __init__(self, bundle: Path, *flags: object, environment: dict[str, str] | None = None) -> None:
+        self._lines: list[str] = []
+        self._told = threading.Event()  # the port, or the end
+        self.url = ""
+        self.port = 0
+        command = [sys.executable, "-m", "h2o_cli.serve", bundle, "--port", 0, "--threads", 1, *flags]
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def log(self) -> str:
+        return "".join(self._lines)
+
+    def wait_until_listening(self) -> None:
+        assert self._told.wait(PATIENCE), f"h2o-serve said nothing of a port:\n{self.log}"
+        assert self.url, f"h2o-serve ended with {self.process.wait(PATIENCE)}:\n{self.log}"
+
+    def wait_until_ready(self) -> None:
+        self.wait_until_listening()
+        wait_for(lambda: httpx.get(f"{self.url}/health", timeout=PATIENCE).status_code == 200)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE)
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False, **options)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        """A JSON value, written by Python's json, which knows NaN and lone surrogates too."""
+        headers = {"Content-Type": "application/json"} | options.pop("headers", {})
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        with self.client() as client:
+            return client.post(path, content=content, headers=headers, **options)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        with self.client() as client:
+            return client.get(path, **options)
+
+    def chat(self, text: str = "Hello.", **parameters: Any) -> httpx.Response:
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4} | parameters
+        return self.post("/v1/chat/completions", body)
+
+    def complete(self, prompt: Any = "Once", **parameters: Any) -> httpx.Response:
+        return self.post("/v1/completions", {"prompt": prompt, "max_tokens": 4} | parameters)
+
+    @contextlib.contextmanager
+    def connection(self, timeout: float = PATIENCE) -> Iterator[socket.socket]:
+        with socket.create_connection(("127.0.0.1", self.port), timeout) as connected:
+            yield connected
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A figure of /metrics; 0 where there is none yet."""
+        wanted = name + ("{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}" if labels else "")
+        for line in self.get("/metrics").text.splitlines():
+            series, _, value = line.rpartition(" ")
+            if series == wanted:
+                return float(value)
+        return 0.0
+
+    def wait_until_idle(self) -> None:
+        """Nobody is served and nobody waits."""
+        wait_for(lambda: self.metric("h2o_busy") == 0 and self.metric("h2o_queue_length") == 0)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line)
+            if found := _LISTENING.search(line):
+                self.url, self.port = found[1], int(found[2])
+                self._told.set()
+        self._told.set()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Ask again and again; a busy machine only makes it slower."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
+    """An HTTP request as bytes; keyword arguments are headers, _ standing for -."""
+    fields = {"Host": "localhost", "Content-Length": str(len(body)), "Content-Type": "application/json"}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value)
+    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+def chat_bytes(**parameters: Any) -> bytes:
+    """A whole chat request as bytes."""
+    body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4} | parameters
+    return request("POST", "/v1/chat/completions", json.dumps(body).encode())
+
+
+def events(lines: Iterator[str]) -> Iterator[Any]:
+    """The JSON values of a stream of server-sent events, then the text "[DONE]"."""
+    for line in lines:
+        if line.startswith("data: "):
+            yield line[6:] if line == "data: [DONE]" else json.loads(line[6:])
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The error object of a response, after a look at its shape: OpenAI's, exactly."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}, body
+    error: dict[str, Any] = body["error"]
+    assert (
+        {"message", "type", "param", "code"}
+        <= set(error)
+        <= {*("message", "type", "param", "code", "n_prompt_tokens", "n_ctx")}
+    )
+    assert isinstance(error["message"], str)
+    assert error["message"].strip()
+    assert "\n" not in error["message"]
+    assert isinstance(error["type"], str)
+    assert error["type"].endswith("_error")
+    assert error["param"] is None or isinstance(error["param"], str)
+    assert error["code"] is None or isinstance(error["code"], str)
+    return error
