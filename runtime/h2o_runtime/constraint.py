@@ -16,5 +16,5 @@ class Constraint(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """Go on by a token that was allowed. Raises BackendError when the grammar cannot be followed."""
+        """Go on by a token that was allowed. Raises ConfigError when the grammar cannot be followed."""
         ...

@@ -35,6 +35,7 @@ class ChatFormat:
         self._one_call = body.parallel_tool_calls is False
         self._token_bytes = token_bytes
         self._held = ""  # the answer so far, while it may be a call
+        self._held_tokens: tuple[SampledToken, ...] = ()
         self._holds = bool(self._tool_names)
         self._given = 0  # tokens told so far
 
@@ -52,11 +53,12 @@ class ChatFormat:
 
     def piece(self, piece: TextPiece) -> Iterable[Chunk]:
         self._held += piece.text
+        self._held_tokens += piece.tokens
         if self._holds and may_become_call(self._held):
             return
         self._holds = False
-        text, self._held = self._held, ""
-        yield self._delta({"content": text}, self._told(piece.tokens))
+        yield self._delta({"content": self._held}, self._told(self._held_tokens))
+        self._held, self._held_tokens = "", ()
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
         calls = self._calls(completion)

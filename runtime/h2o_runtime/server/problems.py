@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -109,20 +109,63 @@ def install(app: FastAPI) -> None:
         return Problem(500, "an error of the server: its log says more", code="internal_error").response()
 
 
+class _Complaint(NamedTuple):
+    """A failed check of pydantic's in the words of the request. place: where in the request."""
+
+    place: list[int | str]
+    kind: str
+    says: str
+
+    @classmethod
+    def of(cls, failure: Any, body: Any) -> _Complaint:
+        kind, says, context = failure["type"], failure["msg"], failure.get("ctx", {})
+        place = _place(failure["loc"], body)
+        if kind == "missing":
+            place += failure["loc"][1:][-1:]
+        elif kind in ("union_tag_not_found", "union_tag_invalid"):
+            place.append(context["discriminator"].strip("'"))
+            kind = "missing" if kind == "union_tag_not_found" else kind
+            says = f"Input should be one of {context.get('expected_tags')}"
+        elif kind in ("model_attributes_type", "model_type", "dict_type"):
+            says = "Input should be an object"
+        return cls(place, kind, says)
+
+
 def _of_validation(error: RequestValidationError) -> Problem:
-    """The first failed check, since a client mends one thing at a time."""
-    first = error.errors()[0]
-    where = [str(part) for part in first["loc"] if part not in ("body", "query")]
-    param = ".".join(where) or None
-    if first["type"] == "extra_forbidden":
+    """One failed check, since a client mends one thing at a time.
+
+    Of a union, pydantic tells what every member has against a value. A wrong type says the least, as a value
+    has the wrong type for most members; otherwise the member that got deepest into the value was meant.
+    """
+    complaints = [_Complaint.of(failure, error.body) for failure in error.errors()]
+    complaints = [one for one in complaints if one.place[:1] == complaints[0].place[:1]]
+    telling = [one for one in complaints if not one.kind.endswith("_type")]
+    complaints = telling or complaints
+    deepest = max(len(one.place) for one in complaints)
+    complaints = [one for one in complaints if len(one.place) == deepest]
+    place, kind, says = complaints[0]
+    param = ".".join(map(str, place)) or None
+    if kind == "missing":
+        return Problem(400, f"{param or 'a body'} is missing", param=param, code="missing_parameter")
+    if kind == "extra_forbidden":
         return Problem(
             400,
-            f"{param} is not a parameter of this request that this server can honour",
+            f"{param} is not a parameter of this request that this server can honour: leave it out",
             param=param,
             code="unknown_parameter",
         )
-    if param is None and first["type"] == "missing":
-        return Problem(400, "the request has no body: send a JSON object", code="missing_parameter")
-    said = first["msg"].removeprefix("Value error, ")
-    code = "missing_parameter" if first["type"] == "missing" else "invalid_value"
-    return Problem(400, f"{param}: {said}" if param else said, param=param, code=code)
+    others = [one.says.removeprefix("Input should be ") for one in complaints if not telling]
+    says = " or ".join(dict.fromkeys([says, *others[1:]]))
+    return Problem(400, f"{param or 'the body'}: {says}", param=param, code="invalid_value")
+
+
+def _place(loc: tuple[int | str, ...], body: Any) -> list[int | str]:
+    """The steps of `loc` that exist in the request, without the names of union members between them."""
+    if loc[0] != "body":
+        return list(loc[1:])
+    place: list[int | str] = []
+    for step in loc[1:]:
+        if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):
+            body = body[step]
+            place.append(step)
+    return place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
-from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError
+from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
 from h2o_runtime.sampling import Sampling
+from h2o_runtime.server.json_body import parse
 from h2o_runtime.server.schemas.base import Generation, Prefill
 from h2o_runtime.server.schemas.chat import (
     AssistantMessage,
@@ -26,6 +27,8 @@ from h2o_runtime.server.schemas.chat import (
 from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.tools import call_schema
 
+log = logging.getLogger(__name__)
+
 _RESERVED = {"messages", "tools", "add_generation_prompt", "documents"}
 
 
@@ -38,7 +41,7 @@ class Asker:
     prefill: PrefillConfig
 
     def chat(self, body: ChatRequest) -> Request:
-        """Raises InputError, ConfigError, ContextOverflowError, UnknownTokenError, BundleError."""
+        """Raises ConfigError, ContextOverflowError."""
         _check_stream_options(body)
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise ConfigError(
@@ -47,18 +50,33 @@ class Asker:
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
         constraint = self._chat_constraint(body)
-        prompt = self.model.chat_prompt(
-            [_message(message) for message in body.messages], **_template_names(body)
-        )
+        prompt = self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
         return self._request(body, prompt, limit, top, constraint)
+
+    def _chat_prompt(self, body: ChatRequest) -> Prompt:
+        try:
+            messages = [_message(message) for message in body.messages]
+            return self.model.chat_prompt(messages, **_template_names(body))
+        except InputError as error:
+            raise ConfigError(str(error), field="messages") from error
+        except BundleError as error:  # which tells of this machine's folders
+            log.error("%s", error)
+            raise ConfigError(
+                "messages need a chat template, and this model has none that can be used: give /v1/completions "
+                "a prompt",
+                field="messages",
+            ) from error
 
     def completion(self, body: CompletionRequest) -> Request:
         """Errors are those of `chat`."""
         _check_stream_options(body)
         given = body.single()
-        prompt = self.model.text_prompt(given) if isinstance(given, str) else Prompt(tuple(given))
+        try:
+            prompt = self.model.text_prompt(given) if isinstance(given, str) else Prompt(tuple(given))
+        except InputError as error:
+            raise ConfigError(str(error), field="prompt") from error
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
         return self._request(body, prompt, limit, body.logprobs, None)
 
@@ -81,6 +99,8 @@ class Asker:
         constraint: Constraint | None,
     ) -> Request:
         self._check_prompt(prompt)
+        if top_logprobs is not None:
+            self.grammars.token_bytes(0)  # finds out here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
         return Request(
             prompt,
@@ -207,8 +227,8 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
     try:
-        arguments = json.loads(call["function"]["arguments"])
-    except (ValueError, RecursionError):
+        arguments = parse(call["function"]["arguments"])
+    except ValueError:
         return call
     if isinstance(arguments, dict):
         call["function"]["arguments"] = arguments
