@@ -38,7 +38,10 @@ class MemorySnapshot:
         return cls(name, ids, np.stack(last)[None])
 
     def describe(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """The prompt's tokens as text, and how many boundaries, layers and heads there are to look at."""
+        """The prompt's tokens as text, and how many boundaries, layers and heads there are to look at.
+
+        ends: for each boundary, how many tokens lie before it.
+        """
         boundaries, layers, heads, size = self.sets.shape
         stream = TextStream(tokenizer)
         pieces = []
@@ -53,6 +56,7 @@ class MemorySnapshot:
             "id": self.name,
             "tokens": pieces,
             "boundaries": boundaries,
+            "ends": [int(kept.max()) + 1 for kept in self.sets],  # the token before a boundary is always kept
             "layers": layers,
             "heads": heads,
             "memory_size": size,

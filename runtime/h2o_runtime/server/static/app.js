@@ -1,0 +1,100 @@
+// The page: what the controls do, and who is behind them.
+
+import { get } from "./api.js";
+import { Attachments } from "./attachments.js";
+import { Conversation } from "./conversation.js";
+import { byId } from "./dom.js";
+import { counted } from "./format.js";
+import { MemoryPanel } from "./memory.js";
+import { Settings } from "./settings.js";
+
+const LOADING_POLL = 500; // milliseconds
+
+const prompt = byId("prompt");
+const memory = new MemoryPanel();
+const settings = new Settings(() => (byId("summary").textContent = settings.summary()));
+const conversation = new Conversation(settings, memory, showBusy);
+const attachments = new Attachments(complain);
+
+function showBusy(busy) {
+  byId("send").hidden = busy;
+  byId("stop").hidden = !busy;
+}
+
+function complain(sentence) {
+  byId("composer-problem").textContent = sentence;
+  byId("composer-problem").hidden = !sentence;
+}
+
+function send() {
+  if (conversation.busy || !(prompt.value.trim() || attachments.texts.length)) return;
+  const message = { text: prompt.value.trim(), files: attachments.take() };
+  prompt.value = "";
+  complain("");
+  fit();
+  conversation.send(message);
+  focusPrompt();
+}
+
+/** Not on a touch screen, whose keyboard would cover the answer. */
+function focusPrompt() {
+  if (matchMedia("(pointer: fine)").matches) prompt.focus();
+  else prompt.blur();
+}
+
+/** As high as its text, up to what the style sheet allows. */
+function fit() {
+  prompt.style.height = "auto";
+  prompt.style.height = `${prompt.scrollHeight}px`;
+}
+
+function onKey(event) {
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (conversation.busy) conversation.stop();
+  else memory.close();
+}
+
+/** What the server is and does by default; waits until it has loaded its model. */
+async function introduce() {
+  const status = byId("status");
+  for (;;) {
+    try {
+      const props = await get("props");
+      byId("model").textContent = props.model_alias;
+      document.title = `${props.model_alias} · h2o-serve`;
+      status.textContent = `${counted(props.default_generation_settings.n_ctx, "token")} of context`;
+      attachments.mostBytes = props.limits.max_body_bytes;
+      settings.begin(props.prefill);
+      return;
+    } catch (error) {
+      status.textContent = error.message;
+      if (error.status !== 503) return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, LOADING_POLL));
+  }
+}
+
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send();
+});
+prompt.addEventListener("input", fit);
+prompt.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  send();
+});
+document.addEventListener("keydown", onKey);
+byId("stop").onclick = () => {
+  conversation.stop();
+  focusPrompt();
+};
+byId("new-chat").onclick = () => {
+  conversation.clear();
+  focusPrompt();
+};
+byId("open-settings").onclick = () => settings.open();
+byId("summary").onclick = () => settings.open();
+
+introduce();
+focusPrompt();

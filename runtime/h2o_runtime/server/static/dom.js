@@ -1,0 +1,22 @@
+// Small helpers around the document. Text from people and models enters it as text only, never as HTML.
+
+/** The element with this id. */
+export const byId = (id) => document.getElementById(id);
+
+/** An element; `properties` are set on it as they are. */
+export function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+/** A copy of a <template>: its root, and its elements by their data-part. */
+export function fromTemplate(id) {
+  const root = byId(id).content.firstElementChild.cloneNode(true);
+  const parts = {};
+  for (const part of root.querySelectorAll("[data-part]")) parts[part.dataset.part] = part;
+  return { root, parts };
+}
+
+/** Let the browser draw and react before more work is done. */
+export const breathe = () => new Promise((resolve) => setTimeout(resolve));

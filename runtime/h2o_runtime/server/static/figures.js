@@ -1,0 +1,36 @@
+// What a turn cost, in a row of small figures.
+
+import { element } from "./dom.js";
+import { count, counted, duration, rate } from "./format.js";
+
+const ENDS = { length: "token limit", stopped: "stopped" };
+
+/** Elements for a <dl>, of what is known about an answer. */
+export function figures({ firstMs, usage, timings, h2o, reason }) {
+  const shown = [];
+  const add = (name, value, more = "") =>
+    shown.push(
+      element(
+        "div",
+        {},
+        element("dt", { textContent: name }),
+        element("dd", {}, value, more && element("span", { className: "quiet", textContent: ` ${more}` })),
+      ),
+    );
+  if (firstMs !== undefined) add("First token", duration(firstMs));
+  if (usage) {
+    const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+    add("Prompt", counted(usage.prompt_tokens, "token"), cached ? `${count(cached)} cached` : "");
+  }
+  if (timings?.prompt_n) add("Read", `${rate(timings.prompt_per_second)} tokens/s`);
+  if (timings) {
+    const speed = timings.predicted_n > 1 ? `${rate(timings.predicted_per_second)} tokens/s` : "";
+    add("Answer", counted(timings.predicted_n, "token"), speed);
+  }
+  if (h2o) {
+    if (h2o.prefill.policy === "full") add("Attention", "full");
+    else add("Chunks", count(h2o.chunks), h2o.memory_size ? `memory ${count(h2o.memory_size)}` : "all in view");
+  }
+  if (reason in ENDS) add("Ended", ENDS[reason]);
+  return shown;
+}
