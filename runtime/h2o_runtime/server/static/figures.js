@@ -3,7 +3,7 @@
 import { element } from "./dom.js";
 import { count, counted, duration, rate } from "./format.js";
 
-const ENDS = { length: "token limit", stopped: "stopped" };
+const ENDS = { length: "at the limit", stopped: "stopped" }; // the others need no word
 
 /** Elements for a <dl>, of what is known about an answer. */
 export function figures({ firstMs, usage, timings, h2o, reason }) {
@@ -22,15 +22,11 @@ export function figures({ firstMs, usage, timings, h2o, reason }) {
     const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
     add("Prompt", counted(usage.prompt_tokens, "token"), cached ? `${count(cached)} cached` : "");
   }
-  if (timings?.prompt_n) add("Read", `${rate(timings.prompt_per_second)} tokens/s`);
-  if (timings) {
-    const speed = timings.predicted_n > 1 ? `${rate(timings.predicted_per_second)} tokens/s` : "";
-    add("Answer", counted(timings.predicted_n, "token"), speed);
-  }
-  if (h2o) {
-    if (h2o.prefill.policy === "full") add("Attention", "full");
-    else add("Chunks", count(h2o.chunks), h2o.memory_size ? `memory ${count(h2o.memory_size)}` : "all in view");
-  }
-  if (reason in ENDS) add("Ended", ENDS[reason]);
+  if (timings?.prompt_n) add("Read at", `${rate(timings.prompt_per_second)} tokens/s`);
+  if (timings) add("Answer", counted(timings.predicted_n, "token"), ENDS[reason]);
+  else if (reason) add("Answer", ENDS[reason]);
+  if (timings?.predicted_n > 1) add("Written at", `${rate(timings.predicted_per_second)} tokens/s`);
+  if (h2o?.prefill.policy === "full") add("Attention", "full");
+  else if (h2o) add("Chunks", count(h2o.chunks), h2o.memory_size ? `memory ${count(h2o.memory_size)}` : "");
   return shown;
 }

@@ -29,8 +29,8 @@ export class MemoryMap {
       const last = Math.max(Math.floor(((column + 1) / width) * counts.length), first + 1);
       let kept = 0;
       for (let index = first; index < last; index++) kept += counts[index];
-      pen.globalAlpha = kept / ((last - first) * heads);
-      if (kept) pen.fillRect(column, 0, 1, height);
+      pen.globalAlpha = Math.sqrt(kept / ((last - first) * heads)); // a lone token is to be seen, too
+      pen.fillRect(column, 0, 1, height);
     }
     pen.globalAlpha = 1;
     pen.fillStyle = style.getPropertyValue("--ahead");

@@ -1,0 +1,69 @@
+"""A headless Chromium, and eyes on everything that a page should not do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_STATUS = re.compile(r"the server responded with a status of (\d+)")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Skips the test where the browser or its driver is missing."""
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    program = next(filter(None, map(shutil.which, _NAMES)), None)
+    if program is None:
+        pytest.skip("there is no Chromium: install the package chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
+    """A page at `url`; fails when it complains, or asks anyone but its server for anything."""
+    with browser.new_context(**options) as context:
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        watch = Watch(page)
+        page.goto(url)
+        yield page
+        watch.check(url)
+
+
+class Watch:
+    """What a page's console said and whom it asked."""
+
+    def __init__(self, page: Page) -> None:
+        self._complaints: list[str] = []
+        self._asked: set[str] = set()
+        self._answered: set[int] = set()
+        page.on("console", lambda message: self._on_console(message.type, message.text))
+        page.on("pageerror", lambda error: self._complaints.append(str(error)))
+        page.on("request", lambda request: self._asked.add(urlsplit(request.url).netloc))
+        page.on("response", lambda response: self._answered.add(response.status))
+
+    def check(self, url: str) -> None:
+        assert self._complaints == []
+        assert self._asked == {urlsplit(url).netloc}
+
+    def _on_console(self, kind: str, text: str) -> None:
+        # The browser itself notes every refused or lost request; what the page makes of those is tested.
+        refused = _STATUS.search(text)
+        expected = (refused and int(refused[1]) in (401, 404, 503)) or "net::ERR" in text
+        if kind in ("error", "warning") and not (expected and "/static/" not in text):
+            self._complaints.append(text)
