@@ -112,7 +112,7 @@ def install(app: FastAPI) -> None:
 class _Complaint(NamedTuple):
     """A failed check of pydantic's in the words of the request. place: where in the request."""
 
-    place: list[int | str]
+    place: list[Any]
     kind: str
     says: str
 
@@ -159,11 +159,11 @@ def _of_validation(error: RequestValidationError) -> Problem:
     return Problem(400, f"{param or 'the body'}: {says}", param=param, code="invalid_value")
 
 
-def _place(loc: tuple[int | str, ...], body: Any) -> list[int | str]:
+def _place(loc: tuple[Any, ...], body: Any) -> list[Any]:
     """The steps of `loc` that exist in the request, without the names of union members between them."""
     if loc[0] != "body":
         return list(loc[1:])
-    place: list[int | str] = []
+    place: list[Any] = []
     for step in loc[1:]:
         if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):
             body = body[step]

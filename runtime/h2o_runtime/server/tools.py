@@ -13,6 +13,8 @@ from typing import Any
 
 from h2o_runtime.server.schemas.chat import Tool
 
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+
 
 def parse_calls(text: str, names: Collection[str]) -> list[dict[str, Any]]:
     """The tool calls that `text` consists of, in OpenAI's form; empty when it is anything else."""
@@ -45,7 +47,7 @@ def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
             "type": "object",
             "properties": {
                 "name": {"const": tool.function.name},
-                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+                "parameters": tool.function.parameters or _NO_PARAMETERS,
             },
             "required": ["name", "parameters"],
             "additionalProperties": False,

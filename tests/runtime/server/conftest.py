@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,11 +23,20 @@ Serve = Callable[..., Server]
 @pytest.fixture(scope="session")
 def tool_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example model with a chat template that knows tools."""
-    bundle = tmp_path_factory.mktemp("tools") / "tool-llama"
-    shutil.copytree(tiny_bundle, bundle, copy_function=os.link)
-    (bundle / "chat_template.jinja").unlink()
-    shutil.copy(TOOL_TEMPLATE, bundle / "chat_template.jinja")
-    return bundle
+    return with_template(tiny_bundle, tmp_path_factory.mktemp("tools") / "tool-llama", TOOL_TEMPLATE)
+
+
+def with_template(bundle: Path, copy: Path, template: Path | None) -> Path:
+    """A copy of the bundle with another chat template, or with none."""
+    shutil.copytree(bundle, copy, copy_function=os.link)  # links: whatever changes is made anew
+    manifest = json.loads((copy / "manifest.json").read_text())
+    del manifest["files"]["chat_template.jinja"]
+    for name in ("manifest.json", "chat_template.jinja"):
+        (copy / name).unlink()
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    if template is not None:
+        shutil.copy(template, copy / "chat_template.jinja")
+    return copy
 
 
 @pytest.fixture

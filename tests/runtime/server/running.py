@@ -55,7 +55,14 @@ class Server:
 
     def wait_until_ready(self) -> None:
         self.wait_until_listening()
-        wait_for(lambda: httpx.get(f"{self.url}/health", timeout=PATIENCE).status_code == 200)
+
+        def ready() -> bool:
+            try:
+                return self.get("/health").status_code == 200
+            except httpx.TransportError:
+                raise AssertionError(f"h2o-serve ended with {self.process.wait(5)}:\n{self.log}") from None
+
+        wait_for(ready)
 
     def stop(self) -> None:
         self.process.kill()

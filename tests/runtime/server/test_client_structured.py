@@ -1,0 +1,101 @@
+"""JSON by construction, as the official client asks for it; checked by pydantic, which made the schema."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+ASK = [{"role": "user", "content": "A person, as JSON."}]
+
+
+class Colour(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Pet(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    colour: Colour
+    legs: int = Field(ge=0, le=4)
+
+
+class Person(BaseModel):
+    """Short enough for an answer of a model that knows nothing of persons."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(max_length=6)
+    adult: bool
+    pets: list[Pet] = Field(max_length=2)
+    size: int | None = Field(ge=0, le=250)
+
+
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_answer_follows_the_schema(openai: Any, seed: int) -> None:
+    answer = openai.chat.completions.create(
+        model="m",
+        messages=ASK,
+        response_format=schema_format(Person.model_json_schema()),
+        max_tokens=300,
+        seed=seed,
+        temperature=0.8,
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    Person.model_validate_json(answer.choices[0].message.content)
+
+
+def test_the_official_clients_own_parsing(openai: Any) -> None:
+    parsed = openai.chat.completions.parse(
+        model="m", messages=ASK, response_format=Person, max_tokens=300, seed=1
+    )
+    assert isinstance(parsed.choices[0].message.parsed, Person)
+
+
+def test_a_streamed_answer_follows_the_schema_too(openai: Any) -> None:
+    stream = openai.chat.completions.create(
+        model="m",
+        messages=ASK,
+        response_format=schema_format(Pet.model_json_schema()),
+        max_tokens=200,
+        stream=True,
+    )
+    Pet.model_validate_json("".join(chunk.choices[0].delta.content or "" for chunk in stream))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_json_object_is_an_object(openai: Any, seed: int) -> None:
+    """Or the beginning of one, where the limit comes first."""
+    answer = openai.chat.completions.create(
+        model="m", messages=ASK, response_format={"type": "json_object"}, max_tokens=200, seed=seed
+    )
+    text = answer.choices[0].message.content
+    assert text.startswith("{")
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(text), dict)
+
+
+def test_a_fixed_answer_ends_by_itself(openai: Any) -> None:
+    answer = openai.chat.completions.create(
+        model="m",
+        messages=ASK,
+        response_format=schema_format({"const": {"é東😀": [1, None]}}),
+        max_tokens=100,
+        temperature=2.0,
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert json.loads(answer.choices[0].message.content) == {"é東😀": [1, None]}
+
+
+def test_text_is_no_format(openai: Any) -> None:
+    def text(**more: Any) -> str:
+        got = openai.chat.completions.create(model="m", messages=ASK, max_tokens=8, temperature=0, **more)
+        return str(got.choices[0].message.content)
+
+    assert text(response_format={"type": "text"}) == text()

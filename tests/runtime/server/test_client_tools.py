@@ -1,0 +1,189 @@
+"""Tool calls, as the official client asks for them and reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.runtime.server.running import Server
+
+ASK = [{"role": "user", "content": "How warm is it in Oslo?"}]
+UNITS = ["celsius", "kelvin"]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "How warm it is",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "unit": {"$ref": "#/$defs/Unit"},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["unit", "days"],
+            "additionalProperties": False,
+            "$defs": {"Unit": {"enum": UNITS}},
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+
+
+def check_weather(function: Any) -> None:
+    assert function.name == "get_weather"
+    arguments = json.loads(function.arguments)
+    assert set(arguments) == {"unit", "days"}
+    assert arguments["unit"] in UNITS
+    assert 1 <= arguments["days"] <= 9
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "function", "function": {"name": "get_weather"}}],
+    ids=["required", "named"],
+)
+def test_a_call_that_is_asked_for_comes(openai: Any, choice: Any, seed: int) -> None:
+    answer = openai.chat.completions.create(
+        model="m", messages=ASK, tools=[WEATHER], tool_choice=choice, seed=seed, max_tokens=100
+    )
+    (answered,) = answer.choices
+    assert answered.finish_reason == "tool_calls"
+    assert answered.message.content is None
+    (call,) = answered.message.tool_calls
+    assert call.type == "function"
+    assert call.id
+    check_weather(call.function)
+
+
+def test_a_named_tool_is_called_among_several(openai: Any) -> None:
+    answer = openai.chat.completions.create(
+        model="m",
+        messages=ASK,
+        tools=[WEATHER, CLOCK],
+        tool_choice={"type": "function", "function": {"name": "clock"}},
+        max_tokens=100,
+    )
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "clock"
+    assert json.loads(call.function.arguments) == {}
+
+
+def test_required_calls_any_of_several(openai: Any) -> None:
+    names = set()
+    for seed in range(8):
+        answer = openai.chat.completions.create(
+            model="m",
+            messages=ASK,
+            tools=[WEATHER, CLOCK],
+            tool_choice="required",
+            seed=seed,
+            temperature=2,
+            max_tokens=100,
+        )
+        (call,) = answer.choices[0].message.tool_calls
+        names.add(call.function.name)
+    assert names == {"get_weather", "clock"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_streamed_call_is_the_plain_one(openai: Any, seed: int) -> None:
+    asked = {
+        "model": "m",
+        "messages": ASK,
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "seed": seed,
+        "max_tokens": 100,
+    }
+    plain = openai.chat.completions.create(**asked).choices[0].message.tool_calls[0].function
+    name = arguments = ""
+    chunks = list(openai.chat.completions.create(**asked, stream=True))
+    for chunk in chunks:
+        assert not chunk.choices[0].delta.content
+        for call in chunk.choices[0].delta.tool_calls or []:
+            assert call.index == 0
+            name += call.function.name or ""
+            arguments += call.function.arguments or ""
+    assert (name, arguments) == (plain.name, plain.arguments)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_the_official_clients_helper_reads_a_streamed_call(openai: Any) -> None:
+    with openai.chat.completions.stream(
+        model="m", messages=ASK, tools=[WEATHER], tool_choice="required", max_tokens=100
+    ) as stream:
+        final = stream.get_final_completion()
+    check_weather(final.choices[0].message.tool_calls[0].function)
+
+
+def test_the_official_clients_own_parsing(openai: Any) -> None:
+    import openai as library
+
+    class Clock(BaseModel):
+        zone: int
+
+    parsed = openai.chat.completions.parse(
+        model="m",
+        messages=ASK,
+        tools=[library.pydantic_function_tool(Clock)],
+        tool_choice="required",
+        max_tokens=100,
+    )
+    assert isinstance(parsed.choices[0].message.tool_calls[0].function.parsed_arguments, Clock)
+
+
+def test_a_calls_result_goes_back_to_the_model(openai: Any) -> None:
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"unit": "kelvin", "days": 1}'},
+    }
+    talk = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "281"},
+    ]
+    answer = openai.chat.completions.create(model="m", messages=talk, tools=[WEATHER], max_tokens=6)
+    alone = openai.chat.completions.create(model="m", messages=ASK, tools=[WEATHER], max_tokens=6)
+    assert answer.usage.prompt_tokens > alone.usage.prompt_tokens
+
+
+def test_tools_are_not_shown_to_the_model_when_the_choice_is_none(openai: Any) -> None:
+    def tokens(**more: Any) -> int:
+        got = openai.chat.completions.create(model="m", messages=ASK, max_tokens=1, **more)
+        return int(got.usage.prompt_tokens)
+
+    assert tokens(tools=[WEATHER]) > tokens(tools=[WEATHER], tool_choice="none") == tokens()
+
+
+def test_an_answer_that_is_no_call_is_text(openai: Any) -> None:
+    answer = openai.chat.completions.create(
+        model="m", messages=ASK, tools=[WEATHER], tool_choice="auto", max_tokens=10, temperature=0
+    )
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_a_call_that_was_cut_is_text(server: Server) -> None:
+    answer = server.chat(tools=[WEATHER], tool_choice="required", max_tokens=5).json()["choices"][0]
+    assert answer["finish_reason"] == "length"
+    assert "tool_calls" not in answer["message"]
+    assert answer["message"]["content"].startswith("{")
+
+
+def test_logprobs_of_a_call(openai: Any) -> None:
+    asked = {"model": "m", "messages": ASK, "tools": [WEATHER], "tool_choice": "required", "seed": 2}
+    plain = openai.chat.completions.create(**asked, logprobs=True, max_tokens=100)
+    told = plain.choices[0].logprobs.content
+    assert len(told) == plain.usage.completion_tokens
+    stream = openai.chat.completions.create(**asked, logprobs=True, max_tokens=100, stream=True)
+    streamed = [
+        entry
+        for chunk in stream
+        for entry in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else [])
+    ]
+    assert [(one.token, one.logprob) for one in streamed] == [(one.token, one.logprob) for one in told]
