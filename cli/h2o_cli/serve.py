@@ -61,7 +61,7 @@ def server_options(command: Command) -> Command:
                 "--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"
             ),
             click.option(
-                "--max-body", type=float, default=16, show_default=True, help="Longest request body, in MiB."
+                "--max-body", type=click.IntRange(min=1), default=16, show_default=True, help="Longest request body, in MiB."
             ),
             click.option(
                 "--body-timeout",
@@ -140,7 +140,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         limits=Limits(
             queue=flags.pop("max_queue"),
             queue_timeout=flags.pop("queue_timeout"),
-            body_bytes=int(flags.pop("max_body") * _MIB),
+            body_bytes=flags.pop("max_body") * _MIB,
             body_timeout=flags.pop("body_timeout"),
         ),
     )

@@ -6,11 +6,11 @@ the inference thread takes all the processor time it gets.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import time
 from collections.abc import Callable, Sequence
 
+import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -111,8 +111,11 @@ class _Limited:
         if self._complete:
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), self._deadline - time.monotonic())
-        except asyncio.TimeoutError:
+            # Not asyncio.wait_for: it lets others go first even when the body is there already, and a crowd
+            # of requests would all be let in before the first of them fills the queue.
+            with anyio.fail_after(self._deadline - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError:
             raise Problem(
                 408,
                 f"the body did not arrive within {self._seconds:g} s",

@@ -15,7 +15,7 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ServerError
 from h2o_runtime.server.app import create_app
-from h2o_runtime.server.engine import Engine
+from h2o_runtime.server.engine import Engine, Failure
 from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.protocol import protocol_factory
 from h2o_runtime.server.service import Service
@@ -115,6 +115,9 @@ class _Run:
             log.warning("stopping %s before its end", running.name)
             running.cancel()
             await _first(empty, asyncio.sleep(_LAST_WORDS))
+        if service.desk.running is not None:
+            log.error("the inference thread does not come back: leaving it behind")
+            service.desk.running.put(Failure(ServerError("the server is shutting down")))
 
     def _config(self, service: Service) -> uvicorn.Config:
         return uvicorn.Config(

@@ -1,0 +1,290 @@
+"""Starting, stopping and breaking a server, from the outside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.runtime.server.running import PATIENCE, ROOT, Server, error_of, events, wait_for
+
+Serve = Callable[..., Server]
+
+SLOW_DECODE = """
+import time
+from h2o_runtime.generator import Generator
+decode = Generator.decode
+def slow(self, token):
+    time.sleep({seconds})
+    return decode(self, token)
+Generator.decode = slow
+"""
+
+FAILING_DECODE = """
+from h2o_runtime.generator import Generator
+def broken(self, token):
+    raise ValueError("a defect that nobody foresaw")
+Generator.decode = broken
+"""
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """`spoilt(code)`: an environment in which a server runs `code` before anything else."""
+
+    def environment(code: str) -> dict[str, str]:
+        (tmp_path / "sitecustomize.py").write_text(code)
+        return {"PYTHONPATH": str(tmp_path)}
+
+    return environment
+
+
+def long_stream(server: Server, **parameters: object) -> Iterator[object]:
+    """The events of an answer that goes on until something ends it."""
+    body = {"prompt": "Once", "stream": True, "ignore_eos": True} | parameters
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+        yield from events(response.iter_lines())
+
+
+def read_to_the_end(stream: Iterator[object]) -> list[object]:
+    return list(stream)
+
+
+def run_to_the_end(*flags: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "h2o_cli.serve", *map(str, flags)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=False)
+
+
+def test_sigterm_lets_the_running_stream_finish_and_refuses_others(
+    serve: Serve, spoilt: Callable[[str], dict[str, str]]
+) -> None:
+    server = serve("--grace", 60, environment=spoilt(SLOW_DECODE.format(seconds=0.1)))
+    stream = long_stream(server, max_tokens=30)
+    first = next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.complete)
+        wait_for(lambda: server.metric("h2o_queue_length") == 1)
+        server.process.send_signal(signal.SIGTERM)
+        refused = waiting.result(PATIENCE)
+    assert error_of(refused, 503)["code"] == "shutting_down"
+    assert error_of(server.complete(), 503)["code"] == "shutting_down"
+    assert server.get("/health").status_code == 503
+    told = [first, *read_to_the_end(stream)]
+    assert told[-1] == "[DONE]"
+    assert server.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("second_signal", [False, True])
+def test_a_stream_that_outlives_the_grace_ends_with_an_error(
+    serve: Serve, spoilt: Callable[[str], dict[str, str]], second_signal: bool
+) -> None:
+    grace = 600 if second_signal else 0.5
+    server = serve("--grace", grace, environment=spoilt(SLOW_DECODE.format(seconds=0.05)))
+    stream = long_stream(server, max_tokens=4000)
+    next(stream)
+    server.process.send_signal(signal.SIGTERM)
+    if second_signal:
+        wait_for(lambda: server.get("/health").status_code == 503)
+        server.process.send_signal(signal.SIGINT)
+    told = read_to_the_end(stream)
+    assert told[-1] != "[DONE]"
+    assert told[-1]["error"]["code"] == "shutting_down"  # type: ignore[index]
+    assert server.process.wait(PATIENCE) == 0
+
+
+def test_an_idle_server_stops_at_once(serve: Serve) -> None:
+    server = serve("--grace", 600)
+    with server.client() as client:  # a kept connection does not keep the server
+        assert client.get("/health").status_code == 200
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(PATIENCE) == 0
+    assert "Traceback" not in server.log
+
+
+def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serve) -> None:
+    first = serve()
+    stream = long_stream(first, max_tokens=4000)
+    next(stream)
+    first.process.kill()
+    with pytest.raises(httpx.HTTPError):
+        read_to_the_end(stream)
+    first.process.wait(PATIENCE)
+    second = serve("--port", first.port)
+    assert second.port == first.port
+    assert second.complete().status_code == 200
+
+
+def test_a_port_in_use_is_told(tiny_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = run_to_the_end(tiny_bundle, "--port", taken.getsockname()[1])
+    assert ended.returncode == 1
+    assert "cannot listen on 127.0.0.1" in ended.stderr
+    assert "--port" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated"])
+def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, copy)
+    file = copy / "onnx" / "dense_03.onnx"
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:100])
+    ended = run_to_the_end(copy, "--port", 0)
+    assert ended.returncode == 1
+    assert "dense_03.onnx" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (("--port", 70000), "port"),
+        (("--max-queue", -1), "max_queue"),
+        (("--queue-timeout", 0), "queue_timeout"),
+        (("--body-timeout", "nan"), "body_timeout"),
+        (("--grace", -1), "grace"),
+        (("--max-body", 0), "--max-body"),
+        (("--max-body", "nan"), "--max-body"),
+        (("--api-key", ""), "api_key"),
+        (("--h2o-local", 900, "--h2o-heavy", 900), "chunk_size"),
+        (("--ctx-size", 0), "ctx-size"),
+    ],
+)
+def test_flags_out_of_range_are_told(flags: tuple[object, ...], word: str, tiny_bundle: Path) -> None:
+    ended = run_to_the_end(tiny_bundle, *flags)
+    assert ended.returncode == 2
+    assert word in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_empty_key_file_locks_nobody_in(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("\n\n")
+    ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
+    assert ended.returncode == 1
+    assert "holds no API key" in ended.stderr
+
+
+def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "h2o_cli.serve", str(tiny_bundle), "--port", str(port)]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(command, stdout=full, stderr=full, cwd=ROOT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+
+        def ready() -> bool:
+            try:
+                return httpx.get(f"{url}/health").status_code == 200
+            except httpx.ConnectError:
+                return False
+
+        wait_for(ready)
+        for _ in range(3):
+            answer = httpx.post(f"{url}/v1/completions", json={"prompt": "Once", "max_tokens": 2})
+            assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) in (0, 120)  # 120: Python could not flush its standard streams
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_failed_inference_thread_is_told_to_everyone(
+    serve: Serve, spoilt: Callable[[str], dict[str, str]]
+) -> None:
+    server = serve(environment=spoilt(FAILING_DECODE))
+    assert server.complete(max_tokens=1).status_code == 200  # sampled from the prompt's own logits
+    told = read_to_the_end(long_stream(server, max_tokens=4000))
+    assert told[-1]["error"]["code"] == "inference_failed"  # type: ignore[index]
+    assert error_of(server.get("/health"), 500)["code"] == "inference_failed"
+    assert error_of(server.complete(), 500)["code"] == "inference_failed"
+    assert error_of(server.chat(), 500)["code"] == "inference_failed"
+    assert "a defect that nobody foresaw" in server.log
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE) == 0
+
+
+def test_requests_that_wait_while_the_thread_fails_are_told(
+    serve: Serve, spoilt: Callable[[str], dict[str, str]]
+) -> None:
+    slow_and_broken = FAILING_DECODE.replace("    raise", "    import time; time.sleep(1)\n    raise")
+    server = serve(environment=spoilt(slow_and_broken))
+    with ThreadPoolExecutor(4) as pool:
+        answers = [answer.result(PATIENCE) for answer in [pool.submit(server.complete) for _ in range(4)]]
+    assert [answer.status_code for answer in answers] == [500] * 4
+    assert all(error_of(answer, 500)["code"] == "inference_failed" for answer in answers)
+
+
+def test_a_computation_that_does_not_end_does_not_keep_the_process(
+    serve: Serve, spoilt: Callable[[str], dict[str, str]]
+) -> None:
+    server = serve("--grace", 0, environment=spoilt(SLOW_DECODE.format(seconds=10_000)))
+    stream = long_stream(server, max_tokens=10)
+    next(stream)
+    time.sleep(1)  # until the thread is inside the computation
+    server.process.send_signal(signal.SIGTERM)
+    assert "error" in read_to_the_end(stream)[-1]  # type: ignore[operator]
+    assert server.process.wait(PATIENCE) == 1
+    assert "Traceback" not in server.log
+
+
+def test_the_json_log_is_json_and_holds_no_secret(serve: Serve) -> None:
+    server = serve("--log-format", "json", "--api-key", "a-secret-key")
+    headers = {"Authorization": "Bearer a-secret-key"}
+    body = {"prompt": "a secret prompt", "max_tokens": 2}
+    assert server.post("/v1/completions?note=a-secret-query", body, headers=headers).status_code == 200
+    assert server.post("/v1/completions", body, headers={"Authorization": "Bearer guess"}).status_code == 401
+    wait_for(lambda: " 401 " in server.log)
+    for line in server.log.splitlines():
+        entry = json.loads(line)
+        assert {"time", "level", "logger", "message"} <= set(entry)
+    assert "secret" not in server.log
+    assert "guess" not in server.log
+
+
+def test_health_says_that_the_model_is_being_loaded(
+    serve: Serve, spoilt: Callable[[str], dict[str, str]]
+) -> None:
+    slow = """
+import time
+from h2o_runtime.completion import TextModel
+load = TextModel.load.__func__
+def slow(cls, *args, **options):
+    time.sleep(3)
+    return load(cls, *args, **options)
+TextModel.load = classmethod(slow)
+"""
+    server = serve(environment=spoilt(slow), wait=False)
+    server.wait_until_listening()
+    assert error_of(server.get("/health"), 503)["code"] == "loading"
+    refused = server.complete()
+    assert error_of(refused, 503)["code"] == "loading"
+    assert int(refused.headers["retry-after"]) >= 1
+    server.wait_until_ready()
+    assert server.complete().status_code == 200
+
+
+def test_ctrl_c_while_loading_ends_it(serve: Serve, spoilt: Callable[[str], dict[str, str]]) -> None:
+    forever = """
+import time
+from h2o_runtime.completion import TextModel
+TextModel.load = classmethod(lambda cls, *args, **options: time.sleep(10_000))
+"""
+    server = serve(environment=spoilt(forever), wait=False)
+    server.wait_until_listening()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(PATIENCE) in (0, 1)
