@@ -61,7 +61,11 @@ def server_options(command: Command) -> Command:
                 "--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"
             ),
             click.option(
-                "--max-body", type=click.IntRange(min=1), default=16, show_default=True, help="Longest request body, in MiB."
+                "--max-body",
+                type=click.IntRange(min=1),
+                default=16,
+                show_default=True,
+                help="Longest request body, in MiB.",
             ),
             click.option(
                 "--body-timeout",
