@@ -118,7 +118,8 @@ class _Complaint(NamedTuple):
 
     @classmethod
     def of(cls, failure: Any, body: Any) -> _Complaint:
-        kind, says, context = failure["type"], failure["msg"], failure.get("ctx", {})
+        kind, context = failure["type"], failure.get("ctx", {})
+        says = failure["msg"].removeprefix("Value error, ")
         place = _place(failure["loc"], body)
         if kind == "missing":
             place += failure["loc"][1:][-1:]

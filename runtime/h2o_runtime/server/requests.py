@@ -60,7 +60,7 @@ class Asker:
             messages = [_message(message) for message in body.messages]
             return self.model.chat_prompt(messages, **_template_names(body))
         except InputError as error:
-            raise ConfigError(str(error), field="messages") from error
+            raise ConfigError(f"messages: {error}", field="messages") from error
         except BundleError as error:  # which tells of this machine's folders
             log.error("%s", error)
             raise ConfigError(
@@ -76,7 +76,7 @@ class Asker:
         try:
             prompt = self.model.text_prompt(given) if isinstance(given, str) else Prompt(tuple(given))
         except InputError as error:
-            raise ConfigError(str(error), field="prompt") from error
+            raise ConfigError(f"prompt: {error}", field="prompt") from error
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
         return self._request(body, prompt, limit, body.logprobs, None)
 

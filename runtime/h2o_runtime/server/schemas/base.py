@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _of_type(kind: type) -> Callable[[Any], Any]:
+    """Literals compare with ==, and to Python 1 is True."""
+
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"Input should be {'a boolean' if kind is bool else 'an integer'}")
+        return value
+
+    return check
+
+
+# The one value that can be honoured.
+One = Annotated[Literal[1], BeforeValidator(_of_type(int))]
+Yes = Annotated[Literal[True], BeforeValidator(_of_type(bool))]
+No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Real = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
@@ -20,7 +38,7 @@ class Strict(BaseModel):
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: No | None = None
 
 
 class Prefill(Strict):
@@ -44,7 +62,7 @@ class Generation(Strict):
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Literal[1] | None = None
+    n: One | None = None
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Share | None = None
@@ -69,8 +87,8 @@ class Generation(Strict):
     # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
     user: str | None = None
     metadata: dict[str, Any] | None = None
-    store: Literal[False] | None = None
+    store: No | None = None
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    cache_prompt: Literal[True] | None = None
+    cache_prompt: Yes | None = None

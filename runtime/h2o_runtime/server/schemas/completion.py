@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from h2o_runtime.server.schemas.base import Count, Generation
+from h2o_runtime.server.schemas.base import Count, Generation, No, One
 
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Count], Field(min_length=1)]
@@ -20,8 +20,8 @@ class CompletionRequest(Generation):
         | Annotated[list[Tokens], Field(min_length=1, max_length=1)]
     ) = Field(description="A text, or its token ids; a list may hold one of them.")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    best_of: Literal[1] | None = None
-    echo: Literal[False] | None = None
+    best_of: One | None = None
+    echo: No | None = None
 
     def single(self) -> str | list[int]:
         """The one prompt."""
