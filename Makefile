@@ -58,6 +58,7 @@ build/%/configured: $(VENV)/installed
 	touch $@
 
 py-test: $(VENV)/installed
+	@tools/need_chromium.sh
 	$(BIN)/pytest -q -n $(JOBS)
 
 format: $(VENV)/installed

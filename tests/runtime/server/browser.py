@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,19 @@ def chromium() -> Iterator[Browser]:
     api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
     )
-    program = next(filter(None, map(shutil.which, _NAMES)), None)
+    program = next(filter(_runs, _NAMES), None)
     if program is None:
         pytest.skip("there is no Chromium: install the package chromium")
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program)
+        browser = playwright.chromium.launch(executable_path=shutil.which(program))
         yield browser
         browser.close()
+
+
+def _runs(name: str) -> bool:
+    """Some systems have a program of that name which only tells how to install it."""
+    program = shutil.which(name)
+    return program is not None and subprocess.run([program, "--version"], capture_output=True).returncode == 0
 
 
 @contextmanager
