@@ -7,10 +7,11 @@ from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from h2o_runtime.server import problems
 from h2o_runtime.server.access_log import AccessLog
@@ -36,6 +37,7 @@ def create_app(service: Service) -> FastAPI:
         version=metadata.version("h2o-edge"),
         docs_url=None,  # these pages load their scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would go wherever the Host header says
     )
     problems.install(app)
 
@@ -75,11 +77,12 @@ class _Page(StaticFiles):
 def _add_middleware(app: FastAPI, settings: ServerSettings, desk: Desk) -> None:
     """The last one added is the first that a request meets."""
     limits = settings.limits
+    app.add_middleware(_HeadAsGet)
     app.add_middleware(BodyLimits, most_bytes=limits.body_bytes, seconds=limits.body_timeout)
     app.add_middleware(Admission, desk=desk)
     app.add_middleware(Authorization, keys=settings.api_keys)
     app.add_middleware(
-        CORSMiddleware,
+        _Cors,
         allow_origins=settings.cors_origins,
         allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
         allow_methods=["GET", "POST"],
@@ -87,3 +90,26 @@ def _add_middleware(app: FastAPI, settings: ServerSettings, desk: Desk) -> None:
         expose_headers=["Retry-After"],
     )
     app.add_middleware(AccessLog)
+
+
+class _HeadAsGet:
+    """Answers HEAD wherever GET is answered; uvicorn keeps the body to itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
+
+
+class _Cors(CORSMiddleware):
+    """Starlette's, with errors in our shape."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        message = f"{bytes(response.body).decode()}: the server's flag --cors-origin lets other web pages in"
+        return problems.Problem(response.status_code, message, code="cross_origin").response()

@@ -120,10 +120,8 @@ class _Complaint(NamedTuple):
     def of(cls, failure: Any, body: Any) -> _Complaint:
         kind, context = failure["type"], failure.get("ctx", {})
         says = failure["msg"].removeprefix("Value error, ")
-        place = _place(failure["loc"], body)
-        if kind == "missing":
-            place += failure["loc"][1:][-1:]
-        elif kind in ("union_tag_not_found", "union_tag_invalid"):
+        place = _place(failure["loc"], kind, body)
+        if kind in ("union_tag_not_found", "union_tag_invalid"):
             place.append(context["discriminator"].strip("'"))
             kind = "missing" if kind == "union_tag_not_found" else kind
             says = f"Input should be one of {context.get('expected_tags')}"
@@ -160,13 +158,14 @@ def _of_validation(error: RequestValidationError) -> Problem:
     return Problem(400, f"{param or 'the body'}: {says}", param=param, code="invalid_value")
 
 
-def _place(loc: tuple[Any, ...], body: Any) -> list[Any]:
+def _place(loc: tuple[Any, ...], kind: str, body: Any) -> list[Any]:
     """The steps of `loc` that exist in the request, without the names of union members between them."""
-    if loc[0] != "body":
-        return list(loc[1:])
+    source, *steps = loc
+    if source != "body":
+        return steps
     place: list[Any] = []
-    for step in loc[1:]:
+    for step in steps:
         if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):
             body = body[step]
             place.append(step)
-    return place
+    return place + steps[-1:] if kind == "missing" else place

@@ -1,0 +1,149 @@
+"""Who may ask: web pages by their origin, everybody by a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runtime.server.conftest import Serve
+from tests.runtime.server.running import Server, error_of
+
+POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
+KIND = {"Content-Type": "application/json"}
+
+# Other web pages
+
+LOCAL = ["http://localhost", "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:80"]
+FOREIGN = [
+    "https://example.org",
+    "http://localhost.example.org",
+    "null",
+    "http://127.0.0.1.example.org",
+    "file://",
+]
+
+
+def preflight(server: Server, origin: str, header: str = "authorization,content-type") -> str | None:
+    headers = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": header,
+    }
+    response = server.http.options("/v1/chat/completions", headers=headers)
+    assert response.status_code < 500
+    if response.status_code >= 400:
+        error_of(response, response.status_code)
+        return None
+    allowed: str | None = response.headers.get("access-control-allow-origin")
+    return allowed
+
+
+@pytest.mark.parametrize("origin", LOCAL)
+def test_pages_of_this_machine_may_ask(server: Server, origin: str) -> None:
+    assert preflight(server, origin) == origin
+    assert server.get("/health", headers={"Origin": origin}).headers["access-control-allow-origin"] == origin
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_pages_from_elsewhere_may_not(server: Server, origin: str) -> None:
+    assert preflight(server, origin) is None
+    assert "access-control-allow-origin" not in server.get("/health", headers={"Origin": origin}).headers
+
+
+def test_errors_can_be_read_by_allowed_pages(server: Server) -> None:
+    response = server.post("/v1/completions", {}, headers={"Origin": LOCAL[0]})
+    assert response.status_code == 400
+    assert response.headers["access-control-allow-origin"] == LOCAL[0]
+
+
+def test_other_origins_by_flag(serve: Serve) -> None:
+    server = serve(
+        "--ctx-size", 64, "--cors-origin", FOREIGN[0], "--cors-origin", "http://a.b", "--api-key", "k"
+    )
+    assert preflight(server, FOREIGN[0]) == FOREIGN[0]  # without a key: browsers send none
+    assert preflight(server, "http://a.b") == "http://a.b"
+    assert preflight(server, LOCAL[0]) is None
+    refused = server.get("/v1/models", headers={"Origin": FOREIGN[0]})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == FOREIGN[0]
+
+
+def test_all_origins(serve: Serve) -> None:
+    server = serve("--ctx-size", 64, "--cors-origin", "*")
+    assert preflight(server, FOREIGN[0]) == "*"
+
+
+# Keys
+
+SECRET = "sesame-open-4711"
+
+
+@pytest.fixture(scope="module")
+def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"\n{SECRET}-file\n  second key  \n")
+    server = Server(tiny_bundle, "--ctx-size", 64, "--api-key", SECRET, "--api-key-file", keys)
+    server.wait_until_ready()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/static/app.js"])
+def test_open_without_a_key(locked: Server, path: str) -> None:
+    assert locked.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/props", "/metrics", "/openapi.json", "/memory/x", "/nothing", *POSTS]
+)
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        SECRET,
+        f"Basic {SECRET}",
+        "Bearer wrong",
+        f"Bearer {SECRET}x",
+        f"Bearer {SECRET[:-1]}",
+        f"Bearer {SECRET.upper()}",
+        f"Bearer {SECRET},second key",
+        b"Bearer \xff\xfe",
+        "Bearer " + "x" * 10_000,
+    ],
+)
+def test_closed_without_the_right_key(locked: Server, path: str, header: str | bytes | None) -> None:
+    headers = {**KIND, **({} if header is None else {"Authorization": header})}
+    method = "POST" if path in POSTS else "GET"
+    response = locked.http.request(method, path, headers=headers)
+    error = error_of(response, 401)
+    assert error["type"] == "authentication_error"
+    assert error["code"] == "invalid_api_key"
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert SECRET not in response.text
+
+
+@pytest.mark.parametrize("key", [SECRET, f"{SECRET}-file", "second key"])
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_every_key_opens(locked: Server, key: str, scheme: str) -> None:
+    headers = {"Authorization": f"{scheme} {key}"}
+    assert locked.get("/v1/models", headers=headers).status_code == 200
+    body = {"prompt": "x", "max_tokens": 1}
+    assert locked.post("/v1/completions", body, headers=headers).status_code == 200
+
+
+def test_no_key_is_in_the_log(locked: Server) -> None:
+    locked.get(f"/v1/models?api_key={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
+    locked.get("/v1/models", headers={"Authorization": "Bearer mistyped-4711"})
+    assert "/v1/models" in locked.log
+    for secret in (SECRET, "second key", "mistyped-4711"):
+        assert secret not in locked.log
+
+
+def test_a_key_by_the_environment(serve: Serve) -> None:
+    server = serve("--ctx-size", 64, environment={"H2O_API_KEY": "from-the-environment"})
+    assert server.get("/v1/models").status_code == 401
+    headers = {"Authorization": "Bearer from-the-environment"}
+    assert server.get("/v1/models", headers=headers).status_code == 200
