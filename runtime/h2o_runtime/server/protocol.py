@@ -1,13 +1,15 @@
-"""uvicorn's HTTP protocol with two manners more: it does not wait for ever, and its errors have our shape."""
+"""uvicorn's HTTP protocol with better manners: it does not wait or read for ever, its errors have our shape, and
+it notices when a client leaves that has sent several requests at once."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from h2o_runtime.server.problems import Problem
 
@@ -21,17 +23,29 @@ def protocol_factory(header_timeout: float) -> Callable[..., asyncio.Protocol]:
     return make
 
 
+_MOST_HEAD = 64 << 10  # bytes of a request line and headers
+_MOST_AT_ONCE = 16  # requests that a connection may send before it has their answers
+
+
 class PatientProtocol(HttpToolsProtocol):
     """Patient, but not endlessly."""
 
     def __init__(self, header_timeout: float, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._header_timeout = header_timeout
-        self._waiting: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.TimerHandle | None = None  # for the end of the headers
+        self._head = 0  # bytes of headers so far
+        self._cycles: list[RequestResponseCycle] = []  # requests without a whole answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head = self._head + len(data) if self._waiting else 0
+        if self._head > _MOST_HEAD and not self.transport.is_closing():
+            self._refuse(Problem(431, f"the headers are longer than {_MOST_HEAD} bytes", code="invalid_http"))
 
     def on_message_begin(self) -> None:
         self._wait()
@@ -40,17 +54,28 @@ class PatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()
+        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+        self._cycles.append(self.cycle)
+        if len(self._cycles) > _MOST_AT_ONCE:
+            self.transport.close()
+        elif len(self._cycles) > 1:
+            self.flow.resume_reading()  # uvicorn has stopped, and who does not read does not see a client leave
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        for cycle in self._cycles:  # uvicorn tells only the last one
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        problem = Problem(400, "this is not HTTP/1.1 as the server understands it", code="invalid_http")
+        self._refuse(Problem(400, "this is not HTTP/1.1 as the server understands it", code="invalid_http"))
+
+    def _refuse(self, problem: Problem) -> None:
         body = json.dumps(problem.body()).encode()
         head = (
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"HTTP/1.1 {problem.status_code} {HTTPStatus(problem.status_code).phrase}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
