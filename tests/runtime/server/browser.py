@@ -71,6 +71,6 @@ class Watch:
     def _on_console(self, kind: str, text: str) -> None:
         # The browser itself notes every refused or lost request; what the page makes of those is tested.
         refused = _STATUS.search(text)
-        expected = (refused and int(refused[1]) in (401, 404, 503)) or "net::ERR" in text
+        expected = (refused and int(refused[1]) in (400, 401, 404, 503)) or "net::ERR" in text
         if kind in ("error", "warning") and not (expected and "/static/" not in text):
             self._complaints.append(text)

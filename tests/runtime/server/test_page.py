@@ -274,6 +274,20 @@ def test_enter_with_shift_is_a_new_line(page: Page) -> None:
     wait_until_answered(page)
 
 
+def test_the_end_stays_in_view_unless_one_reads_above(page: Page) -> None:
+    choose(page, max_tokens=600)
+    send(page, "Hello.")
+    log = page.locator("#log")
+    wait_for(lambda: len(page.locator(ANSWER).text_content() or "") > 400)
+    hidden = "log => log.scrollHeight - log.scrollTop - log.clientHeight"
+    assert log.evaluate(hidden) < 40
+    log.evaluate("log => (log.scrollTop = 0)")
+    wait_until_answered(page)
+    assert log.evaluate("log => log.scrollTop") == 0
+    ask(page, "And?")
+    assert log.evaluate(hidden) < 40  # with the figures
+
+
 # Texts that go with a message
 
 
@@ -312,16 +326,20 @@ def test_a_binary_file_is_refused(page: Page, content: bytes) -> None:
 # What goes wrong
 
 
-def test_the_servers_sentence_is_shown(page: Page, long_text: str) -> None:
-    answer_once(page, b"", status=503)  # not even an error object
+def test_a_prompt_that_is_too_long_can_be_changed(page: Page, long_text: str) -> None:
+    send(page, "What is this?", long_text * 3)
+    page.get_by_text("No answer: the prompt has").wait_for()
+    page.get_by_role("button", name="Change message").click()
+    assert page.locator(".turn").count() == 0
+    assert page.get_by_label("Message", exact=True).input_value() == "What is this?"
+    page.get_by_role("button", name="Remove report.txt").click()
+    assert sent(page, lambda: ask(page, "What is this?"))["messages"][0]["content"] == "What is this?"
+
+
+def test_an_error_that_is_no_json(page: Page) -> None:
+    answer_once(page, b"<h1>Bad gateway</h1>", status=503, content_type="text/html")
     send(page, "Hello.")
     page.get_by_text("No answer: the server answered 503").wait_for()
-    choose(page, chunk_size=100)
-    page.on("console", lambda message: None)
-    said = {"error": {"message": "the prompt is too long", "code": "x"}}
-    answer_once(page, json.dumps(said).encode(), status=503, content_type="application/json")
-    page.get_by_role("button", name="Try again").click()
-    page.get_by_text("No answer: the prompt is too long").wait_for()
 
 
 def test_a_full_queue_says_when_to_try_again(page: Page) -> None:
@@ -344,6 +362,7 @@ def test_an_error_in_mid_stream(page: Page) -> None:
     answer_once(page, events(piece("Half an"), {"error": {"message": "the server is shutting down"}}))
     send(page, "Hello.")
     page.get_by_text("The answer broke off: the server is shutting down").wait_for()
+    assert page.get_by_role("button", name="Try again").is_visible()
     assert page.locator(ANSWER).text_content() == "Half an"
     assert len(sent(page, lambda: ask(page, "Again?"))["messages"]) == 1  # half an answer is none
 
@@ -417,7 +436,7 @@ def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_t
     assert page.evaluate(drawn) == memory["tokens"]
     seen = []
     for boundary in range(memory["boundaries"]):
-        page.get_by_label("After chunk").fill(str(boundary))
+        page.get_by_label("After").fill(str(boundary))
         for layer in range(memory["layers"]):
             page.get_by_label("Layer").fill(str(layer))
             place = f"/memory/{name}/counts?boundary={boundary}&layer={layer}"

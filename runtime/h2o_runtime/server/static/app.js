@@ -13,12 +13,20 @@ const LOADING_POLL = 500; // milliseconds
 const prompt = byId("prompt");
 const memory = new MemoryPanel();
 const settings = new Settings(() => (byId("summary").textContent = settings.summary()));
-const conversation = new Conversation(settings, memory, showBusy);
+const conversation = new Conversation(settings, memory, { onBusy: showBusy, onChange: writeAgain });
 const attachments = new Attachments(complain);
 
 function showBusy(busy) {
   byId("send").hidden = busy;
   byId("stop").hidden = !busy;
+}
+
+/** Put a message back to where it was written. */
+function writeAgain({ text, files }) {
+  prompt.value = text;
+  for (const file of files) attachments.add(file.name, file.text);
+  fit();
+  prompt.focus();
 }
 
 function complain(sentence) {
@@ -32,6 +40,7 @@ function send() {
   prompt.value = "";
   complain("");
   fit();
+  if (!settings.defaults) introduce(); // it could not be reached before, or had no key
   conversation.send(message);
   focusPrompt();
 }

@@ -3,21 +3,28 @@
 import { byId } from "./dom.js";
 import { Turn } from "./turn.js";
 
-const NEAR = 80; // pixels from the end within which the view follows the answer
+const NEAR = 40; // pixels from the end within which the view follows the answer
 
 export class Conversation {
   /**
    * settings: what requests carry beside the messages.
    * memory: the panel that shows what the last answer's prompt left behind.
    * onBusy: told whether an answer is running.
+   * onChange: given a message that the person wants to change before it is sent again.
    */
-  constructor(settings, memory, onBusy) {
+  constructor(settings, memory, { onBusy, onChange }) {
     this._settings = settings;
     this._memory = memory;
     this._onBusy = onBusy;
+    this._onChange = onChange;
     this._log = byId("log");
+    this._atEnd = true; // whether the person looks at the end of the conversation
     this._turns = [];
     this._running = null; // AbortController
+    this._log.addEventListener("scroll", () => {
+      const { scrollTop, clientHeight, scrollHeight } = this._log;
+      this._atEnd = scrollHeight - scrollTop - clientHeight < NEAR;
+    });
   }
 
   get busy() {
@@ -26,9 +33,10 @@ export class Conversation {
 
   send(message) {
     const turn = new Turn(message);
-    turn.retry.onclick = () => this._run(turn);
-    turn.showMemory.onclick = () => this._memory.open(turn.result);
-    for (const earlier of this._turns) earlier.retry.hidden = true; // it would come out of order
+    turn.buttons.retry.onclick = () => this._run(turn);
+    turn.buttons.change.onclick = () => this._change(turn);
+    turn.buttons.memory.onclick = () => this._memory.open(turn.result);
+    for (const earlier of this._turns) earlier.pass();
     this._turns.push(turn);
     byId("welcome").hidden = true;
     this._log.append(turn.root);
@@ -53,15 +61,22 @@ export class Conversation {
     const running = new AbortController();
     this._running = running;
     this._onBusy(true);
-    this._log.scrollTop = this._log.scrollHeight;
+    this._atEnd = true;
+    this._follow();
     try {
       await turn.run(this._request(turn), running.signal, () => this._onText(turn));
     } finally {
       this._running = null;
       this._onBusy(false);
+      this._follow();
     }
     if (this._turns.includes(turn) && turn.result.firstMs !== undefined) this._memory.follow(turn.result);
-    this._follow();
+  }
+
+  _change(turn) {
+    turn.root.remove();
+    this._turns = this._turns.filter((other) => other !== turn);
+    this._onChange(turn.message);
   }
 
   _request(turn) {
@@ -81,13 +96,12 @@ export class Conversation {
   }
 
   _onText(turn) {
-    for (const each of this._turns) if (each !== turn) each.retire();
+    for (const each of this._turns) if (each !== turn) each.forget();
     this._follow();
   }
 
   /** Keep the end in view, unless the person went to read something above. */
   _follow() {
-    const { scrollTop, clientHeight, scrollHeight } = this._log;
-    if (scrollHeight - scrollTop - clientHeight < NEAR) this._log.scrollTop = scrollHeight;
+    if (this._atEnd) this._log.scrollTop = this._log.scrollHeight;
   }
 }

@@ -61,7 +61,7 @@ export class MemoryPanel {
     this._memory = memory;
     this._begin();
     await this._draw();
-    await this._text.show(memory.tokens, memory.ends);
+    await this._text.show(memory.tokens, memory.ends, this._chunkNames);
   }
 
   /** GET something of this answer's memory; null when there is none, which the panel then says. */
@@ -91,6 +91,7 @@ export class MemoryPanel {
     this._boundary.max = boundaries - 1;
     this._boundary.value = boundaries - 1;
     this._boundary.disabled = boundaries === 1;
+    this._chunkNames = chunkNames(this._answer, this._memory);
     this._layer.disabled = layers === 1;
     byId("legend").replaceChildren(...legend(heads));
     this._tell(null);
@@ -100,7 +101,7 @@ export class MemoryPanel {
     const memory = this._memory;
     const [boundary, layer] = [this._boundary, this._layer].map((slider) => Number(slider.value));
     byId("layer-value").textContent = `${layer + 1} of ${memory.layers}`;
-    byId("boundary-value").textContent = `${boundary + 1} of ${memory.boundaries}`;
+    byId("boundary-value").textContent = this._chunkNames[boundary].toLowerCase();
     const counts = await this._counts(boundary, layer);
     const wanted = Number(this._boundary.value) === boundary && Number(this._layer.value) === layer;
     if (!counts || !wanted || this._memory !== memory) return; // the sliders have moved on
@@ -151,6 +152,12 @@ function nothingForgotten(answer, memory) {
   const size = answer.h2o?.prefill.chunk_size;
   if (!size || memory.tokens.length <= size) return "This prompt fits one chunk: nothing was forgotten.";
   return "The new part of this conversation fits one chunk, which saw everything before it: nothing was forgotten.";
+}
+
+/** What the parts between the boundaries are. Where a conversation went on, only the last boundary is known. */
+function chunkNames(answer, { ends }) {
+  if (ends.length === 1 && ends[0] !== (answer.h2o?.prefill.chunk_size ?? ends[0])) return ["Earlier chunks", "Last chunk"];
+  return [...ends, null].map((_, chunk) => `Chunk ${chunk + 1}`);
 }
 
 /** One swatch for each number of heads, or a few steps where there are many heads. */

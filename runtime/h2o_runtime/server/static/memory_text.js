@@ -32,15 +32,16 @@ export class TokenText {
     this.current = null; // index of the token pointed at
   }
 
-  /** Show tokens, with a border after each of `ends`. Ends early when something else is shown meanwhile. */
-  async show(tokens, ends) {
+  /** Show tokens, with a border after each of `ends` and a name above each part. Ends early when something else is
+   * shown meanwhile. */
+  async show(tokens, ends, names) {
     const { _shading } = this;
     this.clear();
     this._shading = _shading;
     const spans = this._spans;
     const borders = [0, ...ends, tokens.length];
     for (let chunk = 0; chunk + 1 < borders.length; chunk++) {
-      const body = this._addChunk(chunk, borders[chunk], borders[chunk + 1]);
+      const body = this._addChunk(names[chunk], borders[chunk], borders[chunk + 1]);
       for (let start = borders[chunk]; start < borders[chunk + 1]; start += BATCH) {
         const batch = tokens.slice(start, Math.min(start + BATCH, borders[chunk + 1])).map(span);
         spans.push(...batch);
@@ -70,9 +71,10 @@ export class TokenText {
     this._point(index);
   }
 
-  _addChunk(number, start, end) {
+  _addChunk(name, start, end) {
     const body = element("p");
-    const head = element("h3", {}, `Chunk ${number + 1}`, element("span", { textContent: ` ${count(start)} to ${count(end - 1)}` }));
+    const place = element("span", { textContent: `tokens ${count(start)} to ${count(end - 1)}` });
+    const head = element("h3", {}, name, " ", place);
     this._box.append(element("section", {}, head, body));
     this._chunks.push({ start, body });
     return body;

@@ -8,7 +8,7 @@ const NAME = "h2o-settings";
 export class Settings {
   /** changed: called whenever a request would differ. */
   constructor(changed = () => {}) {
-    this.defaults = {}; // the server's prefill configuration
+    this.defaults = null; // the server's prefill configuration, once it is known
     this._form = byId("settings-form");
     this._changed = changed;
     this._form.addEventListener("input", () => this._keep());
@@ -39,6 +39,7 @@ export class Settings {
 
   /** Members of a request: temperature, max_tokens and prefill, where they were changed. */
   request() {
+    if (!this.defaults) return {};
     const { temperature, max_tokens, ...rest } = this._values();
     const prefill = Object.fromEntries(Object.entries(rest).map(([name, value]) => [name.slice(8), value]));
     return {
@@ -50,8 +51,8 @@ export class Settings {
 
   /** The next request's way of reading, in a few words. */
   summary() {
+    if (!this.defaults) return "";
     const now = { ...this.defaults, ...this.request().prefill };
-    if (!now.policy) return "";
     if (now.policy === "full") return "Full attention";
     return `Chunks of ${count(now.chunk_size)}, memory ${count(now.local + now.heavy)}`;
   }
@@ -62,8 +63,8 @@ export class Settings {
     for (const [field, name] of this._fields()) {
       if (field.value === "") continue;
       const value = field.type === "number" ? Number(field.value) : field.value;
-      const isDefault = name.startsWith("prefill.") && value === this.defaults[name.slice(8)];
-      if (!isDefault) values[name] = value;
+      if (name.startsWith("prefill.") && value === this.defaults?.[name.slice(8)]) continue;
+      values[name] = value;
     }
     return values;
   }

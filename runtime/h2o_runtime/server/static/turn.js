@@ -11,11 +11,10 @@ export class Turn {
   constructor(message) {
     const { root, parts } = fromTemplate("turn");
     this.root = root;
-    this.retry = parts.retry;
-    this.showMemory = parts.memory;
+    this.message = message;
+    this.buttons = { retry: parts.retry, change: parts.change, memory: parts.memory };
     this.result = {}; // what is known of the answer: id, firstMs, usage, timings, h2o, reason
     this._parts = parts;
-    this._message = message;
     this._reading = new Reading(parts);
     this._text = document.createTextNode("");
     parts.answer.append(this._text);
@@ -26,7 +25,7 @@ export class Turn {
 
   /** The message as the model gets it: texts first, so that the question stands at the end. */
   get content() {
-    return [...this._message.files.map((file) => file.text), this._message.text].filter(Boolean).join("\n\n");
+    return [...this.message.files.map((file) => file.text), this.message.text].filter(Boolean).join("\n\n");
   }
 
   get answer() {
@@ -58,10 +57,14 @@ export class Turn {
     }
   }
 
-  /** A later answer took the place of this one: there is nothing to repeat, and its memory is gone. */
-  retire() {
-    this.retry.hidden = true;
-    this.showMemory.hidden = true;
+  /** There is a later turn: this one is not repeated or changed, which would come out of order. */
+  pass() {
+    this._parts.offers.hidden = true;
+  }
+
+  /** There is a later answer: this one's memory is gone. */
+  forget() {
+    this.buttons.memory.hidden = true;
   }
 
   _begin() {
@@ -98,7 +101,7 @@ export class Turn {
   _complain(sentence) {
     this._parts["problem-text"].textContent = sentence;
     this._parts.problem.hidden = false;
-    this.retry.hidden = false;
+    this._parts.offers.hidden = false;
   }
 
   _end() {
@@ -107,7 +110,7 @@ export class Turn {
     const shown = figures(this.result, this.answer);
     this._parts["figure-list"].replaceChildren(...shown);
     this._parts.figures.hidden = !shown.length;
-    this.showMemory.hidden = this.result.firstMs === undefined;
+    this.buttons.memory.hidden = this.result.firstMs === undefined;
     if (this.result.reason === "stopped" && !this.answer) this._complain("Stopped before the answer began.");
   }
 }
