@@ -103,7 +103,8 @@ class Tokenizer:
                 f"the text holds {text[error.start]!a} at character {error.start}, half of a surrogate pair: "
                 "it was decoded wrongly on its way here; decode the input as UTF-8"
             ) from error
-        ids: list[int] = self._raw.encode(text, add_special_tokens=add_special_tokens).ids
+        # As a batch of one: other threads go on meanwhile, which the library's plain encode does not let them.
+        ids: list[int] = self._raw.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         if not add_special_tokens or self.bos_id is None:
             return ids
         if self._post_processor_adds_bos:

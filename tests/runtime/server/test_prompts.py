@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.runtime.server.conftest import Serve, with_template
-from tests.runtime.server.running import Server, error_of, events
+from tests.runtime.server.running import Server, error_of, events, request, wait_for
 
 SPARSE = {"chunk_size": 64, "local": 16, "heavy": 16, "dense_tail": 8, "batch_size": 64}
 WORDS = "All work and no play makes Jack a dull boy. "
@@ -53,6 +54,19 @@ def test_an_answer_ends_where_the_context_does(server: Server) -> None:
     answer = server.complete([5] * 500, max_tokens=1000, ignore_eos=True).json()
     assert answer["usage"]["total_tokens"] == 513  # the last token needs no place
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_server_answers_others_while_it_reads_an_endless_text(server: Server) -> None:
+    before = server.metric("h2o_requests_total", outcome="invalid")
+    with server.connection() as connected:
+        body = json.dumps({"prompt": "word " * 400_000}).encode()
+        connected.sendall(request("POST", "/v1/completions", body))
+        wait_for(lambda: server.metric("h2o_busy") == 1)
+        answered = 0
+        while server.metric("h2o_requests_total", outcome="invalid") == before:
+            answered += 1
+        assert answered > 3
+        assert b"context_length_exceeded" in connected.recv(10_000)
 
 
 # What the template refuses
