@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 import { Turn } from "./turn.js";
 
-const NEAR = 40; // pixels from the end within which the view follows the answer
+const NEAR = 8; // pixels from the end within which the view follows the answer
 
 export class Conversation {
   /**
@@ -19,12 +19,10 @@ export class Conversation {
     this._onChange = onChange;
     this._log = byId("log");
     this._atEnd = true; // whether the person looks at the end of the conversation
+    this._top = 0; // where the view was left
     this._turns = [];
     this._running = null; // AbortController
-    this._log.addEventListener("scroll", () => {
-      const { scrollTop, clientHeight, scrollHeight } = this._log;
-      this._atEnd = scrollHeight - scrollTop - clientHeight < NEAR;
-    });
+    this._log.addEventListener("scroll", () => this._look());
   }
 
   get busy() {
@@ -62,6 +60,7 @@ export class Conversation {
     this._running = running;
     this._onBusy(true);
     this._atEnd = true;
+    this._top = 0;
     this._follow();
     try {
       await turn.run(this._request(turn), running.signal, () => this._onText(turn));
@@ -102,6 +101,17 @@ export class Conversation {
 
   /** Keep the end in view, unless the person went to read something above. */
   _follow() {
-    if (this._atEnd) this._log.scrollTop = this._log.scrollHeight;
+    this._look(); // pieces of an answer come faster than scroll events, and must not undo what the person does
+    if (!this._atEnd) return;
+    this._log.scrollTop = this._log.scrollHeight;
+    this._top = this._log.scrollTop;
+  }
+
+  /** Who went up from where the view was left wants to read there; who comes back to the end, to follow again. */
+  _look() {
+    const { scrollTop, scrollHeight, clientHeight } = this._log;
+    const end = scrollHeight - clientHeight;
+    if (scrollTop < Math.min(this._top, end) - 1) this._atEnd = false;
+    if (scrollTop > end - NEAR) this._atEnd = true;
   }
 }
