@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
+from ipaddress import ip_address
 
 import uvicorn
 
@@ -81,6 +82,8 @@ class _Run:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         host, port = listener.getsockname()[:2]
         log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        if not ip_address(host).is_loopback and not self._settings.api_keys:
+            log.warning("anybody who reaches this address can use the server: --api-key-file changes that")
         try:
             await self._loading(engine)
             await _first(self._stop.wait(), serving)

@@ -124,6 +124,12 @@ def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serv
     assert second.complete().status_code == 200
 
 
+def test_an_open_door_is_told(serve: Serve) -> None:
+    assert "anybody" in serve("--host", "0.0.0.0").log
+    assert "anybody" not in serve("--host", "0.0.0.0", "--api-key", "k").log
+    assert "anybody" not in serve().log
+
+
 def test_a_port_in_use_is_told(tiny_bundle: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = run_to_the_end(tiny_bundle, "--port", taken.getsockname()[1])
