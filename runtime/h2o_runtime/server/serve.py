@@ -82,7 +82,7 @@ class _Run:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         host, port = listener.getsockname()[:2]
         log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-        if not ip_address(host).is_loopback and not self._settings.api_keys:
+        if not ip_address(host.partition("%")[0]).is_loopback and not self._settings.api_keys:
             log.warning("anybody who reaches this address can use the server: --api-key-file changes that")
         try:
             await self._loading(engine)
