@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 HERE = Path(__file__).parent
 TEXT = HERE.parents[1] / "examples" / "tiny-llama" / "heldout.txt"
 CHARACTERS = 15_000
+QUESTION = "Document the class RSTStateMachine."
 
 
 def main() -> None:
@@ -39,17 +40,17 @@ def main() -> None:
 
 def take_pictures(browser: Browser, url: str) -> None:
     page = opened(browser, url, viewport={"width": 1200, "height": 760})
-    ask(page, "What is this text about?")
+    ask(page, QUESTION)
     shoot(page, "serve_chat.png")
 
     page = opened(browser, url, viewport={"width": 1200, "height": 760}, color_scheme="dark")
-    ask(page, "What is this text about?")
+    ask(page, QUESTION, start=1806)
     show_memory(page)
-    page.locator("#tokens p > span").nth(17).hover()
+    page.locator("#tokens p > span").nth(31).hover()
     shoot(page, "serve_memory.png")
 
     page = opened(browser, url, viewport={"width": 360, "height": 720}, device_scale_factor=2, is_mobile=True)
-    ask(page, "What is this text about?")
+    ask(page, QUESTION, start=460)
     show_memory(page)
     shoot(page, "serve_phone.png")
 
@@ -60,8 +61,8 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
     page.get_by_text("tokens of context").wait_for()
     page.evaluate("document.documentElement.style.setProperty('--sans', 'Inter, system-ui')")
     page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Temperature").fill("0")
-    page.get_by_label("Most tokens").fill("90")
+    page.get_by_label("Temperature").fill("0.5")
+    page.get_by_label("Most tokens").fill("70")
     page.get_by_role("button", name="Done").click()
     return page
 

@@ -49,7 +49,7 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
         watch = Watch(page)
         page.goto(url)
         yield page
-        watch.check(url)
+        watch.check(page.url)
 
 
 class Watch:
@@ -57,20 +57,21 @@ class Watch:
 
     def __init__(self, page: Page) -> None:
         self._complaints: list[str] = []
-        self._asked: set[str] = set()
-        self._answered: set[int] = set()
-        page.on("console", lambda message: self._on_console(message.type, message.text))
+        self._asked: set[str] = set()  # hosts
+        page.on(
+            "console", lambda message: self._on_console(message.type, message.text, message.location["url"])
+        )
         page.on("pageerror", lambda error: self._complaints.append(str(error)))
         page.on("request", lambda request: self._asked.add(urlsplit(request.url).netloc))
-        page.on("response", lambda response: self._answered.add(response.status))
 
     def check(self, url: str) -> None:
+        """url: of the page."""
         assert self._complaints == []
         assert self._asked == {urlsplit(url).netloc}
 
-    def _on_console(self, kind: str, text: str) -> None:
+    def _on_console(self, kind: str, text: str, source: str) -> None:
         # The browser itself notes every refused or lost request; what the page makes of those is tested.
         refused = _STATUS.search(text)
         expected = (refused and int(refused[1]) in (400, 401, 404, 503)) or "net::ERR" in text
-        if kind in ("error", "warning") and not (expected and "/static/" not in text):
+        if kind in ("error", "warning") and not (expected and "/static/" not in source):
             self._complaints.append(text)

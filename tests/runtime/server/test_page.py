@@ -376,6 +376,15 @@ def test_a_lost_connection(page: Page) -> None:
     page.get_by_text("No answer: the server cannot be reached").wait_for()
 
 
+def test_it_waits_for_the_model(browser: Browser, server: Server) -> None:
+    with watched_page(browser, "about:blank") as page:
+        loading = {"error": {"message": "the model is being loaded: try again in a moment"}}
+        page.route("**/props", lambda route: route.fulfill(status=503, json=loading), times=2)
+        page.goto(server.url)
+        page.get_by_text("the model is being loaded").wait_for()
+        page.get_by_text("8,192 tokens of context").wait_for()
+
+
 def test_events_however_they_are_cut(page: Page) -> None:
     stream = (
         ': keep-alive\r\n\r\ndata: {"a": "ü"}\r\n\r\ndata:b\ndata: c\n\n: x\n\nid: 1\rdata: €\r\rdata: cut'

@@ -23,6 +23,7 @@ export class Conversation {
     this._turns = [];
     this._running = null; // AbortController
     this._log.addEventListener("scroll", () => this._look());
+    new ResizeObserver(() => this._follow()).observe(this._log);
   }
 
   get busy() {

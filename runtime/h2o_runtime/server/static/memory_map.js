@@ -23,7 +23,7 @@ export class MemoryMap {
     const pen = canvas.getContext("2d");
     const style = getComputedStyle(canvas);
     const x = (index) => Math.round((index / counts.length) * width);
-    pen.fillStyle = style.getPropertyValue("--kept-full");
+    pen.fillStyle = style.getPropertyValue("--kept-map");
     for (let column = 0; column < width; column++) {
       const first = Math.floor((column / width) * counts.length);
       const last = Math.max(Math.floor(((column + 1) / width) * counts.length), first + 1);
