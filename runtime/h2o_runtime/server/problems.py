@@ -140,9 +140,9 @@ def _of_validation(error: RequestValidationError) -> Problem:
     complaints = [one for one in complaints if one.place[:1] == complaints[0].place[:1]]
     telling = [one for one in complaints if not one.kind.endswith("_type")]
     complaints = telling or complaints
-    deepest = max(len(one.place) for one in complaints)
-    complaints = [one for one in complaints if len(one.place) == deepest]
-    place, kind, says = complaints[0]
+    deepest = max(complaints, key=lambda one: len(one.place))
+    complaints = [one for one in complaints if one.place == deepest.place]
+    place, kind, says = deepest
     param = ".".join(map(str, place)) or None
     if kind == "missing":
         return Problem(400, f"{param or 'a body'} is missing", param=param, code="missing_parameter")
@@ -153,8 +153,8 @@ def _of_validation(error: RequestValidationError) -> Problem:
             param=param,
             code="unknown_parameter",
         )
-    others = [one.says.removeprefix("Input should be ") for one in complaints if not telling]
-    says = " or ".join(dict.fromkeys([says, *others[1:]]))
+    says, *others = dict.fromkeys([says] if telling else [one.says for one in complaints])
+    says = " or ".join([says, *(other.removeprefix("Input should be ") for other in others)])
     return Problem(400, f"{param or 'the body'}: {says}", param=param, code="invalid_value")
 
 

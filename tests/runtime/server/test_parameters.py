@@ -39,7 +39,7 @@ BOTH = [
     *wrong("top_p", -0.1, 1.1, "1", [], True, 1e400),
     *wrong("top_k", -1, 1.5, "1", HUGE, [], True),
     *wrong("min_p", -0.1, 1.1, "0", [], True),
-    *wrong("seed", -2, 2**63, 1.5, "1", [], True, HUGE),
+    *wrong("seed", -2, 1.5, "1", [], True, 1e400),
     *wrong("stop", 1, "", {}, True, "x" * 1001, ["x"] * 17),
     *wrong("stop", ["x", 1], ["x", None], param="stop.1"),
     *wrong("stop", [""], param="stop.0"),
@@ -225,7 +225,9 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("chat", {"temperature": 100, "top_p": 1, "top_k": 2**31 - 1, "min_p": 1}),
         ("chat", {"temperature": 1e-300, "seed": 0}),
         ("chat", {"seed": -1}),
-        ("chat", {"seed": 2**63 - 1}),
+        ("chat", {"n": 1.0, "max_tokens": 2.0, "seed": 3.0, "temperature": 0}),
+        ("chat", {"seed": 2**63}),
+        ("chat", {"seed": 10**400}),
         ("chat", {"repetition_penalty": 100, "repeat_last_n": -1}),
         ("chat", {"repetition_penalty": 0.01, "repeat_last_n": 2**31 - 1}),
         ("chat", {"presence_penalty": -100, "frequency_penalty": 100, "repeat_last_n": 0}),
@@ -307,7 +309,7 @@ def test_tokenize_and_detokenize(server: Server) -> None:
         ("/detokenize", {"tokens": ["x"]}, "tokens.0"),
         ("/detokenize", {"tokens": [-1]}, "tokens.0"),
         ("/detokenize", {"tokens": [1, 2**31]}, "tokens.1"),
-        ("/detokenize", {"tokens": [1.0]}, "tokens.0"),
+        ("/detokenize", {"tokens": [1.5]}, "tokens.0"),
     ],
 )
 def test_wrong_values_of_tokenize_and_detokenize(server: Server, path: str, body: Any, param: str) -> None:

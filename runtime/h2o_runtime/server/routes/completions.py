@@ -13,6 +13,9 @@ from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.responses import ChatCompletion, TextCompletion
 from h2o_runtime.server.service import Service
 
+# With stream: true. The data of each event is a chunk as JSON, or an error object, and [DONE] at the end.
+_EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+
 
 def add_routes(router: APIRouter, service: Service) -> None:
     alias = service.settings.alias
@@ -43,4 +46,4 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
 
 def _answers(model: Any) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": model, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+    return {200: {"model": model, "content": {"text/event-stream": {"itemSchema": _EVENT}}}}

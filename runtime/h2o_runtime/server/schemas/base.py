@@ -19,12 +19,18 @@ def _of_type(kind: type) -> Callable[[Any], Any]:
     return check
 
 
+def _whole(value: Any) -> Any:
+    """1.0 is an integer to JSON, and some languages write no other."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 # The one value that can be honoured.
-One = Annotated[Literal[1], BeforeValidator(_of_type(int))]
+One = Annotated[Literal[1], BeforeValidator(_of_type(int)), BeforeValidator(_whole)]
 Yes = Annotated[Literal[True], BeforeValidator(_of_type(bool))]
 No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
 
-Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+WHOLE = BeforeValidator(_whole)
+Count = Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
 Real = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -68,12 +74,12 @@ class Generation(Strict):
     top_p: Share | None = None
     top_k: Count | None = None
     min_p: Share | None = None
-    seed: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = Field(None, description="-1 draws one.")
+    seed: Annotated[int, Field(ge=-1), WHOLE] | None = Field(None, description="-1 draws one.")
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     presence_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
     frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    repeat_last_n: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=2**31 - 1), WHOLE] | None = None
     logit_bias: Annotated[dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real], Field()] | None = Field(
         None, description="Token id to what is added to its logit."
     )

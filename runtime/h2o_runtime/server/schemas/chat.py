@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from h2o_runtime.server.schemas.base import Count, Generation, Strict
+from h2o_runtime.server.schemas.base import WHOLE, Count, Generation, Strict
 
 
 class TextPart(Strict):
@@ -108,7 +108,7 @@ class ChatRequest(Generation):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from h2o_runtime.server.schemas.base import Count, Generation, No, One
+from h2o_runtime.server.schemas.base import WHOLE, Count, Generation, No, One
 
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Count], Field(min_length=1)]
@@ -19,7 +19,7 @@ class CompletionRequest(Generation):
         | Annotated[list[Text], Field(min_length=1, max_length=1)]
         | Annotated[list[Tokens], Field(min_length=1, max_length=1)]
     ) = Field(description="A text, or its token ids; a list may hold one of them.")
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     best_of: One | None = None
     echo: No | None = None
 

@@ -1,0 +1,54 @@
+"""What schemathesis is told about this server. Loaded by its command line, see test_openapi.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import schemathesis
+
+# What a schema cannot say: values that are fine by themselves, and not with each other or with this model.
+_CONTRADICTIONS = (
+    "give one of the two",
+    "needs stream: true",
+    "needs logprobs: true",
+    "tools is empty",
+    "which is not in tools",
+    "cannot be honoured when tool_choice",
+    "cannot be combined with a grammar",
+    "cannot set",  # names of the template's that the request itself has
+    "neither content nor tool_calls",
+    "the chat template",
+    "ids run from 0 to",
+    "leaves no token to choose from",
+    "prefill: ",
+    "cannot be followed",  # a schema that no answer fits
+    "is not a JSON schema",
+    "half of a surrogate pair",
+    "prompt is empty",
+)
+
+
+@schemathesis.check
+def what_the_schema_allows_is_answered(
+    ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case
+) -> None:
+    """A request by the schema is refused for a contradiction only, or as it does not fit the context."""
+    mode = case.meta.generation.mode if case.meta else None
+    if mode is None or not mode.is_positive or response.status_code in (200, 404):
+        return
+    error: dict[str, Any] = response.json()["error"]
+    told = error["code"] == "context_length_exceeded" or any(
+        sentence in error["message"] for sentence in _CONTRADICTIONS
+    )
+    assert told, f"refused without need: {error['message']}"
+
+
+@schemathesis.check
+def errors_have_openais_shape(
+    ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case
+) -> None:
+    """Whoever is told about an error is told in one way."""
+    if response.status_code < 400 or case.method == "HEAD":
+        return
+    assert set(response.json()) == {"error"}
+    assert {"message", "type", "param", "code"} <= set(response.json()["error"])

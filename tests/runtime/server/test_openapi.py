@@ -1,0 +1,45 @@
+"""schemathesis, which reads /openapi.json and sends what it allows and what it does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from tests.runtime.server.running import ROOT, Server
+
+pytest.importorskip("schemathesis")
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_schemathesis_finds_nothing(server: Server, tmp_path: Path) -> None:
+    """All checks but one: not every request that the schema allows can be honoured, and the hooks know which."""
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(
+        '[[operations]]\ninclude-name = "GET /v1/models/{name}"\nparameters = { name = "tool-llama" }\n'
+    )
+    command = [Path(sys.executable).with_name("schemathesis"), "--config-file", config]
+    flags = {
+        "--exclude-checks": "positive_data_acceptance",
+        "--max-examples": "15",
+        "--seed": "1",
+        "--suppress-health-check": "all",
+    }
+    ended = subprocess.run(
+        [*command, "run", f"{server.url}/openapi.json", "--no-color", *chain(*flags.items())],
+        env={
+            **os.environ,
+            "SCHEMATHESIS_HOOKS": "tests.runtime.server.openapi_hooks",
+            "PYTHONPATH": str(ROOT),
+        },
+        cwd=tmp_path,  # it leaves its files there
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
+    assert "11 selected / 11 total" in ended.stdout
