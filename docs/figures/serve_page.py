@@ -50,7 +50,7 @@ def take_pictures(browser: Browser, url: str) -> None:
     shoot(page, "serve_memory.png")
 
     page = opened(browser, url, viewport={"width": 360, "height": 720}, device_scale_factor=2, is_mobile=True)
-    ask(page, QUESTION, start=460)
+    ask(page, QUESTION, start=164)
     show_memory(page)
     shoot(page, "serve_phone.png")
 
@@ -62,7 +62,7 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
     page.evaluate("document.documentElement.style.setProperty('--sans', 'Inter, system-ui')")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Temperature").fill("0.5")
-    page.get_by_label("Most tokens").fill("70")
+    page.get_by_label("Most tokens").fill("50")
     page.get_by_role("button", name="Done").click()
     return page
 
