@@ -1,0 +1,49 @@
+"""The page at /, as a person with a browser meets it: the browser, the server, the opened page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.conftest import EXAMPLE
+from tests.runtime.server.page.browser import chromium, watched_page
+from tests.runtime.server.page.person import choose
+from tests.runtime.server.running import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def server(browser: Browser, tiny_bundle: Path) -> Iterator[Server]:
+    """Named after the browser: without one there is nothing to serve."""
+    started = Server(tiny_bundle)
+    try:
+        started.wait_until_ready()
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    """The page, with short and repeatable answers."""
+    with watched_page(browser, server.url) as opened:
+        choose(opened, temperature=0, max_tokens=24)
+        yield opened
+    server.wait_until_idle()
+
+
+@pytest.fixture
+def long_text(request: pytest.FixtureRequest) -> str:
+    """More than four chunks of 1,024 tokens, of which the cache holds nothing."""
+    text = (EXAMPLE / "heldout.txt").read_text(encoding="utf-8")
+    return f"{request.node.name}\n{text[:16_000]}"

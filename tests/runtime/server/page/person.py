@@ -1,0 +1,103 @@
+"""What a person does on the page and sees there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+ANSWER = ".turn:last-of-type [data-part=answer]"
+CHAT = "**/v1/chat/completions"
+HTML = '<img src=x onerror="window.hacked = true"><b>bold</b>'
+
+# What the progress bar says, from now on.
+RECORD = """() => {
+  const seen = (window.seen = []);
+  const note = () => {
+    const value = document.querySelector(".bar")?.getAttribute("aria-valuenow");
+    if (value && seen.at(-1) !== value) seen.push(value);
+  };
+  new MutationObserver(note).observe(document.body, { subtree: true, attributes: true });
+}"""
+
+
+def choose(page: Page, **settings: Any) -> None:
+    """Change settings as a person does; names are those of requests, `prefill.` for its members."""
+    page.get_by_role("button", name="Settings").click()
+    for name, value in settings.items():
+        field = page.locator(f"[name='{name}'], [name='prefill.{name}']")
+        if field.evaluate("field => field.tagName") == "SELECT":
+            field.select_option(str(value))
+        else:
+            field.fill(str(value))
+    page.get_by_role("button", name="Done").click()
+
+
+def send(page: Page, text: str, file: str | None = None) -> None:
+    if file is not None:
+        attach(page, "report.txt", file.encode())
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def attach(page: Page, name: str, content: bytes) -> None:
+    page.locator("#file").set_input_files({"name": name, "mimeType": "text/plain", "buffer": content})
+
+
+def wait_until_answered(page: Page) -> None:
+    page.locator(".turn:last-of-type .answer[aria-busy=false]").wait_for()
+
+
+def ask(page: Page, text: str, file: str | None = None) -> str:
+    """Send a message → the whole answer."""
+    send(page, text, file)
+    wait_until_answered(page)
+    return page.locator(ANSWER).text_content() or ""
+
+
+def sent(page: Page, act: Callable[[], object]) -> Any:
+    """The body of the chat request that `act` leads to."""
+    with page.expect_request(CHAT) as request:
+        act()
+    return request.value.post_data_json
+
+
+def figures(page: Page) -> dict[str, str]:
+    rows = page.locator(".turn:last-of-type .figures dl > div")
+    return dict(row.inner_text().split("\n", 1) for row in rows.all())
+
+
+def open_memory(page: Page) -> str:
+    """Open the memory view → the answer's id."""
+    with page.expect_response("**/memory/*") as response:
+        page.get_by_role("button", name="Show memory").last.click()
+    return response.value.url.rsplit("/", 1)[-1]
+
+
+def shades(page: Page) -> Counter[str]:
+    """How many tokens have which shade."""
+    found = page.evaluate("[...document.querySelectorAll('#tokens .kept')].map((token) => token.className)")
+    return Counter(found)
+
+
+def events(*values: Any) -> bytes:
+    """A stream as the server writes it, ended without [DONE]."""
+    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
+
+
+def piece(text: str, **more: Any) -> Any:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None} | more
+    return {"id": "chatcmpl-1", "choices": [choice]}
+
+
+def answer_once(page: Page, body: bytes, **response: Any) -> None:
+    """Put `body` in the place of the next answer."""
+
+    def handle(route: Route) -> None:
+        route.fulfill(**{"status": 200, "content_type": "text/event-stream", "body": body} | response)
+
+    page.route(CHAT, handle, times=1)

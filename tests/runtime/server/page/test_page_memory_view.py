@@ -1,0 +1,128 @@
+"""The view of what sparse prefill remembers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.runtime.server.page.person import (
+    ask,
+    choose,
+    open_memory,
+    shades,
+)
+from tests.runtime.server.running import Server, wait_for
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_text: str) -> None:
+    ask(page, "What is this?", long_text)
+    name = open_memory(page)
+    memory = server.get(f"/memory/{name}").json()
+    assert memory["boundaries"] >= 4
+    wait_for(lambda: page.locator("#tokens p > span").count() == len(memory["tokens"]))
+    assert page.locator("#tokens section").count() == memory["boundaries"] + 1
+    drawn = "[...document.querySelectorAll('#tokens p > span')].map((token) => token.textContent)"
+    assert page.evaluate(drawn) == memory["tokens"]
+    seen = []
+    for boundary in range(memory["boundaries"]):
+        page.get_by_label("After").fill(str(boundary))
+        for layer in range(memory["layers"]):
+            page.get_by_label("Layer").fill(str(layer))
+            place = f"/memory/{name}/counts?boundary={boundary}&layer={layer}"
+            counts = server.get(place).json()["counts"]
+            steps = {
+                heads: f"kept k{8 * heads // memory['heads']}" for heads in range(1, memory["heads"] + 1)
+            }
+            expected = Counter(steps[count] for count in counts if count)
+            wait_for(lambda expected=expected: shades(page) == expected)
+            seen.append(expected)
+            first = next(index for index, count in enumerate(counts) if count)
+            assert "kept" in page.evaluate(f"{drawn.replace('textContent', 'className')}[{first}]")
+    assert len({str(sorted(each.items())) for each in seen}) > memory["boundaries"]  # both sliders matter
+    assert page.locator("#tokens .ahead").count() == 1  # what came after the last boundary
+
+
+def test_details_of_a_token(page: Page, server: Server, long_text: str) -> None:
+    ask(page, "What is this?", long_text)
+    name = open_memory(page)
+    page.locator("#tokens section").nth(4).wait_for(state="attached")
+    token = page.locator("#tokens p > span").nth(7)
+    token.click()
+    memory = server.get(f"/memory/{name}").json()
+    last = memory["boundaries"] - 1
+    held = server.get(f"/memory/{name}/counts?boundary={last}&layer=0").json()["counts"]
+
+    def told(index: int) -> str:
+        return f"{json.dumps(memory['tokens'][index])} token {index} · held by {held[index]} of 4 heads"
+
+    detail = page.locator("#detail")
+    wait_for(lambda: detail.inner_text() == told(7))
+    page.locator("#tokens").press("ArrowRight")
+    assert detail.inner_text() == told(8)
+    page.locator("#memory-map").click(position={"x": 2, "y": 8})
+    assert "token 7" not in detail.inner_text()
+    page.keyboard.press("Escape")
+    assert not page.locator("#memory").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("policy", "long", "sentence"),
+    [
+        ("h2o", False, "This prompt fits one chunk: nothing was forgotten."),
+        ("full", True, "This prompt was read with full attention"),
+    ],
+)
+def test_nothing_to_remember(page: Page, long_text: str, policy: str, long: bool, sentence: str) -> None:
+    choose(page, policy=policy)
+    ask(page, "What is this?", long_text if long else None)
+    page.get_by_role("button", name="Show memory").click()
+    page.get_by_text(sentence).wait_for()
+    assert not page.locator("#memory-view").is_visible()
+
+
+def test_memory_of_an_older_answer(page: Page, server: Server, long_text: str) -> None:
+    ask(page, "What is this?", long_text)
+    server.chat("Somebody else's question.")
+    page.get_by_role("button", name="Show memory").click()
+    page.get_by_text("keeps the memory of its last answer only").wait_for()
+    ask(page, "And this?")  # an open view goes with the conversation
+    page.locator("#tokens .kept").first.wait_for()
+    assert page.get_by_role("button", name="Show memory").count() == 1
+
+
+def test_thirty_thousand_tokens(page: Page) -> None:
+    count, heads, ends = 30_000, 8, list(range(1024, 30_000, 1024))
+    memory = {"tokens": [f"tok{i % 97} " for i in range(count)], "boundaries": len(ends), "ends": ends}
+    memory |= {"layers": 2, "heads": heads, "memory_size": 512}
+    page.route("**/memory/*", lambda route: route.fulfill(json=memory))
+    page.route(
+        "**/counts?*",
+        lambda route: route.fulfill(
+            json={"counts": [(i * 7 + len(route.request.url)) % 9 for i in range(count)]}
+        ),
+    )
+    ask(page, "Hello.")
+    page.get_by_role("button", name="Show memory").click()
+    wait_for(lambda: page.locator("#tokens p > span").count() == count)
+    slowest = page.evaluate("""async () => {
+      const slider = document.getElementById("boundary");
+      const frame = () => new Promise(requestAnimationFrame);
+      let slowest = 0;
+      for (let step = 0; step < 20; step++) {
+        slider.value = step;
+        slider.dispatchEvent(new Event("input"));
+        let last = performance.now();
+        for (let frames = 0; frames < 6; frames++) {
+          await frame();
+          slowest = Math.max(slowest, performance.now() - last);
+          last = performance.now();
+        }
+      }
+      return slowest;
+    }""")
+    assert slowest < 1000, f"a step of the slider stopped the page for {slowest:.0f} ms"
