@@ -83,6 +83,12 @@ def test_site_packages_gains_the_four_packages_only(installed: Installed) -> Non
     assert not {"export", "runtime", "cli", "tests", "plugins", "bench", "examples"} & set(os.listdir(site))
 
 
+def test_the_page_of_the_server_is_in_the_wheel(installed: Installed) -> None:
+    (there,) = installed.folder.glob("lib/python*/site-packages/h2o_runtime/server/static")
+    here = ROOT / "runtime" / "h2o_runtime" / "server" / "static"
+    assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
+
+
 def test_packages_and_metadata_are_those_of_the_wheel(installed: Installed) -> None:
     script = (
         "import importlib.metadata, importlib.util, json\n"
@@ -100,7 +106,7 @@ def test_packages_and_metadata_are_those_of_the_wheel(installed: Installed) -> N
     assert any(f"-{version}." in name for name in installed.gained)
 
 
-@pytest.mark.parametrize("command", ["h2o-export", "h2o-run", "h2o-compare"])
+@pytest.mark.parametrize("command", ["h2o-export", "h2o-run", "h2o-serve", "h2o-compare", "h2o-bench"])
 def test_commands_say_what_they_are_for(command: str, installed: Installed) -> None:
     done = installed.run(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
