@@ -18,6 +18,7 @@ from h2o_runtime.server.engine import Engine, Failure, Job, JobEvent, Progress, 
 from h2o_runtime.server.formats import AnswerFormat
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
+from h2o_runtime.server.process import give_back_memory
 from h2o_runtime.server.rates import Rates, Work, whole_seconds
 from h2o_runtime.server.slot import Slot, Ticket
 from h2o_runtime.server.stream import DONE, KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
@@ -41,6 +42,7 @@ class Desk:
         self._queue_timeout = queue_timeout
         # One thread for all text: its memory stays one thread's, and no long prompt delays the event loop.
         self._text = ThreadPoolExecutor(1, "text")
+        self._closed = False
 
     def retry_after(self) -> int:
         """Seconds until the running request is likely to be done, which makes a place in the queue."""
@@ -102,6 +104,7 @@ class Desk:
             raise Problem(500, "inference has failed: the server needs a restart", code="inference_failed")
 
     def close(self) -> None:
+        self._closed = True
         self._text.shutdown(wait=False, cancel_futures=True)
 
     def _start(self, request: Request, name: str, ticket: Ticket) -> Job:
@@ -113,6 +116,8 @@ class Desk:
             self.running = None
             ticket.leave()
             self._account(job)
+            if not self.slot.busy and not self._closed:
+                self._text.submit(give_back_memory)
 
         job = Job(name, request, Work(len(request.prompt.ids), limit), done)
         self.running = job
