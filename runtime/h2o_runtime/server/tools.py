@@ -62,7 +62,7 @@ def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
 
 
 def _call(value: Any, names: Collection[str]) -> dict[str, Any] | None:
-    if not isinstance(value, dict) or value.get("name") not in names:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or value["name"] not in names:
         return None
     parameters = value.get("parameters", value.get("arguments"))
     if not isinstance(parameters, dict):
