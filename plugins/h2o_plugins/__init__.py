@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
-__all__ = ["NativeKernelsMissing", "cpu_kernels", "load_cpu_kernels"]
+__all__ = ["NativeKernelsMissing", "cpu_kernels", "load_cpu_kernels", "tensorrt_plugins"]
 
 
 class NativeKernelsMissing(ImportError):  # noqa: N818 - says what is the case, as ModuleNotFoundError does
@@ -29,3 +30,12 @@ def cpu_kernels() -> ModuleType | None:
         return load_cpu_kernels()
     except NativeKernelsMissing:
         return None
+
+
+def tensorrt_plugins() -> Path | None:
+    """The TensorRT plugin library that was installed with this package, or None where it was not built."""
+    for folder in __path__:  # an editable installation has two: the sources, and what was built from them
+        library = Path(folder) / "libh2o_trt_plugins.so"
+        if library.is_file():
+            return library
+    return None

@@ -1,0 +1,142 @@
+"""h2o-build: bundle → TensorRT engines."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
+from h2o_export.engines.job import BuildOptions, Job, make_job
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
+from h2o_runtime.errors import BackendError
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--target", type=click.Choice(list(TARGETS)), required=True, help="Which TensorRT to build with."
+)
+@click.option(
+    "--sm",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Compute capability to build for, as 87; with tensorrt-rtx repeatable.  [default: this machine's GPU]",
+)
+@click.option(
+    "--max-context",
+    type=click.IntRange(min=1),
+    default=16384,
+    show_default=True,
+    help="Most tokens that prompt and answer can have together.",
+)
+@click.option("-b", "--batch-size", type=int, help="Most tokens in one dense call.  [default: the bundle's]")
+@click.option(
+    "--plugins",
+    type=click.Path(path_type=Path),
+    help="The plugin library libh2o_trt_plugins.so.  [default: the one installed with h2o-edge]",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be built; needs no TensorRT and writes nothing."
+)
+@click.option("--force", is_flag=True, help="Replace engines that are there already.")
+@json_option
+@verbose_option
+@guarded
+def main(
+    bundle: Path,
+    target: str,
+    sm: tuple[int, ...],
+    max_context: int,
+    batch_size: int | None,
+    plugins: Path | None,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    verbose: int,
+) -> None:
+    """Build TensorRT engines from BUNDLE, into its folder engines/TARGET.
+
+    \b
+    tensorrt      dense and attention graphs, on the GPU that will run them (a Jetson, for example)
+    tensorrt-rtx  dense graphs, for any GPU that TensorRT for RTX knows, also on a machine without one
+
+    An engine runs only with the TensorRT version that built it.
+    """
+    start_logging(verbose)
+    options = BuildOptions(target, sm, max_context, batch_size, plugins, force)
+    job = make_job(Bundle.open(bundle), options)
+    if dry_run:
+        print_json(job.to_json()) if as_json else _show_job(job)
+        return
+    machine = Machine.here(target, plugins)
+    build = _import_builder()
+    with _stages(len(job.engines)) as stage:
+        manifest = build(job, machine, stage)
+    if as_json:
+        print_json({"folder": str(job.folder), **manifest.model_dump()})
+    else:
+        _show_result(job, manifest)
+
+
+def _import_builder() -> Callable[[Job, Machine, Callable[[str], None]], EngineManifest]:
+    try:
+        from h2o_export.engines.build import build
+    except ImportError as error:
+        raise BackendError(f"building engines needs one more package ({error}): pip install onnx") from None
+    return build
+
+
+@contextmanager
+def _stages(steps: int) -> Iterator[Callable[[str], None]]:
+    """A progress bar of engines on a terminal, silence elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("engines", total=steps)
+
+        def stage(name: str) -> None:
+            bar.update(task, description=name, advance=1)
+
+        yield stage
+
+
+def _show_job(job: Job) -> None:
+    table = Table("engine", "profile", "input", "least", "tuned for", "most", title="engines")
+    for profiles, group in itertools.groupby(job.engines, key=lambda engine: engine.profiles):
+        names = [engine.name for engine in group]  # all middle layers are one row
+        for profile in profiles:
+            _add_rows(table, names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}", profile)
+    show(
+        table,
+        escape(f"dry run: {len(job.engines)} engines would be written to {job.folder}; nothing was written"),
+    )
+
+
+def _add_rows(table: Table, engine: str, profile: Profile) -> None:
+    for name, shape in profile.shapes.items():
+        sizes = (" × ".join(map(str, size)) or "scalar" for size in (shape.min, shape.opt, shape.max))
+        table.add_row(engine, profile.name, name, *sizes)
+
+
+def _show_result(job: Job, manifest: EngineManifest) -> None:
+    total = sum(file.bytes for file in manifest.files.values())
+    gpus = ", ".join(f"SM{sm}" for sm in manifest.sm)
+    show(
+        escape(
+            f"wrote {job.folder}: {len(manifest.engines)} engines for {gpus}, {total / 2**20:,.1f} MiB, "
+            f"with {job.target.title} {manifest.tensorrt}, up to {manifest.max_context:,} tokens of context"
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

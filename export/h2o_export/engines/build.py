@@ -1,0 +1,105 @@
+"""The whole build: every engine of a job, its manifest, in a folder that appears when all of it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from h2o_export.engines.fit import fitting_sm
+from h2o_export.engines.job import Job
+from h2o_export.engines.network import PlanBuilder
+from h2o_export.engines.plugin_graph import plugin_graph
+from h2o_export.staging import check_output, staged_folder
+from h2o_runtime.engines import EngineManifest, EngineSpec, Machine, bundle_sha256
+from h2o_runtime.engines.machine import import_tensorrt
+from h2o_runtime.errors import OutputError
+from h2o_runtime.manifest import FileSpec, file_sha256
+
+TIMING_CACHE = "timing.cache"
+Progress = Callable[[str], None]
+Result = TypeVar("Result")
+
+
+def build(job: Job, machine: Machine, progress: Progress) -> EngineManifest:
+    """Build every engine of `job` on `machine` into `job.folder`; `progress` gets the name of each as it begins.
+
+    Until the last file is written the folder stays as it was. Raises BackendError, ConfigError or OutputError.
+    """
+    trt = import_tensorrt(machine.target)
+    sm = fitting_sm(job, machine, trt)
+    _check_folder(job)
+    known_timings = _timing_cache(job.folder) if machine.target.plugins else None
+    builder = PlanBuilder(trt, () if machine.target.plugins else sm, known_timings)
+    if machine.plugins is not None:
+        builder.load_plugins(machine.plugins)
+    with staged_folder(job.folder, job.options.force) as folder:
+        for engine in job.engines:
+            progress(engine.name)
+            _interruptible(builder, lambda engine=engine: _write_plan(builder, job, engine, folder))  # type: ignore[misc]
+        files = {path.name: _file_spec(path) for path in sorted(folder.iterdir())}
+        if builder.timing_cache is not None:
+            (folder / TIMING_CACHE).write_bytes(builder.timing_cache)
+        manifest = _manifest(job, machine, sm, files)
+        manifest.write(folder)
+    return manifest
+
+
+def _write_plan(builder: PlanBuilder, job: Job, engine: EngineSpec, folder: Path) -> None:
+    graph = job.bundle.graph(engine.name)
+    source = job.bundle.path(graph)
+    if graph.kind == "attention":
+        # The graph with its plugins stays beside the plan, where trtexec and Polygraphy can take it from.
+        model = plugin_graph(source)
+        source = folder / f"{engine.name}.onnx"
+        source.write_bytes(model.SerializeToString())
+    (folder / engine.file).write_bytes(builder.build(source, engine.profiles))
+
+
+def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:
+    """Run `work` in a thread, so that Ctrl-C reaches this one while TensorRT is busy; then wait for its next step."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            builder.stop.set()
+            raise
+
+
+def _check_folder(job: Job) -> None:
+    """What cannot be replaced is refused before hours of work."""
+    if not job.options.force and (job.folder / "manifest.json").exists():
+        raise OutputError(f"{job.folder}: engines are there already; add --force to build them again")
+    check_output(job.folder, job.options.force)
+
+
+def _timing_cache(folder: Path) -> bytes:
+    """Measurements of an earlier build of this bundle, empty where there was none."""
+    try:
+        return (folder / TIMING_CACHE).read_bytes()
+    except OSError:
+        return b""
+
+
+def _file_spec(path: Path) -> FileSpec:
+    return FileSpec(bytes=path.stat().st_size, sha256=file_sha256(path))
+
+
+def _manifest(job: Job, machine: Machine, sm: tuple[int, ...], files: dict[str, FileSpec]) -> EngineManifest:
+    bundle = job.bundle.manifest
+    return EngineManifest(
+        target=machine.target.name,  # type: ignore[arg-type]
+        tensorrt=machine.tensorrt,
+        sm=sm,
+        plugins=None if machine.plugins is None else file_sha256(machine.plugins),
+        dtype=bundle.model.dtype,
+        max_context=job.limits.context,
+        batch_size=job.limits.batch,
+        prefill=job.prefill,
+        checkpoint=bundle.checkpoint.sha256,
+        bundle=bundle_sha256(bundle),
+        engines=job.engines,
+        files=files,
+    )

@@ -1,0 +1,84 @@
+"""What is to be built, worked out from the bundle's manifest and the options alone: no TensorRT is needed yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from h2o_export.engines.profiles import Limits, make_profiles
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.engines import EngineSpec, Target
+from h2o_runtime.engines.machine import find_target
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.manifest import GraphSpec
+
+MAX_CONTEXT = 1 << 24  # as the runtime's: positions stay exact in float32
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the user asks for. Without `sm` engines are for the GPU that is there; without `batch_size`, the bundle's."""
+
+    target: str
+    sm: tuple[int, ...] = ()
+    max_context: int = 16384
+    batch_size: int | None = None
+    plugins: Path | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A build: which graphs become engines, with which profiles."""
+
+    bundle: Bundle
+    target: Target
+    options: BuildOptions
+    prefill: PrefillConfig
+    limits: Limits
+    engines: tuple[EngineSpec, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the engines will lie."""
+        return self.bundle.folder / "engines" / self.target.name
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bundle": str(self.bundle.folder),
+            "target": self.target.name,
+            "sm": list(self.options.sm),
+            "folder": str(self.folder),
+            "dtype": self.bundle.manifest.model.dtype,
+            "max_context": self.limits.context,
+            "batch_size": self.limits.batch,
+            "engines": [engine.model_dump() for engine in self.engines],
+        }
+
+
+def make_job(bundle: Bundle, options: BuildOptions) -> Job:
+    """Raises ConfigError for options that contradict each other or the bundle."""
+    target = find_target(options.target)
+    if not 1 <= options.max_context <= MAX_CONTEXT:
+        raise ConfigError(
+            f"max_context must be from 1 to {MAX_CONTEXT:,} tokens, but is {options.max_context}",
+            field="max_context",
+        )
+    if options.plugins is not None and not target.plugins:
+        raise ConfigError(
+            f"plugins are for the target tensorrt: networks of {target.title} hold none, its attention runs "
+            "outside the engines",
+            field="plugins",
+        )
+    prefill = bundle.manifest.prefill
+    if options.batch_size is not None:
+        prefill = replace(prefill, batch_size=options.batch_size)
+    limits = Limits.of(bundle.manifest.model, prefill, options.max_context)
+    graphs = [graph for graph in bundle.manifest.graphs if graph.kind == "dense" or target.plugins]
+    return Job(bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs))
+
+
+def _engine(graph: GraphSpec, limits: Limits) -> EngineSpec:
+    return EngineSpec(name=graph.name, file=f"{graph.name}.plan", profiles=make_profiles(graph, limits))

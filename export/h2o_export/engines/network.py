@@ -1,0 +1,140 @@
+"""From one ONNX file to one plan: TensorRT's parser, builder and their complaints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from h2o_runtime.engines import Profile
+from h2o_runtime.errors import BackendError, Cancelled
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class PlanBuilder:
+    """Builds one engine after the other with one TensorRT module.
+
+    sm            compute capabilities to build for; empty: TensorRT builds for the GPU that is there
+    timing_cache  what earlier builds measured; layers that are alike are timed once, across all graphs
+    stop          once set, a build ends at its next step and raises Cancelled
+    """
+
+    trt: Any
+    sm: tuple[int, ...] = ()
+    timing_cache: bytes | None = None
+    stop: Event = field(default_factory=Event)
+
+    def __post_init__(self) -> None:
+        self.logger = _make_logger(self.trt)
+        self._monitor = _make_monitor(self.trt, self.stop)
+
+    def load_plugins(self, library: Path) -> None:
+        """Make the library's plugins known to the parser. Raises BackendError when it cannot be loaded."""
+        self.logger.errors.clear()
+        try:
+            handle = self.trt.get_plugin_registry().load_library(str(library))
+        except Exception as error:  # the bindings raise what pybind makes of the loader's words
+            raise BackendError(f"{library}: TensorRT cannot load it: {error}") from error
+        if handle is None:
+            raise BackendError(f"{library}: TensorRT cannot load it: {self._reason()}")
+
+    def build(self, model: Path, profiles: Sequence[Profile]) -> Any:
+        """The serialized engine, as a buffer. Raises BackendError with TensorRT's first complaint, or Cancelled."""
+        self.logger.errors.clear()
+        builder = self.trt.Builder(self.logger)
+        network = builder.create_network(1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = self.trt.OnnxParser(network, self.logger)
+        if not parser.parse_from_file(str(model)):
+            raise BackendError(f"{model}: TensorRT's parser refuses it: {self._parse_error(parser)}")
+        config = self._configure(builder)
+        for profile in profiles:
+            config.add_optimization_profile(_make_profile(builder, network, profile))
+        plan = builder.build_serialized_network(network, config)
+        if self.stop.is_set():
+            raise Cancelled("the build was stopped")
+        if plan is None:
+            raise BackendError(f"{model}: TensorRT cannot build it: {self._reason()}")
+        if self.timing_cache is not None:
+            self.timing_cache = bytes(config.get_timing_cache().serialize())
+        return plan
+
+    def _configure(self, builder: Any) -> Any:
+        config = builder.create_builder_config()
+        config.progress_monitor = self._monitor
+        config.clear_flag(self.trt.BuilderFlag.TF32)  # float32 means float32: a bundle's tolerances hold
+        if self.sm:
+            config.num_compute_capabilities = len(self.sm)
+            for index, sm in enumerate(self.sm):
+                config.set_compute_capability(self.trt.ComputeCapability.__members__[f"SM{sm}"], index)
+        if self.timing_cache is not None:
+            cache = config.create_timing_cache(self.timing_cache)
+            if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
+                log.info("the timing cache is of another TensorRT or GPU; starting a new one")
+                config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
+        return config
+
+    def _parse_error(self, parser: Any) -> str:
+        if not parser.num_errors:
+            return self._reason()
+        error = parser.get_error(0)
+        node = f"{error.node_name()} ({error.node_operator()}): " if error.node_operator() else ""
+        return node + " ".join(error.desc().split())
+
+    def _reason(self) -> str:
+        return self.logger.errors[0] if self.logger.errors else "it gives no reason; -v shows its log"
+
+
+def _make_profile(builder: Any, network: Any, profile: Profile) -> Any:
+    """TensorRT's own object for a profile. Numbers of an input are given only where shapes depend on them."""
+    made = builder.create_optimization_profile()
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        shapes = profile.shapes[tensor.name]
+        if tensor.is_shape_tensor:
+            numbers = profile.values[tensor.name]
+            made.set_shape_input(tensor.name, numbers.min, numbers.opt, numbers.max)
+        else:
+            made.set_shape(tensor.name, shapes.min, shapes.opt, shapes.max)
+    return made
+
+
+def _make_logger(trt: Any) -> Any:
+    """TensorRT's log in Python's: what it calls information is for -vv. Keeps the errors' first lines."""
+    levels = {
+        trt.ILogger.Severity.INTERNAL_ERROR: logging.INFO,  # the caller raises; here they would appear twice
+        trt.ILogger.Severity.ERROR: logging.INFO,
+        trt.ILogger.Severity.WARNING: logging.INFO,
+    }
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            log.log(levels.get(severity, logging.DEBUG), "TensorRT: %s", message)
+            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
+                self.errors.append(message.strip().splitlines()[0])
+
+    return Logger()
+
+
+def _make_monitor(trt: Any, stop: Event) -> Any:
+    """Asked by TensorRT between two steps of a build whether it should go on."""
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            pass
+
+        def phase_finish(self, phase_name: str) -> None:
+            pass
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            return not stop.is_set()
+
+    return Monitor()

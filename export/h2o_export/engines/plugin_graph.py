@@ -1,0 +1,32 @@
+"""Attention graphs as TensorRT wants them when plugins are to execute their operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from h2o_runtime.errors import BundleError
+
+DOMAIN, VERSION = "h2o", "1"
+
+
+def plugin_graph(path: Path) -> onnx.ModelProto:
+    """The graph in `path` with its operators named as plugins and without their function bodies.
+
+    TensorRT's parser prefers a function body to a plugin of the same name, so the bodies go. It looks a plugin
+    up by attributes of the node; the operators' domain says nothing to it. Raises BundleError.
+    """
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # protobuf's decoding errors differ between its implementations
+        raise BundleError(
+            f"{path}: not a readable ONNX file ({error}); export the checkpoint again"
+        ) from error
+    del model.functions[:]
+    for node in model.graph.node:
+        if node.domain == DOMAIN:
+            node.attribute.append(helper.make_attribute("plugin_namespace", DOMAIN))
+            node.attribute.append(helper.make_attribute("plugin_version", VERSION))
+    return model

@@ -1,0 +1,126 @@
+"""The machine that engines are built on or loaded on: its TensorRT, its GPU, its plugin library."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from h2o_plugins import tensorrt_plugins
+from h2o_runtime.errors import BackendError, ConfigError
+
+
+@dataclass(frozen=True)
+class Target:
+    """One of the two TensorRTs. `modules` are its import names: pip's parts come without the first of them."""
+
+    name: str
+    title: str
+    modules: tuple[str, ...]
+    missing: str
+    plugins: bool  # whether its networks can hold the attention plugins
+
+
+TARGETS = MappingProxyType(
+    {
+        target.name: target
+        for target in (
+            Target(
+                "tensorrt",
+                "TensorRT",
+                ("tensorrt", "tensorrt_bindings"),
+                "pip install 'h2o-edge[tensorrt]'; on a Jetson it comes with JetPack (sudo apt install "
+                "nvidia-jetpack), for virtual environments that were made with --system-site-packages",
+                plugins=True,
+            ),
+            Target(
+                "tensorrt-rtx",
+                "TensorRT for RTX",
+                ("tensorrt_rtx", "tensorrt_rtx_bindings"),
+                "pip install 'h2o-edge[tensorrt-rtx]'",
+                plugins=False,
+            ),
+        )
+    }
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`sm` is the first GPU's compute capability (87 for 8.7), None where there is no NVIDIA GPU."""
+
+    target: Target
+    tensorrt: str
+    sm: int | None
+    plugins: Path | None = None
+
+    @classmethod
+    def here(cls, target: str, plugins: Path | None = None) -> Machine:
+        """This machine. Raises BackendError when the target's package or the plugin library is missing."""
+        chosen = find_target(target)
+        version = str(import_tensorrt(chosen).__version__)
+        library = find_plugins(plugins) if chosen.plugins else None
+        return cls(chosen, version, compute_capability(), library)
+
+
+def find_target(name: str) -> Target:
+    """Raises ConfigError for an unknown name."""
+    if name not in TARGETS:
+        raise ConfigError(f"target must be one of {', '.join(TARGETS)}, but is {name!r}", field="target")
+    return TARGETS[name]
+
+
+def import_tensorrt(target: Target) -> Any:
+    """The Python module of a target. Raises BackendError that says what to install, or why it does not load."""
+    for name in target.modules:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise _unloadable(target, error) from error
+        except (ImportError, OSError) as error:  # its libraries are missing, or the driver's
+            raise _unloadable(target, error) from error
+        else:
+            if hasattr(module, "Builder"):  # any folder of that name on the path can be imported too
+                return module
+    raise BackendError(f"{target.title} is not installed: {target.missing}")
+
+
+def find_plugins(path: Path | None) -> Path:
+    """The plugin library: `path`, else the one that was installed with this package. Raises BackendError."""
+    if path is None:
+        library = tensorrt_plugins()
+        if library is None:
+            raise BackendError(
+                "the plugin library libh2o_trt_plugins.so is not part of this installation: build it (docs/cuda.md) "
+                "and name it with --plugins"
+            )
+        return library
+    if not path.is_file():
+        raise BackendError(f"{path}: no such file; name the plugin library libh2o_trt_plugins.so")
+    return path
+
+
+def compute_capability() -> int | None:
+    """Of the first GPU, 87 for 8.7; None without an NVIDIA driver or without a GPU. Asks the driver itself."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, value = ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    numbers = []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device):
+            return None
+        numbers.append(value.value)
+    major, minor = numbers
+    return 10 * major + minor
+
+
+def _unloadable(target: Target, error: Exception) -> BackendError:
+    return BackendError(f"{target.title} is installed but cannot be loaded ({error}): {target.missing}")

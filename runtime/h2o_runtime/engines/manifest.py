@@ -1,0 +1,95 @@
+"""`engines/<target>/manifest.json`: what was built, for which machine, from which bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import BundleError
+from h2o_runtime.manifest import MANIFEST, FileSpec, Manifest
+
+FORMAT = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorRange(_Strict):
+    """What one input may be: its shapes, or the numbers in it where TensorRT derives other shapes from them."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+class Profile(_Strict):
+    """One optimization profile: an engine is tuned for `opt` and takes everything from `min` to `max`."""
+
+    name: Literal["prefill", "decode"]
+    shapes: dict[str, TensorRange]
+    values: dict[str, TensorRange] = Field(default_factory=dict)
+
+
+class EngineSpec(_Strict):
+    name: str  # of the graph that it was built from
+    file: str  # relative to this manifest
+    profiles: tuple[Profile, ...]
+
+
+class EngineManifest(_Strict):
+    """`sm` are compute capabilities as NVIDIA writes them in SM87; `plugins` is the library's SHA-256."""
+
+    format: int = FORMAT
+    target: Literal["tensorrt", "tensorrt-rtx"]
+    tensorrt: str
+    sm: tuple[int, ...]
+    plugins: str | None
+    dtype: Literal["float32", "float16"]
+    max_context: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    prefill: PrefillConfig  # what the attention engines were built for, where there are any
+    checkpoint: str  # SHA-256 of the checkpoint, as the bundle's manifest has it
+    bundle: str  # SHA-256 of the bundle's graphs and weights
+    engines: tuple[EngineSpec, ...]
+    files: dict[str, FileSpec]
+
+    def write(self, folder: Path) -> None:
+        (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> EngineManifest:
+        """Raises BundleError when nothing was built there, or the manifest is broken or of another format."""
+        path = folder / MANIFEST
+        again = f"build again: h2o-build {folder.parent.parent} --target {folder.name} --force"
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise BundleError(
+                f"{folder}: no engines here: h2o-build {folder.parent.parent} --target {folder.name}"
+            ) from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise BundleError(f"{path}: cannot be read as JSON ({error}); {again}") from error
+        found = raw.get("format") if isinstance(raw, dict) else None
+        if found != FORMAT:
+            raise BundleError(f"{path}: engine format {found!r}, this version reads {FORMAT}; {again}")
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise BundleError(f"{path}: {where}: {first['msg']}; {again}") from error
+
+
+def bundle_sha256(bundle: Manifest) -> str:
+    """One hash of a bundle's graphs and weights, made of the hashes in its manifest: no file is read."""
+    digest = hashlib.sha256()
+    for name, spec in sorted(bundle.files.items()):
+        if name.startswith("onnx/"):
+            digest.update(f"{name} {spec.sha256}\n".encode())
+    return digest.hexdigest()
