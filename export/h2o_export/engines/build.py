@@ -58,7 +58,7 @@ def _write_plan(builder: PlanBuilder, job: Job, engine: EngineSpec, folder: Path
 
 
 def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:
-    """Run `work` in a thread, so that Ctrl-C reaches this one while TensorRT is busy; then wait for its next step."""
+    """Run `work` in a thread: Ctrl-C reaches this one while TensorRT is busy, and stops it at its next step."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         try:

@@ -44,14 +44,14 @@ def _own_gpu(job: Job, machine: Machine) -> int:
         )
     if machine.sm is None:
         raise BackendError(
-            "TensorRT builds engines on the GPU that runs them, and no NVIDIA GPU was found here; run h2o-build on the "
-            "device, or take --target tensorrt-rtx for a desktop GPU"
+            "TensorRT builds engines on the GPU that runs them, and no NVIDIA GPU was found here; run h2o-build "
+            "on the device, or take --target tensorrt-rtx for a desktop GPU"
         )
     others = [sm for sm in job.options.sm if sm != machine.sm]
     if others:
         raise ConfigError(
-            f"sm is {others[0]}, and TensorRT builds only for the GPU that is there, SM{machine.sm}; leave --sm out, or "
-            "run h2o-build on the other device",
+            f"sm is {others[0]}, and TensorRT builds only for the GPU that is there, SM{machine.sm}; leave --sm "
+            "out, or run h2o-build on the other device",
             field="sm",
         )
     return machine.sm

@@ -19,7 +19,7 @@ MAX_CONTEXT = 1 << 24  # as the runtime's: positions stay exact in float32
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the user asks for. Without `sm` engines are for the GPU that is there; without `batch_size`, the bundle's."""
+    """What the user asks for. Without `sm` engines are for the GPU that is there; `batch_size` is the bundle's."""
 
     target: str
     sm: tuple[int, ...] = ()

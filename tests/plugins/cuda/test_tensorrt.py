@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from h2o_runtime.engines import TARGETS
+from h2o_runtime.engines.machine import import_tensorrt
+from h2o_runtime.errors import BackendError
+
 REPO = Path(__file__).resolve().parents[3]
 ROOTS = [root for root in os.environ.get("TENSORRT_ROOT", "").split(os.pathsep) if root]
 
@@ -25,8 +29,10 @@ pytestmark = [
 # In a process of its own, so that a crash in a plugin is a failure of this test alone.
 REGISTRY = """
 import sys
-import tensorrt_rtx as trt
+from h2o_runtime.engines import TARGETS
+from h2o_runtime.engines.machine import import_tensorrt
 
+trt = import_tensorrt(TARGETS["tensorrt-rtx"])
 library, *names = sys.argv[1:]
 logger = trt.Logger(trt.Logger.ERROR)
 builder = trt.Builder(logger)
@@ -71,7 +77,7 @@ def test_plugins_conform(root: str, tmp_path: Path) -> None:
     library = str(tmp_path / "libh2o_trt_plugins.so")
     run(str(tmp_path / "h2o_trt_conformance"), library)
     try:
-        import tensorrt_rtx  # noqa: F401
-    except ImportError:
+        import_tensorrt(TARGETS["tensorrt-rtx"])
+    except BackendError:
         return
     run(sys.executable, "-c", REGISTRY, library, *OPERATORS)

@@ -1,0 +1,157 @@
+"""h2o-build in processes of its own: what it writes, what it says, and what it leaves when it is stopped."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests import bundles
+from tests.cli.conftest import Run, Start
+from tests.engines import tensorrt_rtx
+
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.engines import EngineManifest
+
+pytestmark = pytest.mark.timeout(240)
+STOPPED = (130, -signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def h2o(h2o: Run) -> Run:
+    """With time for a busy machine."""
+    return functools.partial(h2o, timeout=200)
+
+
+@pytest.fixture
+def bundle(shared_folder: Path, tmp_path: Path) -> Path:
+    """Two layers. Files are links: replace them, do not write into them."""
+    source = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+    return shutil.copytree(source, tmp_path / "bundle", copy_function=os.link)
+
+
+def without(package: str, folder: Path) -> dict[str, str]:
+    """An environment in which a package, as far as Python can tell, is not installed."""
+    (folder / "sitecustomize.py").write_text(
+        f"import sys\nfor name in ({package!r}, {package + '_bindings'!r}):\n    sys.modules[name] = None\n"
+    )
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def test_a_dry_run_needs_no_tensorrt_and_writes_nothing(h2o: Run, bundle: Path, tmp_path: Path) -> None:
+    flags = ("--target", "tensorrt", "--max-context", 2048, "-b", 1024, "--dry-run", "--json")
+    done = h2o("build", bundle, *flags, env=without("tensorrt", tmp_path))
+    assert (done.returncode, done.stderr) == (0, b"")
+    job = json.loads(done.stdout)
+    assert (job["target"], job["max_context"], job["batch_size"]) == ("tensorrt", 2048, 1024)
+    names = [engine["name"] for engine in job["engines"]]
+    assert names == ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
+    prefill = job["engines"][1]["profiles"][1]
+    assert (prefill["name"], prefill["shapes"]["cos"]["opt"]) == ("prefill", [1024, 32])
+    assert not (bundle / "engines").exists()
+
+
+def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
+    done = h2o("build", bundle, "--target", "tensorrt-rtx", "--dry-run")
+    text = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "4096 × 4 × 64" in text
+    assert "phase1" not in text
+    assert f"3 engines would be written to {bundle}/engines/tensorrt-rtx" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        ((), 2, "Missing option '--target'"),
+        (("--target", "openvino"), 2, "'openvino' is not one of"),
+        (("--target", "tensorrt", "--sm", "8.7"), 2, "'8.7' is not a valid integer"),
+        (("--target", "tensorrt", "--max-context", 0), 2, "0 is not in the range"),
+        (("--target", "tensorrt", "-b", 512), 2, "chunk_size (1024) must not exceed batch_size (512)"),
+        (("--target", "tensorrt-rtx", "--plugins", "x.so"), 2, "plugins are for the target tensorrt"),
+        (("--target", "tensorrt", "--max-context", 1 << 30), 2, "max_context must be from 1 to 16,777,216"),
+    ],
+)
+def test_misuse(h2o: Run, bundle: Path, flags: tuple[object, ...], code: int, says: str) -> None:
+    done = h2o("build", bundle, *flags)
+    message = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert says in message
+    assert "Traceback" not in message
+    assert not (bundle / "engines").exists()
+
+
+@pytest.mark.parametrize(("target", "package"), [("tensorrt", "tensorrt"), ("tensorrt-rtx", "tensorrt_rtx")])
+def test_a_missing_package_is_named_with_its_extra(
+    h2o: Run, bundle: Path, tmp_path: Path, target: str, package: str
+) -> None:
+    done = h2o("build", bundle, "--target", target, "--sm", 86, env=without(package, tmp_path))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().startswith("error: TensorRT")
+    assert f"is not installed: pip install 'h2o-edge[{target}]'" in done.stderr.decode()
+
+
+def test_no_bundle(h2o: Run, tmp_path: Path) -> None:
+    done = h2o("build", tmp_path / "nowhere", "--target", "tensorrt", "--dry-run")
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(f"error: {tmp_path}/nowhere: no such folder")
+
+
+# With TensorRT for RTX
+
+
+def test_engines_for_two_generations_of_gpus(h2o: Run, bundle: Path) -> None:
+    version = tensorrt_rtx().__version__
+    flags = ("--target", "tensorrt-rtx", "--sm", 120, "--sm", 86, "--max-context", 2048, "--json")
+    done = h2o("build", bundle, *flags)
+    assert (done.returncode, done.stderr) == (0, b"")
+    folder = bundle / "engines" / "tensorrt-rtx"
+    manifest = EngineManifest.read(folder)
+    assert manifest.sm == (86, 120)
+    assert json.loads(done.stdout) == {"folder": str(folder), **json.loads(manifest.model_dump_json())}
+
+    again = h2o("build", bundle, *flags)
+    assert (again.returncode, again.stdout) == (1, b"")
+    assert "engines are there already; add --force" in again.stderr.decode()
+
+    forced = h2o("build", bundle, "--target", "tensorrt-rtx", "--sm", 86, "--force")
+    assert (forced.returncode, forced.stderr) == (0, b"")
+    assert forced.stdout.decode().startswith(f"wrote {folder}: 3 engines for SM86, ")
+    assert f"with TensorRT for RTX {version}, up to 16,384 tokens" in forced.stdout.decode()
+    assert [path.name for path in folder.parent.iterdir()] == ["tensorrt-rtx"]
+    assert Bundle.open(bundle).altered_files() == []
+
+
+@pytest.mark.parametrize(
+    ("sm", "says"),
+    [((), "no NVIDIA GPU was found here, so say what to build for"), (("--sm", 87), "but is 87")],
+)
+def test_a_gpu_that_cannot_be_built_for(h2o: Run, bundle: Path, sm: tuple[object, ...], says: str) -> None:
+    tensorrt_rtx()
+    if Path("/proc/driver/nvidia").exists() and not sm:
+        pytest.skip("there is an NVIDIA GPU")
+    done = h2o("build", bundle, "--target", "tensorrt-rtx", *sm)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith("error: sm")
+    assert says in done.stderr.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_nothing(start_h2o: Start, bundle: Path, number: signal.Signals) -> None:
+    tensorrt_rtx()
+    process = start_h2o("build", bundle, "--target", "tensorrt-rtx", "--sm", 86)
+    folder, end = bundle / "engines", time.monotonic() + 120
+    while not any(folder.glob(".tensorrt-rtx.*")):
+        assert process.poll() is None, "ended before it could be interrupted"
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert (out, err) == (b"", b"stopped\n")
+    assert process.returncode in STOPPED
+    assert list(folder.iterdir()) == []
