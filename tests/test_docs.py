@@ -7,6 +7,7 @@ by click exactly as a terminal would have them; other people's programs must be 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import itertools
 import json
@@ -147,12 +148,9 @@ def test_our_commands_take_these_arguments(command: Command, monkeypatch: pytest
     for parameter in context.params:
         if isinstance(parameter.type, click.Path):
             monkeypatch.setattr(parameter.type, "exists", False)  # keys.txt is the reader's own file
-    try:
+    allowed = (click.exceptions.Exit, click.MissingParameter) if command.prose else (click.exceptions.Exit,)
+    with contextlib.suppress(*allowed):  # --help; `h2o-export --dry-run` in a sentence
         context.make_context(name, list(parsed))
-    except click.exceptions.Exit as done:  # --help
-        assert done.exit_code == 0
-    except click.MissingParameter:
-        assert command.prose  # `h2o-export --dry-run`
 
 
 def entry(script: str) -> click.Command:

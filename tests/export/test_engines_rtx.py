@@ -151,7 +151,7 @@ def test_a_profile_that_contradicts_itself_is_an_error(
 
 def test_a_file_that_is_no_graph_is_an_error(rtx: Any, tmp_path: Path) -> None:
     (tmp_path / "x.onnx").write_bytes(b"not an ONNX file")
-    with pytest.raises(BackendError, match="x.onnx: TensorRT's parser refuses it: "):
+    with pytest.raises(BackendError, match=r"x\.onnx: TensorRT's parser refuses it: "):
         PlanBuilder(rtx, (86,)).build(tmp_path / "x.onnx", ())
 
 

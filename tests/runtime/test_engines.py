@@ -245,7 +245,7 @@ def test_a_package_that_does_not_load_says_why(
     (tmp_path / "h2o_test_broken.py").write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
     target = replace(TARGETS["tensorrt"], modules=("h2o_test_broken",))
-    with pytest.raises(BackendError, match="cannot be loaded .*(libnvinfer|h2o_test_absent)"):
+    with pytest.raises(BackendError, match=r"cannot be loaded .*(libnvinfer|h2o_test_absent)"):
         import_tensorrt(target)
     sys.modules.pop("h2o_test_broken", None)
 
@@ -254,7 +254,7 @@ def test_the_plugin_library_is_found_or_its_absence_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(h2o_plugins, "__path__", [str(tmp_path / "sources"), str(tmp_path)])
-    with pytest.raises(BackendError, match="not part of this installation: build it .* --plugins"):
+    with pytest.raises(BackendError, match=r"not part of this installation: build it .* --plugins"):
         find_plugins(None)
     library = tmp_path / "libh2o_trt_plugins.so"
     with pytest.raises(BackendError, match="no such file"):

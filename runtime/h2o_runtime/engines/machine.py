@@ -95,8 +95,8 @@ def find_plugins(path: Path | None) -> Path:
         library = tensorrt_plugins()
         if library is None:
             raise BackendError(
-                "the plugin library libh2o_trt_plugins.so is not part of this installation: build it (docs/cuda.md) and "
-                " name it with --plugins"
+                "the plugin library libh2o_trt_plugins.so is not part of this installation: build it "
+                "(docs/cuda.md) and name it with --plugins"
             )
         return library
     if not path.is_file():
