@@ -46,14 +46,19 @@ class PlanBuilder:
     def build(self, model: Path, profiles: Sequence[Profile]) -> Any:
         """The serialized engine, as a buffer. Raises BackendError with TensorRT's first complaint, or Cancelled."""
         self.logger.errors.clear()
-        builder = self.trt.Builder(self.logger)
+        builder = self._new_builder()
         network = builder.create_network(1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self.trt.OnnxParser(network, self.logger)
         if not parser.parse_from_file(str(model)):
             raise BackendError(f"{model}: TensorRT's parser refuses it: {self._parse_error(parser)}")
         config = self._configure(builder)
         for profile in profiles:
-            config.add_optimization_profile(_make_profile(builder, network, profile))
+            try:
+                config.add_optimization_profile(_make_profile(builder, network, profile))
+            except ValueError as error:
+                raise BackendError(
+                    f"{model}: TensorRT refuses the profile {profile.name}: {error}"
+                ) from error
         plan = builder.build_serialized_network(network, config)
         if self.stop.is_set():
             raise Cancelled("the build was stopped")
@@ -62,6 +67,12 @@ class PlanBuilder:
         if self.timing_cache is not None:
             self.timing_cache = bytes(config.get_timing_cache().serialize())
         return plan
+
+    def _new_builder(self) -> Any:
+        try:
+            return self.trt.Builder(self.logger)
+        except TypeError as error:  # what the bindings make of a driver that does not answer
+            raise BackendError(f"TensorRT cannot start on this machine: {self._reason()}") from error
 
     def _configure(self, builder: Any) -> Any:
         config = builder.create_builder_config()

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,21 @@ def test_plugins_conform(root: str, tmp_path: Path) -> None:
     except BackendError:
         return
     run(sys.executable, "-c", REGISTRY, library, *OPERATORS)
+
+
+def test_pip_installs_the_library_where_the_package_looks_for_it(tmp_path: Path) -> None:
+    """As docs/jetson.md has it, but for the compiler."""
+    defines = {"H2O_CUDA": "ON", "H2O_TENSORRT": "ON", "H2O_CUDA_EMULATION": "ON", "TensorRT_ROOT": ROOTS[0]}
+    settings = [f"-Ccmake.define.{name}={value}" for name, value in defines.items()]
+    settings.append(f"-Cbuild-dir={tmp_path / 'build'}")
+    flags = ("--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(tmp_path))
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", *flags, *settings, str(REPO))
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    script = "import h2o_plugins; print(h2o_plugins.tensorrt_plugins())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()) == tmp_path / "site" / "h2o_plugins" / "libh2o_trt_plugins.so"
