@@ -38,16 +38,20 @@ OTHERS: dict[str, set[str]] = {
     "apt": set(),
     "cat": set(),
     "cd": set(),
+    "cp": {"-r"},
     "ctest": {"--test-dir", "--output-on-failure"},
-    "curl": {"-H"},
+    "curl": {"-H", "-d"},
     "export": set(),
+    "install": {"-m", "-o"},
     "jetson_clocks": set(),
     "nvcc": {"--version"},
     "nvpmodel": {"-m", "-q"},
     "pytest": set(),
     "rsync": {"-a"},
+    "systemctl": {"--now"},
     "tegrastats": {"--interval"},
     "trtexec": {"--dynamicPlugins", "--loadEngine", "--onnx", "--shapes", "--useProfile"},
+    "useradd": {"--create-home", "--home-dir", "--system"},
     ".": set(),
 }
 CMAKE_FLAGS = {"-S", "-B", "-G", "--build", "--preset", "--toolchain", "-j", "-D"}
@@ -122,7 +126,14 @@ def simple_commands(line: str) -> Iterator[list[str]]:
             yield list(part)
 
 
+def service(path: Path) -> Page:
+    """What a systemd unit starts."""
+    starts = re.findall(r"^ExecStart=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return Page(path.name, (tuple(starts),), ())
+
+
 PAGES = [read(path) for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])]
+PAGES += [service(path) for path in sorted((ROOT / "docs").glob("*.service"))]
 ALL = sorted({str(command): command for page in PAGES for command in commands(page)}.items())
 
 
@@ -191,7 +202,7 @@ def flags_of(command: click.Command) -> set[str]:
 @pytest.mark.parametrize("command", [pytest.param(command, id=name) for name, command in ALL])
 def test_files_of_the_repository_exist(command: Command) -> None:
     for word in command.words[1:]:
-        if word.partition("/")[0] in {"cmake", "examples", "plugins", "tests"}:
+        if word.partition("/")[0] in {"cmake", "docs", "examples", "plugins", "tests"}:
             assert (ROOT / word).exists(), word
 
 
@@ -260,7 +271,7 @@ def test_scripts_exist_and_know_their_flags(command: Command) -> None:
         return
     if first == "-m":
         assert rest[0] == "venv"
-        assert set(rest[1:]) <= {"--system-site-packages", ".venv"}
+        assert {word for word in rest if word.startswith("-")} <= {"--system-site-packages"}
         return
     assert (ROOT / first).is_file(), first
     for flag in (word for word in rest if word.startswith("-")):
