@@ -14,6 +14,8 @@ annotated parameters are attributes, `op.Constant` makes scalars and shapes.
 
 from __future__ import annotations
 
+import itertools
+
 import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
@@ -284,11 +286,41 @@ OPERATORS = (
 
 
 def function_protos() -> list[onnx.FunctionProto]:
-    """Every operator's body, in an order where callees come first."""
-    protos = []
+    """Every operator's body, in standard operators alone."""
+    protos: dict[str, onnx.FunctionProto] = {}
     for operator in OPERATORS:
         proto = operator.to_function_proto()
-        for opset in proto.opset_import:
-            opset.version = OPSET if opset.domain == "" else VERSION
-        protos.append(proto)
-    return protos
+        del proto.opset_import[:]
+        proto.opset_import.append(onnx.helper.make_opsetid("", OPSET))
+        nodes = [
+            _expanded(node, protos[node.op_type]) if node.domain == DOMAIN else [node] for node in proto.node
+        ]
+        body = list(itertools.chain.from_iterable(nodes))
+        del proto.node[:]
+        proto.node.extend(body)
+        protos[proto.name] = proto
+    return list(protos.values())
+
+
+def _expanded(call: onnx.NodeProto, callee: onnx.FunctionProto) -> list[onnx.NodeProto]:
+    """The body of `callee` in the place of `call`, a node inside another body.
+
+    ONNX lets one function call another. TensorRT's parser, there, takes the attribute `scale` for 0 without a
+    word, and a graph's values for those of the same name inside the body.
+    """
+    values = dict(zip((*callee.input, *callee.output), (*call.input, *call.output), strict=True))
+    attributes = {attribute.name: attribute for attribute in call.attribute}
+    nodes = []
+    for inner in callee.node:
+        node = onnx.NodeProto()
+        node.CopyFrom(inner)
+        node.name = f"{callee.name}.{inner.name}"
+        for names in (node.input, node.output):
+            names[:] = [name and values.get(name, f"{callee.name}.{name}") for name in names]
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                name = attribute.name
+                attribute.CopyFrom(attributes[attribute.ref_attr_name])
+                attribute.name = name
+        nodes.append(node)
+    return nodes
