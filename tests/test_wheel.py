@@ -106,7 +106,10 @@ def test_packages_and_metadata_are_those_of_the_wheel(installed: Installed) -> N
     assert any(f"-{version}." in name for name in installed.gained)
 
 
-@pytest.mark.parametrize("command", ["h2o-export", "h2o-run", "h2o-serve", "h2o-compare", "h2o-bench"])
+COMMANDS = ["h2o-export", "h2o-run", "h2o-serve", "h2o-compare", "h2o-bench", "h2o-build"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_commands_say_what_they_are_for(command: str, installed: Installed) -> None:
     done = installed.run(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
 @pytest.fixture
 def bundle(shared_folder: Path, tmp_path: Path) -> Bundle:
     source = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
-    return Bundle.open(shutil.copytree(source, tmp_path / "bundle", copy_function=os.link))
+    return Bundle.open(shutil.copytree(source, tmp_path / "bundle"))
 
 
 @pytest.fixture
@@ -143,7 +142,6 @@ def test_a_broken_attention_graph_leaves_nothing_half_written(
     bundle: Bundle, machine: Machine, double: Double
 ) -> None:
     path = bundle.folder / "onnx" / "phase2.onnx"
-    path.unlink()  # a link to a file that other tests read
     path.write_bytes(b"not an ONNX file")
     with pytest.raises(BundleError, match=r"phase2.onnx: not a readable ONNX file"):
         run(bundle, machine)
