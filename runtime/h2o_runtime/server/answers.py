@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from h2o_runtime.completion import Completion, Request, TextPiece
 from h2o_runtime.errors import H2OError
 from h2o_runtime.server.engine import Engine, Failure, Job, JobEvent, Progress, State
-from h2o_runtime.server.formats import AnswerFormat
+from h2o_runtime.server.formats import AnswerFormat, Chunk
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.process import give_back_memory
@@ -139,24 +139,18 @@ class Desk:
                 return _completion(happened)
 
     async def _events(self, job: Job, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
+        told = time.monotonic()
         try:
             for chunk in shape.begin():
                 yield event(chunk)
-            while True:
-                happened = await _next(job.events)
-                if happened is None:
+            while job.last is None or not job.events.empty():
+                for chunk in _chunks(job, await _next(job.events), shape, progress):
+                    yield event(chunk)
+                    told = time.monotonic()
+                if time.monotonic() - told >= _QUIET:
                     yield KEEP_ALIVE
-                elif isinstance(happened, Progress):
-                    if progress:
-                        yield event(shape.progress(happened, time.monotonic() - job.work.began))
-                elif isinstance(happened, TextPiece):
-                    for chunk in shape.piece(happened):
-                        yield event(chunk)
-                elif isinstance(happened, (Completion, Failure)):
-                    for chunk in shape.end(_completion(happened)):
-                        yield event(chunk)
-                    yield DONE
-                    return
+                    told = time.monotonic()
+            yield DONE
         except Problem as problem:  # the status was sent long ago
             yield event(problem.body())
 
@@ -181,6 +175,17 @@ class Desk:
                 last.finish_reason,
             ),
         )
+
+
+def _chunks(job: Job, happened: JobEvent | None, shape: AnswerFormat, progress: bool) -> Iterable[Chunk]:
+    """What a client is told of an event, which may be nothing. Raises Problem when it ended the answer."""
+    if isinstance(happened, Progress):
+        return [shape.progress(happened, time.monotonic() - job.work.began)] if progress else ()
+    if isinstance(happened, TextPiece):
+        return shape.piece(happened)
+    if isinstance(happened, (Completion, Failure)):
+        return shape.end(_completion(happened))
+    return ()
 
 
 def _completion(last: Completion | Failure) -> Completion:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from h2o_runtime.completion import Completion, Request, TextEvent, TextModel
-from h2o_runtime.errors import H2OError
+from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.events import Prefilled
 from h2o_runtime.forward import Watch
 from h2o_runtime.server.memory_view import MemorySnapshot
@@ -135,6 +135,9 @@ class Engine:
         """Run one job → whether the next may run."""
         try:
             self._answer(model, job)
+        except ConfigError as error:  # the request's own fault, which showed only while sampling
+            log.info("%s was refused: %s", job.name, error)
+            self._tell(job.put, Failure(error))
         except H2OError as error:
             log.error("%s failed: %s", job.name, error)
             model.generator.reset()

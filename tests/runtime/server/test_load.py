@@ -135,3 +135,12 @@ def test_who_leaves_the_queue_is_forgotten(serve: Serve, tmp_path: Path) -> None
     assert server.metric("h2o_requests_total", outcome="left") == 5
     server.wait_until_idle()
     assert server.metric("h2o_requests_total", outcome="length") == 1
+
+
+def test_a_long_silence_is_no_dead_connection(serve: Serve, tmp_path: Path) -> None:
+    impatient = "import h2o_runtime.server.answers as answers\nanswers._QUIET = 0.2\n"
+    (tmp_path / "sitecustomize.py").write_text(SLOW_TILES + impatient)
+    server = serve(environment={"PYTHONPATH": str(tmp_path)})
+    text = server.complete([7] * 500, stream=True).text
+    assert text.count(": keep-alive\n\n") >= 3  # six layers of half a second
+    assert text.endswith("data: [DONE]\n\n")
