@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,15 +59,9 @@ async def _crowd(port: int, clients: int, gap: float = 0.0) -> list[Outcome]:
     return outcomes
 
 
-def crowd(port: int, clients: int, gap: float = 0.0) -> list[Outcome]:
-    """In a thread of its own: the page's tests keep an event loop in this one."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, _crowd(port, clients, gap)).result()
-
-
 def test_two_hundred_clients_at_once(serve: Serve) -> None:
     server = serve("--max-queue", 8)
-    outcomes = crowd(server.port, 200)
+    outcomes = asyncio.run(_crowd(server.port, 200))
     assert len(outcomes) == 200
     answered = [outcome for outcome in outcomes if outcome.status == 200]
     refused = [outcome for outcome in outcomes if outcome.status == 503]
@@ -86,13 +79,13 @@ def test_two_hundred_clients_at_once(serve: Serve) -> None:
     assert server.metric("h2o_requests_total", outcome="length") == len(answered)
     assert server.metric("h2o_requests_total", outcome="refused") == len(refused)
     # No ticket is lost: the queue takes as many as before.
-    again = crowd(server.port, 9)
+    again = asyncio.run(_crowd(server.port, 9))
     assert [outcome.status for outcome in again] == [200] * 9
 
 
 def test_first_come_first_served(serve: Serve) -> None:
     server = serve("--max-queue", 50)
-    outcomes = crowd(server.port, 40, gap=0.005)
+    outcomes = asyncio.run(_crowd(server.port, 40, gap=0.005))
     assert {outcome.status for outcome in outcomes} == {200}
     assert [outcome.client for outcome in sorted(outcomes, key=lambda o: o.order)] == list(range(40))
 
@@ -100,7 +93,7 @@ def test_first_come_first_served(serve: Serve) -> None:
 def test_who_waits_too_long_is_refused(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW_TILES)
     server = serve("--queue-timeout", 0.5, environment={"PYTHONPATH": str(tmp_path)})
-    outcomes = sorted(crowd(server.port, 3, gap=0.05), key=lambda o: o.client)
+    outcomes = sorted(asyncio.run(_crowd(server.port, 3, gap=0.05)), key=lambda o: o.client)
     assert [outcome.status for outcome in outcomes] == [200, 503, 503]
     assert outcomes[1].body["error"]["code"] == "queue_timeout"  # type: ignore[index]
     assert int(outcomes[1].headers["retry-after"]) >= 1

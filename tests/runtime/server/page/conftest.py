@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for longer than a module: playwright keeps an event loop running, beside which no other can be."""
     with chromium() as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(browser: Browser, tiny_bundle: Path) -> Iterator[Server]:
     """Named after the browser: without one there is nothing to serve."""
     started = Server(tiny_bundle)
