@@ -22,6 +22,7 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     """
     check_output(output, force)
     target = Path(os.path.realpath(output))
+    missing = [folder for folder in target.parents if not folder.exists()]  # the innermost first
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -37,6 +38,9 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     finally:
         with _undisturbed():
             shutil.rmtree(staging, ignore_errors=True)
+            for folder in missing:
+                with contextlib.suppress(OSError):  # it holds the output, or what somebody else put there
+                    folder.rmdir()
 
 
 def check_output(output: Path, force: bool) -> None:

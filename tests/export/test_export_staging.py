@@ -32,6 +32,12 @@ def test_the_folder_appears_when_the_block_has_ended(tmp_path: Path) -> None:
     assert names(target.parent) == ["bundle"]
 
 
+def test_a_failure_leaves_no_folder_that_was_made_for_it(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), staged_folder(tmp_path / "very" / "deep" / "bundle", force=False):
+        raise RuntimeError
+    assert names(tmp_path) == []
+
+
 def test_the_folder_has_the_users_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
