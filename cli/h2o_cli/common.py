@@ -43,29 +43,57 @@ def guarded(function: Command) -> Command:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        signal.signal(signal.SIGTERM, _interrupt)
+        interrupts = _Interrupts()
         try:
             return function(*args, **kwargs)
-        except ConfigError as error:
-            _fail(error, Exit.USAGE)
         except (Cancelled, KeyboardInterrupt):
-            click.echo("stopped", err=True)
-            sys.exit(Exit.INTERRUPTED)
-        except H2OError as error:
+            _stopped()
+        except Exception as error:
+            if interrupts.came:  # native libraries that are being imported make an ImportError of it
+                _stopped()
+            _tell(error)
+
+    return wrapper  # type: ignore[return-value]
+
+
+class _Interrupts:
+    """SIGINT and SIGTERM raise KeyboardInterrupt; `came` says so even where a library swallowed it."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGTERM, self._raise)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
+            signal.signal(signal.SIGINT, self._raise)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
+def _tell(error: Exception) -> NoReturn:
+    """Say what went wrong and leave. Raises the error again when nobody but us can have caused it."""
+    match error:
+        case ConfigError():
+            _fail(error, Exit.USAGE)
+        case H2OError():
             _fail(error, Exit.ERROR)
-        except BrokenPipeError:
+        case BrokenPipeError():
             # The reader of our output left (h2o-run … | head): not an error, and nothing can be told to it.
             _abandon(sys.stdout)
             _abandon(sys.stderr)
             sys.exit(Exit.GOOD)
-        except OSError as error:
+        case OSError():
             # A path too long, a folder without permission, a full disk: the machine's word, not our defect.
             where = f"{error.filename}: " if error.filename else ""
             _fail(OutputError(f"{where}{error.strerror or error}"), Exit.ERROR)
-        except MemoryError:
+        case MemoryError():
             _fail(H2OError("out of memory: lower the context or the batch size"), Exit.ERROR)
+    raise error
 
-    return wrapper  # type: ignore[return-value]
+
+def _stopped() -> NoReturn:
+    click.echo("stopped", err=True)
+    sys.exit(Exit.INTERRUPTED)
 
 
 def start_logging(verbose: int) -> None:
@@ -142,7 +170,3 @@ def _abandon(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -1,0 +1,71 @@
+"""What every command does with interrupts, errors that users cause, and defects."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from h2o_cli.common import Exit, guarded
+from h2o_runtime.errors import ConfigError, H2OError
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A command sets handlers for its process; here the process is pytest's."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _import_that_swallows(number: signal.Signals) -> None:
+    """What native modules do when an interrupt comes while they are imported."""
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        raise ImportError("import numpy failed") from None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_a_library_turned_into_an_error_still_is_one(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        guarded(_import_that_swallows)(number)
+    assert end.value.code == Exit.INTERRUPTED
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_ctrl_c_stays_ignored_in_the_background_of_a_script() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert guarded(lambda: signal.raise_signal(signal.SIGINT) or "went on")() == "went on"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ConfigError("M must be below S"), Exit.USAGE, "error: M must be below S\n"),
+        (H2OError("no such graph"), Exit.ERROR, "error: no such graph\n"),
+        (OSError(28, "No space left on device", "out"), Exit.ERROR, "error: out: No space left on device\n"),
+        (MemoryError(), Exit.ERROR, "error: out of memory: lower the context or the batch size\n"),
+    ],
+)
+def test_what_a_user_can_cause_is_one_sentence(
+    error: Exception, code: Exit, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        guarded(fail)()
+    assert (end.value.code, capsys.readouterr().err) == (code, said)
+
+
+def test_a_defect_keeps_its_traceback() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("ours")
+
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        guarded(fail)()
