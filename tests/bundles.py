@@ -19,7 +19,9 @@ def export(
     checkpoint: Path, bundle: Path, dtype: Literal["float32", "float16"] = "float32", **options: Any
 ) -> Path:
     """Export a checkpoint folder, without validation, and return the bundle's folder."""
-    from h2o_export.exporter import Checkpoint, ExportOptions, staged_folder, write_bundle
+    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.exporter import ExportOptions, write_bundle
+    from h2o_export.staging import staged_folder
 
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:

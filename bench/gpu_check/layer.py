@@ -20,7 +20,7 @@ class Layer:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Any:
             return torch.zeros(shape, dtype=dtype, device="cuda")
 
-        self.library, self.n, self.d = library, n, head_size
+        self.kernels, self.n, self.d = library, n, head_size
         self.shape = Shape(QUERY_HEADS, KV_HEADS, KV_HEADS, head_size, head_size**-0.5, 1)
         self.q = torch.randn(n, QUERY_HEADS, head_size, device="cuda", dtype=torch.float16)
         self.k = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
@@ -43,7 +43,7 @@ class Layer:
         self.workspace = zeros(need, dtype=torch.uint8)
 
     def _run(self, name: str, *arguments: Any) -> None:
-        self.library.run(torch.cuda.current_stream().cuda_stream, name, *arguments)
+        self.kernels.run(torch.cuda.current_stream().cuda_stream, name, *arguments)
 
     def _state(self, row: int = 0) -> State:
         return State(offset(self.o, row), offset(self.m, row), offset(self.l, row))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
+from h2o_cli.progress import stages
 from h2o_export.engines.job import BuildOptions, Job, make_job
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
@@ -79,7 +77,7 @@ def main(
         return
     machine = Machine.here(target, plugins)
     build = _import_builder()
-    with _stages(len(job.engines)) as stage:
+    with stages("engines", len(job.engines), 12) as stage:
         manifest = build(job, machine, stage)
     if as_json:
         print_json({"folder": str(job.folder), **manifest.model_dump()})
@@ -93,20 +91,6 @@ def _import_builder() -> Callable[[Job, Machine, Callable[[str], None]], EngineM
     except ImportError as error:
         raise BackendError(f"building engines needs one more package ({error}): pip install onnx") from None
     return build
-
-
-@contextmanager
-def _stages(steps: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar of engines on a terminal, silence elsewhere."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("engines", total=steps)
-
-        def stage(name: str) -> None:
-            bar.update(task, description=name, advance=1)
-
-        yield stage
 
 
 def _show_job(job: Job) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from h2o_cli.common import Exit, guarded, json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.progress import stages
 from h2o_cli.run_prompt import argument_text
+from h2o_export.staging import check_output, staged_folder
 from h2o_runtime import PrefillConfig
 from h2o_runtime.backends.onnxruntime import import_onnxruntime
 from h2o_runtime.errors import BackendError
@@ -70,7 +70,7 @@ def main(
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(checkpoint, output, dtype, prefill, force)
     if not dry_run:
-        exporter.check_output(options.output, force)
+        check_output(options.output, force)
     opened = checkpoints.Checkpoint.open(checkpoint)
     if dry_run:
         from h2o_export.plan import make_plan
@@ -79,7 +79,7 @@ def main(
         print_json(plan.to_json()) if as_json else _show_plan(plan)
         return
     steps = 2 * opened.config.layers + 6
-    with _stages(steps) as stage, exporter.staged_folder(options.output, force) as folder:
+    with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)
         if validate:
             from h2o_export.validate import validate as compare
@@ -119,20 +119,6 @@ def _import_exporter(validate: bool) -> tuple[Any, Any]:
     if validate:
         import_onnxruntime()
     return exporter, checkpoint
-
-
-@contextmanager
-def _stages(steps: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar of stages on a terminal, silence elsewhere."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("checkpoint", total=steps)
-
-        def stage(name: str) -> None:
-            bar.update(task, description=name, advance=1)
-
-        yield stage
 
 
 def _show_plan(plan: Plan) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from h2o_runtime.completion import Completion, TextModel
+from h2o_runtime.process import peak_bytes
 from h2o_runtime.sampling import SampledToken
 from h2o_runtime.timings import PrefillTimer
 
@@ -29,7 +27,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "context": model.generator.context,
         "backend": model.generator.backend.name,
         "attention": model.generator.provider.name,
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": peak_bytes(),
     }
     if logprobs:
         report["logprobs"] = [_token_json(model, sampled) for sampled in completion.tokens]
@@ -56,26 +54,10 @@ def summary(completion: Completion) -> str:
     return (
         f"prompt {t.prompt_n:,}{reused} tokens in {t.prompt_ms / 1e3:.2f} s, {t.prompt_per_second:,.0f}/s | "
         f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s | "
-        f"{completion.finish_reason} | peak memory {peak_memory() / 2**20:,.0f} MiB"
+        f"{completion.finish_reason} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
     )
 
 
 def work(timer: PrefillTimer) -> str:
     """Where a prefill's time went."""
     return ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in asdict(timer).items())
-
-
-def peak_memory() -> int:
-    """Most bytes of memory that this process had resident at a time."""
-    try:
-        # getrusage would count a parent's memory too, from before this program was started in its place.
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        status = ""
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    if found:
-        return int(found[1]) * 1024
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

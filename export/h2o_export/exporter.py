@@ -17,12 +17,11 @@ from h2o_export.checkpoint import TOKENIZER_FILES, Checkpoint
 from h2o_export.config import ModelConfig
 from h2o_export.dense import DenseExporter
 from h2o_export.operators import DOMAIN, VERSION
-from h2o_export.staging import check_output, staged_folder
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
 
-__all__ = ["ExportOptions", "check_output", "model_spec", "staged_folder", "write_bundle"]
+__all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
 LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors")
 Progress = Callable[[str], None]

@@ -19,8 +19,10 @@ _COMPACT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_sepa
 
 
 class GrammarCompiler:
-    """Makes grammars for one bundle's tokenizer, which is read when it is first needed. Any thread may use it,
-    but only one at a time."""
+    """Makes grammars for one bundle's tokenizer, which is read when it is first needed.
+
+    That first time belongs to one thread; afterwards any may use it.
+    """
 
     def __init__(self, folder: str | Path, vocab_size: int, end_ids: Collection[int]) -> None:
         """folder: of the bundle. vocab_size: the model's. end_ids: tokens that may follow a complete answer."""

@@ -27,6 +27,7 @@ from tests.cli.conftest import Run, Start
 
 from h2o_cli.export import main
 from h2o_export import exporter
+from h2o_export.staging import staged_folder
 from h2o_runtime import Generator
 from h2o_runtime.errors import OutputError
 from h2o_runtime.manifest import Manifest
@@ -326,7 +327,7 @@ def test_a_replacement_that_fails_brings_the_old_folder_back(
         real(source, target)
 
     def replace() -> None:
-        with exporter.staged_folder(whole_bundle, force=True) as folder:
+        with staged_folder(whole_bundle, force=True) as folder:
             (folder / "manifest.json").write_text("{}")
             monkeypatch.setattr(os, "replace", fail)
 
@@ -338,7 +339,7 @@ def test_a_replacement_that_fails_brings_the_old_folder_back(
 
 def test_a_folder_is_as_open_to_others_as_any_other(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
-    with exporter.staged_folder(tmp_path / "bundle", force=False) as folder:
+    with staged_folder(tmp_path / "bundle", force=False) as folder:
         (folder / "file").write_text("")
     assert (tmp_path / "bundle").stat().st_mode == (tmp_path / "plain").stat().st_mode
 

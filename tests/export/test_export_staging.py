@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from tests.reference import checkpoints
 
-from h2o_export.exporter import Checkpoint, ExportOptions, staged_folder, write_bundle
+from h2o_export.checkpoint import Checkpoint
+from h2o_export.exporter import ExportOptions, write_bundle
+from h2o_export.staging import staged_folder
 from h2o_runtime.errors import OutputError
 
 

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from h2o_cli.benchmark.engines.base import Absent, Engine, make_engine
-from h2o_cli.benchmark.memory import peak_bytes, resident_bytes
+from h2o_runtime.process import peak_bytes, resident_bytes
 
 Answer = dict[str, Any]
 SMALLEST_VOCABULARY = 256

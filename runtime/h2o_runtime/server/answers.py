@@ -14,11 +14,11 @@ from starlette.responses import JSONResponse, Response
 
 from h2o_runtime.completion import Completion, Request, TextPiece
 from h2o_runtime.errors import H2OError
+from h2o_runtime.process import give_back_memory
 from h2o_runtime.server.engine import Engine, Failure, Job, JobEvent, Progress, State
 from h2o_runtime.server.formats import AnswerFormat, Chunk
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.process import give_back_memory
 from h2o_runtime.server.rates import Rates, Work, whole_seconds
 from h2o_runtime.server.slot import Slot, Ticket
 from h2o_runtime.server.stream import DONE, KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
@@ -71,7 +71,7 @@ class Desk:
     ) -> Response:
         """Answer a validated request. make: tokenizes it, in the text thread. Raises Problem, ClientGone."""
         try:
-            self.check()
+            self.check_engine()
             ticket = self.slot.enter()
             try:
                 request = await unless_gone(http, self.in_text_thread(make))
@@ -165,15 +165,13 @@ class Desk:
         t = last.timings
         log.info(
             "%s: prompt %d (+%d cached) in %.0f ms, answer %d in %.0f ms, %s",
-            *(
-                job.name,
-                t.prompt_n,
-                t.cache_n,
-                t.prompt_ms,
-                t.predicted_n,
-                t.predicted_ms,
-                last.finish_reason,
-            ),
+            job.name,
+            t.prompt_n,
+            t.cache_n,
+            t.prompt_ms,
+            t.predicted_n,
+            t.predicted_ms,
+            last.finish_reason,
         )
 
 

@@ -15,7 +15,6 @@ from h2o_runtime.server.formats import (
     extras,
     finite,
     prompt_progress,
-    rest,
     token_name,
     usage,
 )
@@ -62,7 +61,7 @@ class ChatFormat:
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
         calls = self._calls(completion)
-        left = rest(completion, self._given)
+        left = completion.tokens[self._given :]  # those without a text of their own at the end
         if calls:
             indexed = [{"index": index, **call} for index, call in enumerate(calls)]
             yield self._delta({"tool_calls": indexed}, self._told(left))
@@ -96,7 +95,7 @@ class ChatFormat:
         return self._head.chunk([choice])
 
     def _told(self, tokens: tuple[SampledToken, ...]) -> dict[str, Any] | None:
-        """Log-probabilities of the tokens up to the last of `tokens` that were not told yet."""
+        """Log-probabilities of `tokens`, where they were asked for."""
         if not self._logprobs:
             return None
         self._given += len(tokens)

@@ -15,7 +15,6 @@ from h2o_runtime.server.formats import (
     extras,
     finite,
     prompt_progress,
-    rest,
     token_name,
     usage,
 )
@@ -48,7 +47,7 @@ class CompletionFormat:
         yield self._head.chunk([self._choice(piece.text, piece.tokens, None)])
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
-        left = rest(completion, self._given)
+        left = completion.tokens[self._given :]  # those without a text of their own at the end
         yield self._head.chunk([self._choice("", left, completion.finish_reason)], **extras(completion))
         if self._usage:
             yield self._head.chunk([], usage=usage(completion))

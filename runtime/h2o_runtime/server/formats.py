@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from h2o_runtime.completion import Completion, TextPiece
-from h2o_runtime.sampling import SampledToken
 from h2o_runtime.server.engine import Progress
 
 Chunk = dict[str, Any]
@@ -53,7 +52,7 @@ class Head:
         return cls(f"{prefix}-{secrets.token_hex(12)}", object, model)
 
     def chunk(self, choices: list[Any], **more: Any) -> Chunk:
-        return {**asdict(self), "choices": choices, **more}
+        return {**vars(self), "choices": choices, **more}
 
 
 def prompt_progress(progress: Progress, seconds: float) -> dict[str, Any]:
@@ -100,8 +99,3 @@ def token_name(token: int, token_bytes: TokenBytes) -> dict[str, Any]:
 
 def finite(logprob: float) -> float:
     return max(logprob, IMPOSSIBLE)
-
-
-def rest(completion: Completion, given: int) -> tuple[SampledToken, ...]:
-    """Tokens that went out with no piece, as they have no text of their own at the end."""
-    return completion.tokens[given:]

@@ -29,13 +29,13 @@ class MemorySnapshot:
     @classmethod
     def take(cls, name: str, ids: tuple[int, ...], generator: Generator) -> MemorySnapshot:
         """Copy from the generator, right after a prefill."""
-        last = generator.memory_sets()
-        if not last:
+        sets = generator.memory_sets()
+        if not sets:
             return cls(name, ids, np.zeros((0, 0, 0, 0), np.int32))
-        boundaries = generator.boundary_memory()
-        if boundaries.shape[1] and np.array_equal(boundaries[:, -1], np.stack(last)):
-            return cls(name, ids, np.ascontiguousarray(boundaries.swapaxes(0, 1)))
-        return cls(name, ids, np.stack(last)[None])
+        last = np.stack(sets)  # [layers, Hs, M]
+        boundaries = generator.boundary_memory()  # [layers, boundaries, Hs, M]
+        fresh = boundaries.shape[1] > 0 and np.array_equal(boundaries[:, -1], last)
+        return cls(name, ids, boundaries.swapaxes(0, 1) if fresh else last[None])
 
     def describe(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """The prompt's tokens as text, and how many boundaries, layers and heads there are to look at.

@@ -9,10 +9,10 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.footprint import footprint
 from h2o_runtime.grammar import GrammarCompiler
+from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.answers import Desk
 from h2o_runtime.server.engine import Engine
 from h2o_runtime.server.metrics import Metrics
-from h2o_runtime.server.process import resident_bytes
 from h2o_runtime.server.requests import Asker
 from h2o_runtime.server.settings import ServerSettings
 

@@ -19,15 +19,16 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def tokenize(body: TokenizeRequest) -> TokenizeResponse:
         """The token ids of a text; special tokens written out in it become their ids."""
         tokenizer = service.model.tokenizer
-        ids = await service.desk.in_text_thread(
-            lambda: tokenizer.encode(body.content, add_special_tokens=body.add_special)
-        )
-        if not body.with_pieces:
-            return TokenizeResponse(tokens=ids)
-        pieces = [
-            Piece(id=token, piece=tokenizer.decode([token], skip_special_tokens=False)) for token in ids
-        ]
-        return TokenizeResponse(tokens=pieces)
+
+        def tokens() -> list[int] | list[Piece]:
+            ids = tokenizer.encode(body.content, add_special_tokens=body.add_special)
+            if not body.with_pieces:
+                return ids
+            return [
+                Piece(id=token, piece=tokenizer.decode([token], skip_special_tokens=False)) for token in ids
+            ]
+
+        return TokenizeResponse(tokens=await service.desk.in_text_thread(tokens))
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:

@@ -80,7 +80,7 @@ class Generation(Strict):
     frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, le=2**31 - 1), WHOLE] | None = None
-    logit_bias: Annotated[dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real], Field()] | None = Field(
+    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real] | None = Field(
         None, description="Token id to what is added to its logit."
     )
     ignore_eos: bool | None = None

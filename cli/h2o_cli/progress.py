@@ -1,0 +1,26 @@
+"""A progress bar of a command's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def stages(first: str, steps: int, width: int) -> Iterator[Callable[[str], None]]:
+    """On a terminal, silence elsewhere. Yields what to call at the beginning of each stage, with its name.
+
+    first: what is told before the first call. width: characters of the longest name.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn(f"{{task.description:<{width}}}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(first, total=steps)
+
+        def stage(name: str) -> None:
+            bar.update(task, description=name, advance=1)
+
+        yield stage

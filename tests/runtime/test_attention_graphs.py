@@ -1,0 +1,162 @@
+"""The function bodies inside the attention graphs of a bundle, against the float64 reference."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import pytest
+from tests.reference import operators
+from tests.runtime.operator_cases import (
+    Array,
+    Case,
+    check,
+    run_operator,
+)
+
+from h2o_export.attention import AttentionGraphBuilder
+from h2o_export.config import ModelConfig, RopeConfig
+from h2o_export.operators import OPERATORS
+from h2o_runtime import PrefillConfig
+from h2o_runtime.backends.onnxruntime import open_session
+
+
+def model_config(case: Case) -> ModelConfig:
+    return ModelConfig(
+        family="llama",
+        hidden_size=64,
+        layers=2,
+        query_heads=case.query_heads,
+        kv_heads=case.kv_heads,
+        head_size=case.d,
+        intermediate_size=64,
+        vocab_size=100,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=512,
+        rope=RopeConfig(10000.0),
+        tied=False,
+        qkv_bias=False,
+        o_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+    )
+
+
+RULES = [(score, heads) for score in ("colsum", "window") for heads in ("kv", "query")]
+Score = Literal["colsum", "window"]
+Heads = Literal["kv", "query"]
+S, L, H, W, SINK = 16, 4, 5, 3, 1
+
+
+def builder(case: Case, score: Score, heads: Heads) -> AttentionGraphBuilder:
+    prefill = PrefillConfig(
+        chunk_size=S,
+        batch_size=64,
+        local=L,
+        heavy=H,
+        score=score,
+        score_window=W,
+        score_heads=heads,
+        sink=SINK,
+    )
+    return AttentionGraphBuilder(model_config(case), prefill, case.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("score", "heads"), RULES)
+def test_attention_graphs_are_valid(dtype: str, score: Score, heads: Heads) -> None:
+    graphs = builder(Case(group=4, dtype=dtype), score, heads).all()
+    assert [graph.spec.name for graph in graphs] == ["phase1", "phase2", "decode"]
+    for graph in graphs:
+        onnx.checker.check_model(graph.model, full_check=True)
+        inferred = onnx.shape_inference.infer_shapes(graph.model, check_type=True, strict_mode=True)
+        assert [value.name for value in inferred.graph.input] == [spec.name for spec in graph.spec.inputs]
+        assert [value.name for value in inferred.graph.output] == [spec.name for spec in graph.spec.outputs]
+        assert {function.name for function in graph.model.functions} == {
+            operator.name for operator in OPERATORS
+        }
+        assert not graph.model.graph.initializer  # no weights
+        assert all(node.name for node in graph.model.graph.node)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("n", [1, S - 1, S, 3 * S, 3 * S + 5])
+def test_phase1_is_intra_attention(n: int, dtype: str) -> None:
+    case = Case(n=n, group=2, dtype=dtype)
+    q, k, v = case.q(), case.kv(), case.kv()
+    for heads in ("kv", "query"):
+        scored = case.kv_heads if heads == "kv" else case.query_heads
+        graph = builder(case, "colsum", heads).phase1()  # type: ignore[arg-type]
+        got = open_session(graph.model.SerializeToString(), 2).run(None, {"q": q, "k": k, "v": v})
+        attributes: dict[str, Any] = {"chunk_size": S, "scale": case.scale, "score_heads": scored}
+        check(case, tuple(got), lambda: operators.chunked_intra_attention(q, k, v, **attributes))  # noqa: B023
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("n", [1, 7])
+def test_decode_is_cached_attention(n: int, dtype: str) -> None:
+    case = Case(n=n, group=4, d=64, dtype=dtype)
+    q, k, v = case.q(), case.kv(30), case.kv(30)
+    graph = builder(case, "colsum", "kv").decode()
+    inputs = {"q": q, "k_cache": k, "v_cache": v, "length": np.array(20, np.int64)}
+    got = open_session(graph.model.SerializeToString(), 2).run(None, inputs)
+    check(case, tuple(got), lambda: (operators.cached_attention(q, k, v, 20, scale=case.scale),))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("slots", [L + H, S])
+@pytest.mark.parametrize(("score", "heads"), RULES)
+def test_phase2_is_its_operators_in_sequence(score: Score, heads: Heads, slots: int, dtype: str) -> None:
+    """Attend to the memory and fuse, update the scores, select: one chunk's step of the runtime."""
+    past, cap = 2 * S, 4 * S
+    case = Case(n=S, group=2, per_query=heads == "query", slots=slots, dtype=dtype, seed=1)
+    q, k, v, memory = case.q(), case.kv(cap), case.kv(cap), case.memory(past)
+    chunk = slice(past, past + S)
+    before = case.rng.uniform(0.0, 9.0, (cap, case.score_heads)).astype(np.float32)
+    o_a, m_a, l_a, colsum_a = run_operator(
+        "ChunkedIntraAttention",
+        {"q": q, "k": k[chunk], "v": v[chunk]},
+        chunk_size=S,
+        scale=case.scale,
+        score_heads=case.score_heads,
+    )
+    if score == "colsum":
+        before[chunk] = colsum_a
+    inputs = {
+        "q": q,
+        "k_cache": k,
+        "v_cache": v,
+        "memory": memory,
+        "o_intra": o_a,
+        "m_intra": m_a,
+        "l_intra": l_a,
+        "score": before,
+        "chunk_range": np.array([past, past + S], np.int64),
+    }
+    model = builder(case, score, heads).phase2().model.SerializeToString()
+    o, score_next, memory_next = open_session(model, 2).run(None, inputs)
+
+    def reference() -> tuple[Array, Array]:
+        fused, colsum = operators.memory_fused_attention(q, k, v, memory, o_a, m_a, l_a, scale=case.scale)
+        after = before.astype(np.float64)
+        if score == "colsum":
+            for s in range(case.score_heads):
+                after[memory[s], s] += colsum[s]
+        else:
+            k_mem, _ = operators.memory_gather(k, v, memory)
+            old, after[chunk] = operators.candidate_score(q[-W:], k[chunk], k_mem, scale=case.scale)
+            for s in range(case.score_heads):
+                after[memory[s], s] = old[s]
+        return fused, after
+
+    check(case, (o, score_next), reference)
+    untouched = np.ones((cap, case.score_heads), bool)
+    untouched[chunk] = False
+    for s in range(case.score_heads):
+        untouched[memory[s], s] = False
+    np.testing.assert_array_equal(score_next[untouched], before[untouched])
+    np.testing.assert_array_equal(
+        memory_next,
+        operators.memory_select(score_next, memory, past, past + S, local=L, heavy=H, sink=SINK),
+    )
