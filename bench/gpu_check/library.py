@@ -39,8 +39,11 @@ _OPERATORS: dict[str, list[Any]] = {
     "online_softmax_fusion": [_SHAPE, _I, _STATE, _STATE, _STATE],
     "candidate_score": [_SHAPE, _I, _I, _I, _P, _P, _P, _P, _P, _P, _P, c_size_t],
     "score_update": [_I, _I, _P, _P, _I, _P],
+    "score_gather": [_I, _I, _P, _P, _P],
     "memory_select": [_I, _I, _I, _I, _I, _P, _P, _P, _P],
     "cached_attention": [_SHAPE, _I, _I, _P, _P, _P, _P, _P, _P, c_size_t],
+    "cache_append": [_SHAPE, _P, _P, _P, _P, _P],
+    "write_integers": [_I, POINTER(c_int64), _P],
 }
 _WORKSPACES: dict[str, list[Any]] = {
     "memory_attention_workspace": [_SHAPE, _I, _I],

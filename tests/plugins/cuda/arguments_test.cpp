@@ -25,6 +25,19 @@ void test_workspaces_grow() {
         }
 }
 
+void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
+    void* p = memory.device();
+    int64_t* integers = memory.device<int64_t>();
+    EXPECT(h2o_cuda_cache_append(nullptr, nullptr, p, p, integers, p, p) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, nullptr, integers, p, p) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, p, nullptr, p, p) == H2O_BAD_ARGUMENT);
+    const int64_t values[H2O_CUDA_MAX_INTEGERS + 1] = {};
+    for (const int count : {-1, 0, H2O_CUDA_MAX_INTEGERS + 1})
+        EXPECT(h2o_cuda_write_integers(nullptr, count, values, integers) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_write_integers(nullptr, 1, nullptr, integers) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_write_integers(nullptr, 1, values, nullptr) == H2O_BAD_ARGUMENT);
+}
+
 }  // namespace
 
 void test_arguments(const Options&) {
@@ -81,6 +94,9 @@ void test_arguments(const Options&) {
     EXPECT(h2o_cuda_memory_select(nullptr, 1, 8, 4, 4, 0, f, memory.device<int32_t>(),
                                   memory.device<int64_t>(), memory.device<int32_t>()) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_update(nullptr, 1, 0, memory.device<int32_t>(), f, 0, f) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_score_gather(nullptr, 0, 1, memory.device<int32_t>(), f, f) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_score_gather(nullptr, 1, 1, nullptr, f, f) == H2O_BAD_ARGUMENT);
+    test_steps(good, memory);
 }
 
 }  // namespace test

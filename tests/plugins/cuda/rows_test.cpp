@@ -1,4 +1,4 @@
-// CandidateScore, OnlineSoftmaxFusion and the score update against the float64 reference.
+// CandidateScore, OnlineSoftmaxFusion and what moves scores, rows and numbers, against the float64 reference.
 
 #include "cases.h"
 
@@ -111,6 +111,64 @@ void test_score_update(int heads, int slots, bool replace, std::mt19937& random)
     compare("score", download(score.buffer, H2O_F32), expected, nullptr);
 }
 
+void test_score_gather(int heads, int slots, std::mt19937& random) {
+    const int capacity = slots + 50;
+    const Case c{{heads, heads, heads, 64, 1, H2O_F32}, 1};
+    name_case("score gather", c, "M=%d", slots);
+    Numbers score(size_t(capacity) * heads, H2O_F32);
+    fill_normal(score, H2O_F32, 1, random);
+    const std::vector<int32_t> memory = random_memory(heads, slots, capacity, random);
+    Buffer memory_buffer(memory.size() * 4, false), out(memory.size() * 4, true);
+    fill_ints(memory_buffer, memory);
+    run_twice({&out}, [&] {
+        return h2o_cuda_score_gather(nullptr, heads, slots, memory_buffer.device<int32_t>(),
+                                     score.buffer.device<float>(), out.device<float>());
+    });
+    const std::vector<double> got = download(out, H2O_F32);
+    for (size_t i = 0; i < memory.size(); ++i)
+        EXPECT(got[i] == score.exact[size_t(memory[i]) * heads + i / slots]);
+}
+
+// The row of the position, and no other one.
+void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
+    const int64_t capacity = 5;
+    name_case("cache append", c, "position=%d", int(position));
+    const h2o_cuda_shape& s = c.shape;
+    const size_t row = size_t(s.kv_heads) * s.head_size;
+    Numbers k(row, s.dtype), v(row, s.dtype), k_cache(capacity * row, s.dtype),
+        v_cache(capacity * row, s.dtype);
+    for (Numbers* numbers : {&k, &v, &k_cache, &v_cache}) fill_normal(*numbers, s.dtype, 1, random);
+    Buffer at(8, false);
+    std::memcpy(at.host().data(), &position, 8);
+    at.reset();
+    run_twice({&k_cache.buffer, &v_cache.buffer}, [&] {
+        return h2o_cuda_cache_append(nullptr, &s, k.buffer.device(), v.buffer.device(), at.device<int64_t>(),
+                                     k_cache.buffer.device(), v_cache.buffer.device());
+    });
+    const auto expect = [&](const Numbers& one, Numbers& cache) {
+        std::copy(one.exact.begin(), one.exact.end(), cache.exact.begin() + position * row);
+        EXPECT(download(cache.buffer, s.dtype) == cache.exact);
+    };
+    expect(k, k_cache);
+    expect(v, v_cache);
+}
+
+void test_write_integers(int count) {
+    context = "write integers, count=" + std::to_string(count);
+    Buffer target(H2O_CUDA_MAX_INTEGERS * 8, true);
+    std::vector<int64_t> values;
+    run_twice({&target}, [&] {
+        values.assign(count, 0);
+        for (int i = 0; i < count; ++i) values[i] = (int64_t{1} << 40) * (i + 1) - 7;
+        const h2o_status status =
+            h2o_cuda_write_integers(nullptr, count, values.data(), target.device<int64_t>());
+        values.assign(count, 0);  // the host's copy is of no more use
+        return status;
+    });
+    for (int i = 0; i < H2O_CUDA_MAX_INTEGERS; ++i)
+        EXPECT(target.values<int64_t>()[i] == (i < count ? (int64_t{1} << 40) * (i + 1) - 7 : -1));
+}
+
 }  // namespace
 
 void test_candidates(const Options& options) {
@@ -130,11 +188,17 @@ void test_candidates(const Options& options) {
 
 void test_rows(const Options& options) {
     std::mt19937 random(options.seed + 3);
-    for (const Case& c : cases(options)) test_fusion(c, options.small ? 5 : 131, random);
+    for (const Case& c : cases(options)) {
+        test_fusion(c, options.small ? 5 : 131, random);
+        for (const int64_t position : {0, 3, 4}) test_cache_append(c, position, random);
+    }
     for (const bool replace : {false, true}) {
         test_score_update(1, 1, replace, random);
         test_score_update(5, 333, replace, random);
     }
+    test_score_gather(1, 1, random);
+    test_score_gather(5, 333, random);
+    for (const int count : {1, 3, H2O_CUDA_MAX_INTEGERS}) test_write_integers(count);
 }
 
 }  // namespace test

@@ -1,7 +1,8 @@
 // The operators on an NVIDIA GPU (SM80 and later), as plain C.
 //
-// Every pointer is device memory; every call only enqueues work on `stream` and returns. No call allocates,
-// waits for the device, throws or prints, so a sequence of calls can be captured into a CUDA graph.
+// Every pointer is device memory, unless its call says otherwise; every call only enqueues work on `stream`
+// and returns. No call allocates, waits for the device, throws or prints, so a sequence of calls can be
+// captured into a CUDA graph.
 //
 // n tokens in this call, Hq / Hkv query and key/value heads, Hs score heads (Hkv or Hq), d head size, M
 // memory slots, cap cache rows; T is the shape's dtype. Layouts are token-major: q [n, Hq, d],
@@ -84,6 +85,10 @@ h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_cuda_shape
 h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
                                  const int32_t* memory, const float* addend, int32_t replace, float* score);
 
+// out [Hs, M] = score [cap, Hs] at the positions memory [Hs, M].
+h2o_status h2o_cuda_score_gather(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
+                                 const int32_t* memory, const float* score, float* out);
+
 // memory_next [Hs, local + heavy]: the last `local` positions of [start, stop) and the best of everything
 // else by score, sorted. chunk_range is {start, stop}, read on the device. Candidates are memory
 // [Hs, previous_slots] (sorted, all below start) and the range; at least local + heavy of them exist.
@@ -102,6 +107,18 @@ h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shap
                                      int32_t capacity, const void* q, const void* k_cache,
                                      const void* v_cache, const int64_t* length, void* o, void* workspace,
                                      size_t workspace_bytes);
+
+// Cache row `position` becomes the one row in k and v [1, Hkv, d]. `position` is one int64 on the device,
+// read when the work runs, as `length` is above.
+h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* k,
+                                 const void* v, const int64_t* position, void* k_cache, void* v_cache);
+
+// target [count] on the device = values [count] on the host, at most H2O_CUDA_MAX_INTEGERS. They are read
+// before the call returns and travel as arguments of the kernel: a captured call writes the same ones each
+// time.
+#define H2O_CUDA_MAX_INTEGERS 8
+h2o_status h2o_cuda_write_integers(h2o_cuda_stream stream, int32_t count, const int64_t* values,
+                                   int64_t* target);
 
 #ifdef __cplusplus
 }
