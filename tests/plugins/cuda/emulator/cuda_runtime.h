@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <tuple>
 
 #include "cuda_runtime_api.h"
 #include "emulator.h"
@@ -125,9 +125,12 @@ cudaError_t cudaFuncSetAttribute(K*, cudaFuncAttribute, int) {
     return cudaSuccess;
 }
 
+// Arguments are copied at the call, as a launch does.
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {
-    emulator::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                     [&] { kernel(arguments...); });
-    return cudaSuccess;
+    const dim3 grid = config->gridDim, block = config->blockDim;
+    const size_t shared_bytes = config->dynamicSmemBytes;
+    return emulator::enqueue(config->stream, [=, copies = std::tuple<P...>(arguments...)] {
+        emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); });
+    });
 }

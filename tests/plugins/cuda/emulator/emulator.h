@@ -1,23 +1,32 @@
 // Runs CUDA kernels on a CPU: one block at a time, every thread of it a fiber, switched at each warp-wide
-// or block-wide operation.
+// or block-wide operation; and streams, whose work waits until somebody waits for it.
 //
 // What it catches: wrong indexing, wrong fragment layouts (mma and ldmatrix distribute their operands over
 // lanes exactly as the PTX manual says), a missing __syncthreads or cp.async wait (warps run in a random
-// order, and a cp.async copy lands at random either at once or as late as its wait allows; shared memory
-// starts as NaN), an access past the end of a buffer (each one ends at an unmapped page), a barrier that
-// not all threads reach. What it cannot: speed, bank conflicts, alignment faults, races between blocks,
-// and races within one warp between two switches.
+// order, and a cp.async copy lands at random either at once or as late as its wait allows; memory starts as
+// NaN), an access past the end of a buffer (each one ends at an unmapped page), a barrier that not all
+// threads reach, a missing wait between two streams or between a stream and the host (streams run as late as
+// they can and in a random order), what may not be done during a capture. What it cannot: speed, bank
+// conflicts, alignment faults, races between blocks, and races within one warp between two switches.
+//
+// H2O_EMULATION_EAGER=1 runs all work at once, in the order of the calls, for a process where somebody reads
+// device memory who knows nothing of streams. H2O_EMULATION_SEED=N gives other random orders.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 
-struct dim3;
+#include "cuda_runtime_api.h"
 
 namespace emulator {
 
-void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
+// What decides every order that CUDA leaves open.
+unsigned random_bits();
+
+// threads.cpp: one kernel, from its first block to its last.
+
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
 // Dynamic shared memory of the block that is running.
 unsigned char* shared_memory();
@@ -31,7 +40,11 @@ void copy_async(void* to, const void* from, int bytes, int valid_bytes);
 void copy_commit();
 void copy_wait(int groups_left);
 
-// Changes the order in which warps run and copies land.
-void seed(unsigned value);
+// streams.cpp: when work runs.
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+
+// For calls that a capture does not allow: while this thread captures, an error, and the capture is lost.
+cudaError_t refuse_during_capture();
 
 }  // namespace emulator

@@ -1,19 +1,17 @@
-#include "emulator.h"
+// Blocks, warps and threads of a kernel that runs.
 
-#include <sys/mman.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "cuda_runtime.h"
+#include "emulator.h"
+#include "guarded_buffer.h"
 
 uint3 threadIdx;
 uint3 blockIdx;
@@ -30,28 +28,6 @@ constexpr size_t kStackBytes = 256 * 1024;
                  blockIdx.z, threadIdx.x);
     std::abort();
 }
-
-// A buffer whose last byte is followed by an unmapped page, so that reading past it is a fault.
-struct GuardedBuffer {
-    unsigned char* base = nullptr;
-    size_t mapped = 0;
-    unsigned char* data = nullptr;
-
-    explicit GuardedBuffer(size_t bytes) {
-        const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-        const size_t rounded = (bytes + 15) / 16 * 16;
-        mapped = (rounded + page - 1) / page * page + page;
-        base = static_cast<unsigned char*>(
-            mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        if (base == MAP_FAILED) fail("out of memory");
-        mprotect(base + mapped - page, page, PROT_NONE);
-        data = base + mapped - page - rounded;
-        std::memset(data, 0xff, rounded);
-    }
-    ~GuardedBuffer() { munmap(base, mapped); }
-    GuardedBuffer(const GuardedBuffer&) = delete;
-    GuardedBuffer& operator=(const GuardedBuffer&) = delete;
-};
 
 struct Copy {
     void* to;
@@ -89,7 +65,6 @@ ucontext_t scheduler_context;
 jmp_buf scheduler_jump;
 unsigned current = 0;
 unsigned threads = 0;
-std::minstd_rand random_bits(1);
 
 void fiber_main() {
     for (;;) {
@@ -156,7 +131,7 @@ void run_block() {
 
 }  // namespace
 
-void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
     threads = block.x;
     if (threads % 32 != 0 || block.y != 1 || block.z != 1) fail("blocks are whole warps in x");
     while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
@@ -175,7 +150,7 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
 }
 
 unsigned char* shared_memory() {
-    return shared->data;
+    return shared->data();
 }
 
 void block_barrier() {
@@ -226,58 +201,4 @@ void copy_wait(int groups_left) {
     fiber.copies.resize(kept);
 }
 
-void seed(unsigned value) {
-    random_bits.seed(value + 1);
-}
-
-namespace {
-std::map<void*, std::unique_ptr<GuardedBuffer>>& allocations() {
-    static std::map<void*, std::unique_ptr<GuardedBuffer>> all;
-    return all;
-}
-}  // namespace
 }  // namespace emulator
-
-extern "C" {
-cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-    auto buffer = std::make_unique<emulator::GuardedBuffer>(bytes);
-    *pointer = buffer->data;
-    emulator::allocations()[*pointer] = std::move(buffer);
-    return cudaSuccess;
-}
-cudaError_t cudaFree(void* pointer) {
-    emulator::allocations().erase(pointer);
-    return cudaSuccess;
-}
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    std::memcpy(to, from, bytes);
-    return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-    return cudaMemcpy(to, from, bytes, kind);
-}
-cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-    std::memset(to, value, bytes);
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceSynchronize() {
-    return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-    return cudaSuccess;
-}
-cudaError_t cudaGetLastError() {
-    return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-    *device = 0;
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-    *value = 8;  // few multiprocessors, so that splits get several tiles each at test sizes
-    return cudaSuccess;
-}
-const char* cudaGetErrorString(cudaError_t) {
-    return "an emulated error";
-}
-}

@@ -1,0 +1,39 @@
+// Memory whose last byte is followed by an unmapped page, so that reading past it is a fault.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstring>
+#include <new>
+
+namespace emulator {
+
+class GuardedBuffer {
+  public:
+    // Throws std::bad_alloc.
+    explicit GuardedBuffer(size_t bytes) {
+        const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        const size_t rounded = (bytes + 15) / 16 * 16;
+        mapped_ = (rounded + page - 1) / page * page + page;
+        void* base = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (base == MAP_FAILED) throw std::bad_alloc();
+        base_ = static_cast<unsigned char*>(base);
+        mprotect(base_ + mapped_ - page, page, PROT_NONE);
+        data_ = base_ + mapped_ - page - rounded;
+        std::memset(data_, 0xff, rounded);  // NaN, whatever the type
+    }
+    ~GuardedBuffer() { munmap(base_, mapped_); }
+    GuardedBuffer(const GuardedBuffer&) = delete;
+    GuardedBuffer& operator=(const GuardedBuffer&) = delete;
+
+    unsigned char* data() const { return data_; }
+
+  private:
+    unsigned char* base_;
+    unsigned char* data_;
+    size_t mapped_;
+};
+
+}  // namespace emulator

@@ -1,0 +1,178 @@
+// Memory of the emulated device, pinned memory, copies, and what the device says about itself.
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "emulator.h"
+#include "guarded_buffer.h"
+
+namespace emulator {
+namespace {
+
+struct Allocation {
+    std::unique_ptr<GuardedBuffer> buffer;
+    size_t bytes;
+};
+
+// Device memory, or pinned memory.
+class Heap {
+  public:
+    cudaError_t allocate(void** pointer, size_t bytes, size_t limit) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        *pointer = nullptr;
+        if (bytes > limit - used_) return cudaErrorMemoryAllocation;
+        if (bytes == 0) return cudaSuccess;
+        try {
+            auto buffer = std::make_unique<GuardedBuffer>(bytes);
+            unsigned char* const data = buffer->data();
+            all_[data] = {std::move(buffer), bytes};
+            used_ += bytes;
+            *pointer = data;
+            return cudaSuccess;
+        } catch (const std::bad_alloc&) {
+            return cudaErrorMemoryAllocation;
+        }
+    }
+    cudaError_t release(void* pointer) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!pointer) return cudaSuccess;
+        const auto found = all_.find(static_cast<const unsigned char*>(pointer));
+        if (found == all_.end()) return cudaErrorInvalidValue;
+        used_ -= found->second.bytes;
+        all_.erase(found);
+        return cudaSuccess;
+    }
+    bool holds(const void* pointer) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto* at = static_cast<const unsigned char*>(pointer);
+        auto after = all_.upper_bound(at);
+        return after != all_.begin() && at < std::prev(after)->first + std::prev(after)->second.bytes;
+    }
+    size_t used() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return used_;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<const unsigned char*, Allocation> all_;
+    size_t used_ = 0;
+};
+
+Heap device_heap, pinned_heap;
+
+size_t memory_of_this_machine() {
+    return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+}  // namespace emulator
+
+using namespace emulator;
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+    if (const cudaError_t error = refuse_during_capture()) return error;
+    return device_heap.allocate(pointer, bytes, memory_of_this_machine());
+}
+
+cudaError_t cudaFree(void* pointer) {
+    if (const cudaError_t error = cudaDeviceSynchronize()) return error;
+    return device_heap.release(pointer);
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+    if (const cudaError_t error = refuse_during_capture()) return error;
+    return pinned_heap.allocate(pointer, bytes, memory_of_this_machine());
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+    if (const cudaError_t error = cudaDeviceSynchronize()) return error;
+    return pinned_heap.release(pointer);
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+    *total = memory_of_this_machine();
+    *free = *total - device_heap.used();
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    if (const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr)) return error;
+    return cudaStreamSynchronize(nullptr);
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    if (kind == cudaMemcpyHostToDevice && !pinned_heap.holds(from)) {
+        // The call itself reads pageable memory. What a capture would make of that is not emulated.
+        if (const cudaError_t error = refuse_during_capture()) return error;
+        const auto* bytes_now = static_cast<const unsigned char*>(from);
+        return enqueue(stream, [to, staged = std::vector<unsigned char>(bytes_now, bytes_now + bytes)] {
+            std::memcpy(to, staged.data(), staged.size());
+        });
+    }
+    const cudaError_t error = enqueue(stream, [=] { std::memmove(to, from, bytes); });
+    const bool waits = kind == cudaMemcpyDeviceToHost && !pinned_heap.holds(to);
+    return waits && error == cudaSuccess ? cudaStreamSynchronize(stream) : error;
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+    return enqueue(stream, [=] { std::memset(to, value, bytes); });
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+    std::snprintf(properties->name, sizeof properties->name, "CUDA emulation on a CPU");
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+    *value = 8;  // few multiprocessors, so that splits get several tiles each at test sizes
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+    return cudaSuccess;  // every call here returns its own
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess:
+            return "no error";
+        case cudaErrorInvalidValue:
+            return "invalid argument";
+        case cudaErrorMemoryAllocation:
+            return "out of memory";
+        case cudaErrorInvalidResourceHandle:
+            return "invalid resource handle";
+        case cudaErrorIllegalState:
+            return "the operation cannot be performed in the present state";
+        case cudaErrorNotReady:
+            return "device not ready";
+        case cudaErrorStreamCaptureUnsupported:
+            return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated:
+            return "operation failed due to a previous error during capture";
+    }
+    return "unknown error";
+}
+}
