@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["NativeKernelsMissing", "cpu_kernels", "load_cpu_kernels", "tensorrt_plugins"]
+__all__ = [
+    "NativeKernelsMissing",
+    "cpu_kernels",
+    "cuda_kernels",
+    "load_cpu_kernels",
+    "load_cuda_kernels",
+    "tensorrt_plugins",
+]
 
 
 class NativeKernelsMissing(ImportError):  # noqa: N818 - says what is the case, as ModuleNotFoundError does
-    """The CPU kernels were not built into this installation."""
+    """The kernels asked for were not built into this installation."""
 
 
 def load_cpu_kernels() -> ModuleType:
@@ -28,6 +35,46 @@ def cpu_kernels() -> ModuleType | None:
     """The module of the CPU kernels, or None where they are not built."""
     try:
         return load_cpu_kernels()
+    except NativeKernelsMissing:
+        return None
+
+
+def load_cuda_kernels() -> ModuleType:
+    """The module of the CUDA kernels. Raises NativeKernelsMissing with the reason and what to do."""
+    try:
+        from h2o_plugins import _cuda
+    except ImportError as error:
+        raise NativeKernelsMissing(
+            f"the CUDA kernels cannot be loaded ({error}); build them with `pip install . -C "
+            "cmake.define.H2O_CUDA=ON` in the repository (needs CMake and nvcc, see docs/cuda.md)"
+        ) from error
+    return _cuda
+
+
+def cuda_kernels() -> ModuleType | None:
+    """The module of the CUDA kernels, or None where they are not built."""
+    try:
+        return load_cuda_kernels()
+    except NativeKernelsMissing:
+        return None
+
+
+def load_cuda_kernels() -> ModuleType:
+    """The module of the CUDA kernels. Raises NativeKernelsMissing with the reason and what to do."""
+    try:
+        from h2o_plugins import _cuda
+    except ImportError as error:
+        raise NativeKernelsMissing(
+            f"the CUDA kernels cannot be loaded ({error}); build them with `pip install . -C "
+            "cmake.define.H2O_CUDA=ON` in the repository (needs the CUDA toolkit's nvcc), see docs/cuda.md"
+        ) from error
+    return _cuda
+
+
+def cuda_kernels() -> ModuleType | None:
+    """The module of the CUDA kernels, or None where they are not built. It loads without a GPU too."""
+    try:
+        return load_cuda_kernels()
     except NativeKernelsMissing:
         return None
 

@@ -1,0 +1,186 @@
+"""One NVIDIA GPU: memory, streams, graphs, and the attention operators of ONNX domain `h2o` on it.
+
+Addresses are plain integers. Calls that take a Stream only enqueue work on it, unless they say that they wait.
+Sizes are the caller's word: nothing here can know what lies at an address.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MEMORY: str  # where the addresses point, in ONNX Runtime's words: "cuda"; "cpu" in the emulation on a CPU
+
+class CudaError(RuntimeError):
+    """The CUDA runtime refused or failed; the message has its words and the call."""
+
+def device_count() -> int:
+    """NVIDIA GPUs that this process can use; 0 without a driver."""
+
+def device_name() -> str: ...
+def memory_info() -> tuple[int, int]:
+    """Bytes of the GPU's memory that are free, and all of them."""
+
+class Memory:
+    """Bytes on the GPU, given back with the object. Raises MemoryError when there are not as many."""
+
+    def __init__(self, nbytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class PinnedMemory:
+    """Bytes on the host that the GPU copies from and to without a detour."""
+
+    def __init__(self, nbytes: int) -> None: ...
+    def array(self) -> NDArray[np.uint8]:
+        """All of it; the array keeps it alive."""
+
+class Event:
+    def __init__(self, timing: bool = False) -> None: ...
+    def record(self, stream: Stream) -> None: ...
+    def synchronize(self) -> None:
+        """Wait until what was before it is done, without holding the interpreter lock."""
+
+    def milliseconds_since(self, start: Event) -> float:
+        """Both with timing, and both done."""
+
+class Stream:
+    """Does not wait for the legacy default stream."""
+
+    def __init__(self) -> None: ...
+    @property
+    def handle(self) -> int:
+        """A cudaStream_t."""
+
+    def synchronize(self) -> None:
+        """Wait until all of it is done, without holding the interpreter lock."""
+
+    def wait(self, event: Event) -> None:
+        """What is enqueued from now on comes after what the event stands for. One never recorded is no hindrance."""
+
+    def upload(self, source: NDArray[Any], target: int) -> None:
+        """C-contiguous host array → device. From pinned memory it is read later: leave that alone until then."""
+
+    def download(self, source: int, target: NDArray[Any]) -> None:
+        """Device → C-contiguous host array, which holds it after a `synchronize`."""
+
+    def copy(self, source: int, target: int, nbytes: int) -> None: ...
+    def clear(self, target: int, nbytes: int) -> None:
+        """All bits 0."""
+
+    def write_integers(self, target: int, values: list[int]) -> None:
+        """At most 8 int64, which travel as arguments of a kernel: no host memory is read later."""
+
+    def begin_capture(self) -> None:
+        """What is enqueued from now on is recorded instead of run; in "thread local" mode."""
+
+    def end_capture(self) -> Graph:
+        """CudaError if something that may not be captured was tried; recording has ended all the same."""
+
+class Graph:
+    def launch(self, stream: Stream) -> None: ...
+
+class Kernels:
+    """One model shape's operators. `score_heads` are Hkv or Hq; an address of 0 is a null pointer.
+
+    ValueError: an argument that the kernels refuse; CudaError: a launch that failed.
+    """
+
+    def __init__(self, *, query_heads: int, kv_heads: int, head_size: int, scale: float, half: bool) -> None: ...
+    def chunked_intra_attention(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        chunk_size: int,
+        score_heads: int,
+        q: int,
+        k: int,
+        v: int,
+        o: int,
+        m: int,
+        l: int,
+        colsum: int,
+    ) -> None: ...
+    def memory_attention_workspace(self, n: int, slots: int, score_heads: int) -> int: ...
+    def memory_fused_attention(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        slots: int,
+        score_heads: int,
+        q: int,
+        k_cache: int,
+        v_cache: int,
+        memory: int,
+        o: int,
+        m: int,
+        l: int,
+        colsum: int,
+        workspace: int,
+        workspace_bytes: int,
+    ) -> None:
+        """In place: o, m, l are the intra state and become the fused one."""
+
+    def candidate_score_workspace(self, window: int, n: int, slots: int, score_heads: int) -> int: ...
+    def candidate_score(
+        self,
+        stream: Stream,
+        *,
+        window: int,
+        n: int,
+        slots: int,
+        score_heads: int,
+        q_window: int,
+        k: int,
+        k_cache: int,
+        memory: int,
+        score_memory: int,
+        score_chunk: int,
+        workspace: int,
+        workspace_bytes: int,
+    ) -> None: ...
+    def memory_select(
+        self,
+        stream: Stream,
+        *,
+        score_heads: int,
+        previous_slots: int,
+        local: int,
+        heavy: int,
+        sink: int,
+        score: int,
+        memory: int,
+        chunk_range: int,
+        memory_next: int,
+    ) -> None: ...
+    def cached_attention_workspace(self, n: int, capacity: int) -> int: ...
+    def cached_attention(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        capacity: int,
+        q: int,
+        k_cache: int,
+        v_cache: int,
+        length: int,
+        o: int,
+        workspace: int,
+        workspace_bytes: int,
+    ) -> None: ...
+    def cache_append(
+        self, stream: Stream, *, k: int, v: int, position: int, k_cache: int, v_cache: int
+    ) -> None:
+        """Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, d]."""
+
+def score_update(
+    stream: Stream, *, score_heads: int, slots: int, memory: int, values: int, replace: bool, score: int
+) -> None:
+    """score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots]."""
+
+def score_gather(stream: Stream, *, score_heads: int, slots: int, memory: int, score: int, out: int) -> None:
+    """out [Hs, slots] = score [cap, Hs] at the positions memory [Hs, slots]."""

@@ -1,0 +1,185 @@
+// Memory, streams, events and graphs of h2o_plugins._cuda. Calls that may wait let other Python threads run.
+#include "cuda_device.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace h2o::python {
+
+namespace {
+
+void* pointer(Address address) {
+    return reinterpret_cast<void*>(address);
+}
+
+// check, for allocations: that there is no more memory is Python's own error.
+void check_allocation(cudaError_t error, const char* call, size_t nbytes) {
+    if (error != cudaErrorMemoryAllocation) return check(error, call);
+    (void)cudaGetLastError();
+    PyErr_Format(PyExc_MemoryError, "%s: %zu bytes are not free", call, nbytes);
+    throw nb::python_error();
+}
+
+int device_count() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+std::string device_name() {
+    int device = 0;
+    cudaDeviceProp properties = {};
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    return properties.name;
+}
+
+nb::tuple memory_info() {
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return nb::make_tuple(free, total);
+}
+
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+
+Bytes array_of(nb::handle self) {
+    const PinnedMemory& memory = nb::cast<const PinnedMemory&>(self);
+    return Bytes(memory.data(), {memory.nbytes()}, self);
+}
+
+}  // namespace
+
+void check(cudaError_t error, const char* call) {
+    if (error == cudaSuccess) return;
+    (void)cudaGetLastError();  // leave no sticky error for the next caller
+    throw CudaError(std::string(call) + ": " + cudaGetErrorString(error));
+}
+
+Memory::Memory(size_t nbytes) : nbytes_(nbytes) {
+    check_allocation(cudaMalloc(&data_, nbytes), "cudaMalloc", nbytes);
+}
+Memory::~Memory() {
+    cudaFree(data_);
+}
+
+PinnedMemory::PinnedMemory(size_t nbytes) : nbytes_(nbytes) {
+    check_allocation(cudaMallocHost(&data_, nbytes), "cudaMallocHost", nbytes);
+}
+PinnedMemory::~PinnedMemory() {
+    cudaFreeHost(data_);
+}
+
+Event::Event(bool timing) {
+    check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
+          "cudaEventCreateWithFlags");
+}
+Event::~Event() {
+    cudaEventDestroy(event_);
+}
+void Event::record(const Stream& stream) {
+    check(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+}
+void Event::synchronize() const {
+    const nb::gil_scoped_release release;
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+}
+float Event::milliseconds_since(const Event& start) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "cudaEventElapsedTime");
+    return milliseconds;
+}
+
+Graph::Graph(cudaGraph_t graph) {
+    check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+}
+Graph::~Graph() {
+    cudaGraphExecDestroy(executable_);
+}
+void Graph::launch(const Stream& stream) const {
+    check(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
+}
+
+Stream::Stream() {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+Stream::~Stream() {
+    cudaStreamDestroy(stream_);
+}
+void Stream::synchronize() const {
+    const nb::gil_scoped_release release;
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+void Stream::wait(const Event& event) {
+    check(cudaStreamWaitEvent(stream_, event.get(), 0), "cudaStreamWaitEvent");
+}
+void Stream::copy(void* target, const void* source, size_t nbytes, cudaMemcpyKind kind) {
+    const nb::gil_scoped_release release;  // a copy from or to pageable memory waits
+    check(cudaMemcpyAsync(target, source, nbytes, kind, stream_), "cudaMemcpyAsync");
+}
+void Stream::upload(const Source& source, Address target) {
+    copy(pointer(target), source.data(), source.nbytes(), cudaMemcpyHostToDevice);
+}
+void Stream::download(Address source, const Target& target) {
+    copy(target.data(), pointer(source), target.nbytes(), cudaMemcpyDeviceToHost);
+}
+void Stream::copy(Address source, Address target, size_t nbytes) {
+    copy(pointer(target), pointer(source), nbytes, cudaMemcpyDeviceToDevice);
+}
+void Stream::clear(Address target, size_t nbytes) {
+    check(cudaMemsetAsync(pointer(target), 0, nbytes, stream_), "cudaMemsetAsync");
+}
+void Stream::write_integers(Address target, const std::vector<int64_t>& values) {
+    check(h2o_cuda_write_integers(stream_, static_cast<int32_t>(values.size()), values.data(),
+                                  static_cast<int64_t*>(pointer(target))),
+          "write_integers");
+}
+void Stream::begin_capture() {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+Graph* Stream::end_capture() {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> owner(graph, cudaGraphDestroy);
+    return new Graph(graph);
+}
+
+void bind_device(nb::module_& module) {
+    module.def("device_count", &device_count);
+    module.def("device_name", &device_name);
+    module.def("memory_info", &memory_info);
+    nb::class_<Memory>(module, "Memory")
+        .def(nb::init<size_t>(), "nbytes"_a)
+        .def_prop_ro("address", &Memory::address)
+        .def_prop_ro("nbytes", &Memory::nbytes);
+    nb::class_<PinnedMemory>(module, "PinnedMemory")
+        .def(nb::init<size_t>(), "nbytes"_a)
+        .def("array", &array_of);
+    nb::class_<Event>(module, "Event")
+        .def(nb::init<bool>(), "timing"_a = false)
+        .def("record", &Event::record, "stream"_a)
+        .def("synchronize", &Event::synchronize)
+        .def("milliseconds_since", &Event::milliseconds_since, "start"_a);
+    nb::class_<Graph>(module, "Graph").def("launch", &Graph::launch, "stream"_a);
+    nb::class_<Stream>(module, "Stream")
+        .def(nb::init<>())
+        .def_prop_ro("handle", [](const Stream& self) { return reinterpret_cast<Address>(self.get()); })
+        .def("synchronize", &Stream::synchronize)
+        .def("wait", &Stream::wait, "event"_a)
+        .def("upload", &Stream::upload, "source"_a.noconvert(), "target"_a)
+        .def("download", &Stream::download, "source"_a, "target"_a.noconvert())
+        .def("copy", nb::overload_cast<Address, Address, size_t>(&Stream::copy), "source"_a, "target"_a,
+             "nbytes"_a)
+        .def("clear", &Stream::clear, "target"_a, "nbytes"_a)
+        .def("write_integers", &Stream::write_integers, "target"_a, "values"_a)
+        .def("begin_capture", &Stream::begin_capture)
+        .def("end_capture", &Stream::end_capture, nb::rv_policy::take_ownership);
+}
+
+}  // namespace h2o::python

@@ -1,0 +1,179 @@
+// The operators of h2o_plugins._cuda: addresses and sizes go to the C interface as they are.
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "cuda_device.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace h2o::python {
+
+void check(h2o_status status, const char* call) {
+    const std::string name = call;
+    switch (status) {
+        case H2O_OK:
+            return;
+        case H2O_CUDA_ERROR:
+            throw CudaError(name + ": a CUDA call failed; was this built for the GPU's compute capability?");
+        case H2O_UNSUPPORTED:
+            throw nb::value_error((name + ": no kernel for this head size, or too many tokens").c_str());
+        case H2O_OUT_OF_WORKSPACE:
+            throw nb::value_error((name + ": the workspace is too small").c_str());
+        case H2O_BAD_ARGUMENT:
+            break;
+    }
+    throw nb::value_error((name + ": an argument is out of range, or a null pointer").c_str());
+}
+
+namespace {
+
+template <class T>
+T* at(Address address) {
+    return reinterpret_cast<T*>(address);
+}
+
+h2o_cuda_state state_at(Address o, Address m, Address l) {
+    return {at<void>(o), at<float>(m), at<float>(l)};
+}
+
+class Kernels {
+  public:
+    Kernels(int32_t query_heads, int32_t kv_heads, int32_t head_size, float scale, bool half)
+        : shape_{query_heads, kv_heads, kv_heads, head_size, scale, half ? H2O_F16 : H2O_F32} {
+        if (h2o_cuda_memory_attention_workspace(&shape_, 1, 1) == 0)
+            throw nb::value_error(
+                "Kernels: query_heads must be a multiple of kv_heads, scale above 0, and head_size one of "
+                "32, 64, 80, 96 and 128");
+    }
+
+    void chunked_intra_attention(const Stream& stream, int32_t n, int32_t chunk_size, int32_t score_heads,
+                                 Address q, Address k, Address v, Address o, Address m, Address l,
+                                 Address colsum) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        const h2o_cuda_state state = state_at(o, m, l);
+        check(h2o_cuda_chunked_intra_attention(stream.get(), &shape, n, chunk_size, at<void>(q), at<void>(k),
+                                               at<void>(v), &state, at<float>(colsum)),
+              "chunked_intra_attention");
+    }
+
+    size_t memory_attention_workspace(int32_t n, int32_t slots, int32_t score_heads) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        return h2o_cuda_memory_attention_workspace(&shape, n, slots);
+    }
+
+    void memory_fused_attention(const Stream& stream, int32_t n, int32_t slots, int32_t score_heads,
+                                Address q, Address k_cache, Address v_cache, Address memory, Address o,
+                                Address m, Address l, Address colsum, Address workspace,
+                                size_t workspace_bytes) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        const h2o_cuda_state state = state_at(o, m, l);
+        check(h2o_cuda_memory_fused_attention(stream.get(), &shape, n, slots, at<void>(q), at<void>(k_cache),
+                                              at<void>(v_cache), at<int32_t>(memory), &state, &state,
+                                              at<float>(colsum), at<void>(workspace), workspace_bytes),
+              "memory_fused_attention");
+    }
+
+    size_t candidate_score_workspace(int32_t window, int32_t n, int32_t slots, int32_t score_heads) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        return h2o_cuda_candidate_score_workspace(&shape, window, n, slots);
+    }
+
+    void candidate_score(const Stream& stream, int32_t window, int32_t n, int32_t slots, int32_t score_heads,
+                         Address q_window, Address k, Address k_cache, Address memory, Address score_memory,
+                         Address score_chunk, Address workspace, size_t workspace_bytes) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        check(
+            h2o_cuda_candidate_score(stream.get(), &shape, window, n, slots, at<void>(q_window), at<void>(k),
+                                     at<void>(k_cache), at<int32_t>(memory), at<float>(score_memory),
+                                     at<float>(score_chunk), at<void>(workspace), workspace_bytes),
+            "candidate_score");
+    }
+
+    void memory_select(const Stream& stream, int32_t score_heads, int32_t previous_slots, int32_t local,
+                       int32_t heavy, int32_t sink, Address score, Address memory, Address chunk_range,
+                       Address memory_next) const {
+        check(h2o_cuda_memory_select(stream.get(), score_heads, previous_slots, local, heavy, sink,
+                                     at<float>(score), at<int32_t>(memory), at<int64_t>(chunk_range),
+                                     at<int32_t>(memory_next)),
+              "memory_select");
+    }
+
+    size_t cached_attention_workspace(int32_t n, int32_t capacity) const {
+        return h2o_cuda_cached_attention_workspace(&shape_, n, capacity);
+    }
+
+    void cached_attention(const Stream& stream, int32_t n, int32_t capacity, Address q, Address k_cache,
+                          Address v_cache, Address length, Address o, Address workspace,
+                          size_t workspace_bytes) const {
+        check(h2o_cuda_cached_attention(stream.get(), &shape_, n, capacity, at<void>(q), at<void>(k_cache),
+                                        at<void>(v_cache), at<int64_t>(length), at<void>(o),
+                                        at<void>(workspace), workspace_bytes),
+              "cached_attention");
+    }
+
+    void cache_append(const Stream& stream, Address k, Address v, Address position, Address k_cache,
+                      Address v_cache) const {
+        check(h2o_cuda_cache_append(stream.get(), &shape_, at<void>(k), at<void>(v), at<int64_t>(position),
+                                    at<void>(k_cache), at<void>(v_cache)),
+              "cache_append");
+    }
+
+  private:
+    h2o_cuda_shape scored(int32_t heads) const {
+        h2o_cuda_shape shape = shape_;
+        shape.score_heads = heads;
+        return shape;
+    }
+
+    h2o_cuda_shape shape_;
+};
+
+void score_update(const Stream& stream, int32_t score_heads, int32_t slots, Address memory, Address values,
+                  bool replace, Address score) {
+    check(h2o_cuda_score_update(stream.get(), score_heads, slots, at<int32_t>(memory), at<float>(values),
+                                replace, at<float>(score)),
+          "score_update");
+}
+
+void score_gather(const Stream& stream, int32_t score_heads, int32_t slots, Address memory, Address score,
+                  Address out) {
+    check(h2o_cuda_score_gather(stream.get(), score_heads, slots, at<int32_t>(memory), at<float>(score),
+                                at<float>(out)),
+          "score_gather");
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& module) {
+    nb::class_<Kernels>(module, "Kernels")
+        .def(nb::init<int32_t, int32_t, int32_t, float, bool>(), nb::kw_only(), "query_heads"_a, "kv_heads"_a,
+             "head_size"_a, "scale"_a, "half"_a)
+        .def("chunked_intra_attention", &Kernels::chunked_intra_attention, "stream"_a, nb::kw_only(), "n"_a,
+             "chunk_size"_a, "score_heads"_a, "q"_a, "k"_a, "v"_a, "o"_a, "m"_a, "l"_a, "colsum"_a)
+        .def("memory_attention_workspace", &Kernels::memory_attention_workspace, "n"_a, "slots"_a,
+             "score_heads"_a)
+        .def("memory_fused_attention", &Kernels::memory_fused_attention, "stream"_a, nb::kw_only(), "n"_a,
+             "slots"_a, "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "memory"_a, "o"_a, "m"_a, "l"_a,
+             "colsum"_a, "workspace"_a, "workspace_bytes"_a)
+        .def("candidate_score_workspace", &Kernels::candidate_score_workspace, "window"_a, "n"_a, "slots"_a,
+             "score_heads"_a)
+        .def("candidate_score", &Kernels::candidate_score, "stream"_a, nb::kw_only(), "window"_a, "n"_a,
+             "slots"_a, "score_heads"_a, "q_window"_a, "k"_a, "k_cache"_a, "memory"_a, "score_memory"_a,
+             "score_chunk"_a, "workspace"_a, "workspace_bytes"_a)
+        .def("memory_select", &Kernels::memory_select, "stream"_a, nb::kw_only(), "score_heads"_a,
+             "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a, "chunk_range"_a,
+             "memory_next"_a)
+        .def("cached_attention_workspace", &Kernels::cached_attention_workspace, "n"_a, "capacity"_a)
+        .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "capacity"_a,
+             "q"_a, "k_cache"_a, "v_cache"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a)
+        .def("cache_append", &Kernels::cache_append, "stream"_a, nb::kw_only(), "k"_a, "v"_a, "position"_a,
+             "k_cache"_a, "v_cache"_a);
+    module.def("score_update", &score_update, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
+               "memory"_a, "values"_a, "replace"_a, "score"_a);
+    module.def("score_gather", &score_gather, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
+               "memory"_a, "score"_a, "out"_a);
+}
+
+}  // namespace h2o::python
