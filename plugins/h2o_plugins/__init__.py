@@ -59,26 +59,6 @@ def cuda_kernels() -> ModuleType | None:
         return None
 
 
-def load_cuda_kernels() -> ModuleType:
-    """The module of the CUDA kernels. Raises NativeKernelsMissing with the reason and what to do."""
-    try:
-        from h2o_plugins import _cuda
-    except ImportError as error:
-        raise NativeKernelsMissing(
-            f"the CUDA kernels cannot be loaded ({error}); build them with `pip install . -C "
-            "cmake.define.H2O_CUDA=ON` in the repository (needs the CUDA toolkit's nvcc), see docs/cuda.md"
-        ) from error
-    return _cuda
-
-
-def cuda_kernels() -> ModuleType | None:
-    """The module of the CUDA kernels, or None where they are not built. It loads without a GPU too."""
-    try:
-        return load_cuda_kernels()
-    except NativeKernelsMissing:
-        return None
-
-
 def tensorrt_plugins() -> Path | None:
     """The TensorRT plugin library that was installed with this package, or None where it was not built."""
     for folder in __path__:  # an editable installation has two: the sources, and what was built from them

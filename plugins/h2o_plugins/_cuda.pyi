@@ -58,7 +58,7 @@ class Stream:
         """Wait until all of it is done, without holding the interpreter lock."""
 
     def wait(self, event: Event) -> None:
-        """What is enqueued from now on comes after what the event stands for. One never recorded is no hindrance."""
+        """What is enqueued from now on comes after what the event was last recorded for, if anything."""
 
     def upload(self, source: NDArray[Any], target: int) -> None:
         """C-contiguous host array → device. From pinned memory it is read later: leave that alone until then."""
@@ -88,7 +88,9 @@ class Kernels:
     ValueError: an argument that the kernels refuse; CudaError: a launch that failed.
     """
 
-    def __init__(self, *, query_heads: int, kv_heads: int, head_size: int, scale: float, half: bool) -> None: ...
+    def __init__(
+        self, *, query_heads: int, kv_heads: int, head_size: int, scale: float, half: bool
+    ) -> None: ...
     def chunked_intra_attention(
         self,
         stream: Stream,
