@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 # Before NumPy and torch are loaded: the references' matrices are small, and threads of tests that run side by
@@ -54,6 +56,26 @@ def tiny_generator(_loaded_generator: Generator) -> Generator:
     """The example model, context 8192, with an empty cache. Loaded once a worker: do not close it."""
     _loaded_generator.reset()
     return _loaded_generator
+
+
+@pytest.fixture(scope="session")
+def _emulated_cuda_module() -> ModuleType:
+    from tests import emulation
+
+    reason = emulation.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    return emulation.load()
+
+
+@pytest.fixture
+def emulated_cuda(_emulated_cuda_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """h2o_plugins._cuda on the CPU, for this test alone: the others find no GPU that is none."""
+    import h2o_plugins
+
+    monkeypatch.setitem(sys.modules, "h2o_plugins._cuda", _emulated_cuda_module)
+    monkeypatch.setattr(h2o_plugins, "_cuda", _emulated_cuda_module, raising=False)
+    return _emulated_cuda_module
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,63 @@
+"""h2o_plugins._cuda without a GPU: the real kernels and the real module, compiled against the emulation.
+
+Tests use the fixture `emulated_cuda`. A process of its own gets it with
+
+    from tests.emulation import install
+    install()
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+import h2o_plugins
+
+REPO = Path(__file__).resolve().parents[1]
+BUILD = REPO / "build" / "emulation-python"  # kept, so that only the first of many test sessions waits for it
+
+
+def missing() -> str | None:
+    """What keeps this machine from building the module."""
+    return "cmake is not installed" if shutil.which("cmake") is None else None
+
+
+def build() -> Path:
+    """The module's file, up to date with the sources. Processes that ask at the same time wait for one."""
+    options = [f"-DPython_EXECUTABLE={sys.executable}", "-DH2O_PYTHON=ON", "-DH2O_CUDA=ON"]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run("cmake", "-S", REPO, "-B", BUILD, "-DH2O_CUDA_EMULATION=ON", *options)
+        _run("cmake", "--build", BUILD, "--target", "_cuda", "-j2")
+    suffix: str = sysconfig.get_config_var("EXT_SUFFIX")
+    return BUILD / "plugins" / "python" / f"_cuda{suffix}"
+
+
+def load() -> ModuleType:
+    """The module, built where need be; h2o_plugins does not know of it yet."""
+    spec = importlib.util.spec_from_file_location("h2o_plugins._cuda", build())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def install() -> ModuleType:
+    """The module, as h2o_plugins._cuda for the rest of the process."""
+    module = load()
+    sys.modules["h2o_plugins._cuda"] = module
+    h2o_plugins._cuda = module
+    return module
+
+
+def _run(*command: object) -> None:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
