@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -197,6 +198,20 @@ def test_wait_means_the_latest_record_before_it(emulated_cuda: ModuleType) -> No
         if number % 3 == 0:
             seen.append(number_at(emulated_cuda, other, memory.address + 8))
     assert seen == [0, 3, 6, 9]
+
+
+def test_threads_have_streams_of_their_own(emulated_cuda: ModuleType) -> None:
+    def count(start: int) -> list[int]:
+        stream, memory, seen = emulated_cuda.Stream(), emulated_cuda.Memory(16), []
+        for number in range(start, start + 50):
+            stream.write_integers(memory.address, [number])
+            stream.copy(memory.address, memory.address + 8, 8)
+            seen.append(number_at(emulated_cuda, stream, memory.address + 8))
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        for start, seen in zip((0, 100, 200), pool.map(count, (0, 100, 200)), strict=True):
+            assert seen == list(range(start, start + 50))
 
 
 def test_events_measure_time_when_asked_to(emulated_cuda: ModuleType) -> None:
