@@ -29,14 +29,19 @@ def export(
     return bundle
 
 
-def named(root: Path, name: str) -> tuple[Path, Path]:
-    """Checkpoint and float32 bundle of `checkpoints.SHAPES[name]` below `root`, made by whoever comes first."""
+def named(root: Path, name: str, variant: str = "", **options: Any) -> tuple[Path, Path]:
+    """Checkpoint and bundle of `checkpoints.SHAPES[name]` below `root`, made by whoever comes first.
+
+    A bundle with other than the default options of `export` is a variant with a name of its own.
+    """
     folder = root / f"checkpoint-{name}"
-    bundle = root / f"bundle-{name}"
+    bundle = root / f"bundle-{name}{variant}"
     with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            checkpoints.make_named(folder, name)
         if not bundle.exists():
-            export(checkpoints.make_named(folder, name), bundle)
+            export(folder, bundle, **options)
     return folder, bundle
 
 

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from h2o_cli.chat import converse, opening
-from h2o_cli.common import guarded, json_option, print_json, start_logging, threads_option, verbose_option
+from h2o_cli.common import guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.model_options import model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_cli.run_prompt import PromptSource, argument_text
 from h2o_cli.run_report import answer_json
 from h2o_cli.run_sampling import sampling_config, sampling_options
 from h2o_cli.run_screen import answer, prepare_output
-from h2o_runtime.attention.select import PROVIDERS
-from h2o_runtime.backends.select import BACKENDS
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.manifest import Manifest
-
-
-@dataclass(frozen=True)
-class ModelFlags:
-    """How the bundle is loaded."""
-
-    bundle: str
-    backend: Literal["onnxruntime"]
-    attention: Literal["auto", "native", "functions"]
-    threads: int | None
-    context: int | None
-
-    def load(self) -> TextModel:
-        return TextModel.load(self.bundle, self.backend, self.context, self.attention, self.threads)
 
 
 @dataclass(frozen=True)
@@ -94,22 +79,7 @@ class TextFlags:
 @click.option("--ignore-eos", is_flag=True, help="Never end an answer before --max-tokens.")
 @sampling_options
 @prefill_options
-@click.option(
-    "-c",
-    "--ctx-size",
-    "context",
-    type=click.IntRange(min=1, max=2**31 - 1),  # the runtime keeps positions as int32
-    help="Most tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
-)
-@threads_option
-@click.option("--backend", type=click.Choice(BACKENDS), default=BACKENDS[0], show_default=True)
-@click.option(
-    "--attention",
-    type=click.Choice(PROVIDERS),
-    default="auto",
-    show_default=True,
-    help="Who executes attention: native kernels, or the ONNX function bodies.",
-)
+@model_options
 @json_option
 @verbose_option
 @guarded
@@ -137,7 +107,7 @@ def main(
     )
     settings = _settings(bundle, flags)
     text = shown.source.read() if shown.source else None
-    with ModelFlags(bundle=bundle, **flags).load() as model:
+    with TextModel.load(bundle, **flags) as model:
         if shown.converses:
             converse(model, settings, system, text)
         elif text is not None:

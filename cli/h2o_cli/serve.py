@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from h2o_cli.common import Exit, guarded, threads_option, verbose_option
+from h2o_cli.common import Exit, guarded, verbose_option
+from h2o_cli.model_options import model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
-from h2o_runtime.attention.select import PROVIDERS
-from h2o_runtime.backends.select import BACKENDS
 from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import BackendError, InputError
 from h2o_runtime.manifest import Manifest
@@ -91,16 +90,7 @@ def server_options(command: Command) -> Command:
 @click.argument("bundle")
 @server_options
 @prefill_options
-@click.option(
-    "-c",
-    "--ctx-size",
-    "context",
-    type=click.IntRange(min=1, max=2**31 - 1),
-    help="Most tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
-)
-@threads_option
-@click.option("--backend", type=click.Choice(BACKENDS), default=BACKENDS[0], show_default=True)
-@click.option("--attention", type=click.Choice(PROVIDERS), default="auto", show_default=True)
+@model_options
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @verbose_option
 @guarded

@@ -24,6 +24,7 @@ from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.cache import KVCache
+from h2o_runtime.devices import HostDevice
 from h2o_runtime.forward import Forward
 from h2o_runtime.manifest import Validation
 from h2o_runtime.schedule import Span
@@ -123,23 +124,26 @@ class _LayerwiseRun:
 
     def __init__(self, bundle: Bundle, ids: list[int]) -> None:
         model = bundle.manifest.model
-        self._ids = np.array(ids, np.int64)
+        self._n, device = len(ids), HostDevice()
         self._backend = OnnxRuntimeBackend(bundle)
-        self._provider = make_provider("auto", bundle, None)
+        self._provider = make_provider("auto", bundle, device, None)
         self._provider.activate(
             AttentionShape(
                 model.query_heads, model.kv_heads, model.head_size, model.scale, np.dtype(model.dtype)
             )
         )
-        self._buffers = Activations(model, len(ids))
-        self._cache = KVCache(model, len(ids))
-        self._forward = Forward(bundle.manifest, self._backend, self._provider, self._cache, self._buffers)
+        self._buffers = Activations(model, self._n, device)
+        self._cache = KVCache(model, self._n, device)
+        self._forward = Forward(
+            bundle.manifest, self._backend, self._provider, self._cache, self._buffers, device
+        )
+        self._forward.give(np.array(ids, np.int64))
 
     def layer(self, index: int) -> NDArray[np.floating]:
         """Run dense part `index` and its attention; returns the residual stream before the layer, [n, D]."""
-        n = len(self._ids)
+        n = self._n
         self._load(index)
-        self._forward.dense(index, Span(0, n), 0, self._ids)
+        self._forward.dense(index, Span(0, n), 0)
         self._provider.cached_attention(
             self._buffers.q[:n],
             self._cache.keys[index],
@@ -151,7 +155,7 @@ class _LayerwiseRun:
         return residual
 
     def logits(self, rows: int) -> NDArray[np.floating]:
-        n = len(self._ids)
+        n = self._n
         self._load(len(self._forward.parts) - 1)
         parts = [self._forward.logits(Span(row, row + 1)).copy() for row in range(n - rows, n)]
         return np.concatenate(parts)

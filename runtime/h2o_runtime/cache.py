@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.manifest import ModelSpec
 
 IntArray = NDArray[np.int64]
@@ -15,19 +14,19 @@ IntArray = NDArray[np.int64]
 class KVCache:
     """Keys and values of every layer, token-major, with the token ids they belong to.
 
-    keys[layer], values[layer]  [cap, Hkv, d] in the model's dtype
+    keys[layer], values[layer]  [cap, Hkv, d] in the model's dtype, on the device
     tokens                      int64 [cap], of which the first `length` are valid
     generated                   bool [cap], true where decode put the token, not a prompt
 
-    Memory is reserved for the whole capacity; the operating system commits it as rows are written.
+    Memory is reserved for the whole capacity.
     """
 
-    def __init__(self, model: ModelSpec, capacity: int) -> None:
+    def __init__(self, model: ModelSpec, capacity: int, device: Device) -> None:
         shape = (capacity, model.kv_heads, model.head_size)
         dtype = np.dtype(model.dtype)
         self.capacity = capacity
-        self.keys: list[NDArray[Any]] = [np.empty(shape, dtype) for _ in range(model.layers)]
-        self.values: list[NDArray[Any]] = [np.empty(shape, dtype) for _ in range(model.layers)]
+        self.keys: list[Tensor] = [device.empty(shape, dtype) for _ in range(model.layers)]
+        self.values: list[Tensor] = [device.empty(shape, dtype) for _ in range(model.layers)]
         self.tokens: IntArray = np.zeros(capacity, np.int64)
         self.generated: NDArray[np.bool_] = np.zeros(capacity, np.bool_)
         self.length = 0

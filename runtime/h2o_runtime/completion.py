@@ -75,13 +75,14 @@ class TextModel:
     def load(
         cls,
         path: str | Path,
-        backend: Literal["onnxruntime"] = "onnxruntime",
+        backend: Literal["onnxruntime", "tensorrt", "tensorrt-rtx"] = "onnxruntime",
         context: int | None = None,
         attention: Literal["auto", "native", "functions"] = "auto",
         threads: int | None = None,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
     ) -> TextModel:
         """Open a bundle; arguments and errors are those of `Generator.load`."""
-        generator = Generator.load(path, backend, context, attention, threads)
+        generator = Generator.load(path, backend, context, attention, threads, device)
         try:
             tokenizer = Tokenizer.load(path)
             template: ChatTemplate | BundleError

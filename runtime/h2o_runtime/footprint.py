@@ -50,7 +50,7 @@ def footprint(model: ModelSpec, context: int, prefill: PrefillConfig) -> Footpri
     return Footprint(
         weights=(model.parameters + (embedding if model.tied else 0)) * item,
         cache=2 * model.layers * context * model.kv_heads * model.head_size * item,
-        activations=context * ((2 * row + 2 * model.hidden_size) * item + model.head_size * 4 + 8) + logits,
+        activations=context * ((2 * row + 2 * model.hidden_size) * item + model.head_size * 4 + 16) + logits,
         memory=memory,
         scratch=rows * (4 * model.intermediate_size + 2 * model.hidden_size) * item,
     )

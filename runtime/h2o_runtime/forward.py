@@ -17,11 +17,12 @@ from h2o_runtime.activations import Activations
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.cache import IntArray, KVCache
+from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies import LayerCall, PrefillPolicy
 from h2o_runtime.reuse import Reuse
 from h2o_runtime.schedule import Span, spans
-from h2o_runtime.timings import PrefillTimer
+from h2o_runtime.timings import PrefillTimer, Stopwatch
 
 Float32 = NDArray[np.float32]
 
@@ -39,7 +40,7 @@ class Watch:
 
 
 class Forward:
-    """The layer loop over one backend, one attention provider and one cache."""
+    """The layer loop over one backend, one attention provider and one cache, all on one device."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Forward:
         provider: AttentionProvider,
         cache: KVCache,
         activations: Activations,
+        device: Device,
     ) -> None:
         self.model = manifest.model
         self.parts = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
@@ -55,7 +57,8 @@ class Forward:
         self.provider = provider
         self.cache = cache
         self.buffers = activations
-        self.timer = PrefillTimer()
+        self.device = device
+        self.stopwatch: Stopwatch = device.stopwatch()
 
     def prefill(
         self,
@@ -72,32 +75,43 @@ class Forward:
         written, but the cache's length and tokens are left to the caller, who knows that all went well.
         """
         past, n = reuse.length, len(tokens)
-        self.timer = PrefillTimer()
-        for layer in range(self.model.layers):
-            for rows in spans(n, tile):
-                checkpoint(layer / self.model.layers)
-                with self.timer.measure("dense"):
-                    self.dense(layer, rows, past, tokens)
-            call = LayerCall(
-                layer=layer,
-                q=self.buffers.q[:n],
-                o=self.buffers.attention[:n],
-                cache=self.cache,
-                past=past,
-                prefix=reuse.prefix,
-                provider=self.provider,
-                timer=self.timer,
-                checkpoint=lambda done, layer=layer: checkpoint(  # type: ignore[misc]
-                    (layer + 0.5 + 0.5 * done / n) / self.model.layers
-                ),
-            )
-            policy.attend(call, state)
+        tiles = list(spans(n, min(tile, self.backend.most_rows)))
+        self.give(tokens)
+        self.stopwatch = self.device.stopwatch()
+        flow = self.device.flow(tiles)
+        try:
+            for layer in range(self.model.layers):
+                for index, rows in enumerate(tiles):
+                    checkpoint(layer / self.model.layers)
+                    with flow.dense(index), self.stopwatch.measure("dense"):
+                        self.dense(layer, rows, past)
+                call = LayerCall(
+                    layer=layer,
+                    q=self.buffers.q[:n],
+                    o=self.buffers.attention[:n],
+                    cache=self.cache,
+                    past=past,
+                    prefix=reuse.prefix,
+                    provider=self.provider,
+                    timer=self.stopwatch,
+                    flow=flow,
+                    checkpoint=lambda done, layer=layer: checkpoint(  # type: ignore[misc]
+                        (layer + 0.5 + 0.5 * done / n) / self.model.layers
+                    ),
+                )
+                policy.attend(call, state)
+        finally:
+            flow.join()
 
-    def decode(self, token: IntArray) -> None:
-        """Run one token, int64 [1], at the end of the cache, with exact attention."""
+    def decode(self, token: IntArray) -> Float32:
+        """Run one token, int64 [1], at the end of the cache, with exact attention → logits float32 [vocab].
+
+        They are valid until the next call.
+        """
         past = self.cache.length
+        self.give(token)
         for layer in range(self.model.layers):
-            self.dense(layer, Span(0, 1), past, token)
+            self.dense(layer, Span(0, 1), past)
             self.provider.cached_attention(
                 self.buffers.q[:1],
                 self.cache.keys[layer],
@@ -105,21 +119,35 @@ class Forward:
                 past + 1,
                 self.buffers.attention[:1],
             )
+        logits: Float32 = self.logits(Span(0, 1))[0]
+        return logits
 
-    def dense(self, layer: int, rows: Span, past: int, tokens: IntArray) -> None:
-        """Dense part `layer` on rows of the call, `tokens` [n] being its new tokens; k and v go to the cache."""
+    def give(self, tokens: IntArray) -> None:
+        """Put the new tokens [n] of a call where the first dense graph finds them."""
+        self.device.upload(tokens, self.buffers.tokens[: len(tokens)])
+
+    def dense(self, layer: int, rows: Span, past: int) -> None:
+        """Dense part `layer` on rows of the call, whose first row comes after `past` cached ones."""
+        cached = slice(past + rows.start, past + rows.stop)
+        self.part(
+            layer,
+            rows,
+            Place(
+                tokens=self.buffers.tokens[rows.start : rows.stop],
+                positions=self.buffers.positions[cached],
+                k=self.cache.keys[layer][cached],
+                v=self.cache.values[layer][cached],
+            ),
+        )
+
+    def part(self, layer: int, rows: Span, place: Place) -> None:
+        """Dense part `layer` on rows of the buffers, with the rest of its inputs and outputs at `place`."""
         b = self.buffers
         cut = slice(rows.start, rows.stop)
-        cached = slice(past + rows.start, past + rows.stop)
-        outputs = {
-            "residual_out": b.residual(layer)[cut],
-            "q": b.q[cut],
-            "k": self.cache.keys[layer][cached],
-            "v": self.cache.values[layer][cached],
-        }
+        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[cut], "k": place.k, "v": place.v}
         if layer == 0:
             outputs |= {"cos": b.cos[cut], "sin": b.sin[cut]}
-            inputs = {"tokens": tokens[cut], "positions": b.positions[cached]}
+            inputs = {"tokens": place.tokens, "positions": place.positions}
         else:
             inputs = {
                 "attention": b.attention[cut],
@@ -129,9 +157,9 @@ class Forward:
             }
         self.backend.infer(self.parts[layer], inputs, outputs)
 
-    def logits(self, rows: Span) -> Float32:
-        """The head on rows of the call → float32 [len(rows), vocab], valid until the next call."""
-        out: Float32 = self.buffers.logits[: len(rows)]
+    def head(self, rows: Span) -> Tensor:
+        """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
+        out = self.buffers.logits[: len(rows)]
         cut = slice(rows.start, rows.stop)
         inputs = {
             "attention": self.buffers.attention[cut],
@@ -140,7 +168,27 @@ class Forward:
         self.backend.infer(self.parts[-1], inputs, {"logits": out})
         return out
 
+    def logits(self, rows: Span) -> Float32:
+        """As `head`, on the host."""
+        logits: Float32 = self.device.download(self.head(rows))
+        return logits
+
+    @property
+    def timer(self) -> PrefillTimer:
+        """Where the time of the last prefill went."""
+        return self.stopwatch.read()
+
     @property
     def head_rows(self) -> int:
         """Most rows that `logits` takes at once."""
-        return len(self.buffers.logits)
+        return min(len(self.buffers.logits), self.backend.most_rows)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What differs between prefill and decode: tokens and positions int64 [n]; k and v [n, Hkv, d] are outputs."""
+
+    tokens: Tensor
+    positions: Tensor
+    k: Tensor
+    v: Tensor

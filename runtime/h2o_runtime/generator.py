@@ -21,9 +21,12 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.cache import IntArray, KVCache
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
+from h2o_runtime.devices import Device, HostDevice
+from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, Watch
+from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies import make_policy
 from h2o_runtime.policies.memory import MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
@@ -46,15 +49,18 @@ class Generator:
     Create it with `Generator.load`; it can be used as a context manager.
     """
 
-    def __init__(self, bundle: Bundle, backend: Backend, provider: AttentionProvider, context: int) -> None:
+    def __init__(
+        self, bundle: Bundle, backend: Backend, provider: AttentionProvider, context: int, device: Device
+    ) -> None:
         self.bundle = bundle
         self.model = bundle.manifest.model
         self.context = context
         self.backend = backend
         self.provider = provider
-        self._cache = KVCache(self.model, context)
-        self._forward = Forward(
-            bundle.manifest, backend, provider, self._cache, Activations(self.model, context)
+        self.device = device
+        self._cache = KVCache(self.model, context, device)
+        self._forward = _make_forward(
+            bundle.manifest, backend, provider, self._cache, Activations(self.model, context, device), device
         )
         self._origin = Provenance()
         self._state: Any = None
@@ -67,16 +73,18 @@ class Generator:
     def load(
         cls,
         path: str | Path,
-        backend: Literal["onnxruntime"] = "onnxruntime",
+        backend: Literal["onnxruntime", "tensorrt", "tensorrt-rtx"] = "onnxruntime",
         context: int | None = None,
         attention: Literal["auto", "native", "functions"] = "auto",
         threads: int | None = None,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
         `context` is the most tokens that prompt and answer can have together; by default what the model was
         trained for, at most 8192. `attention` chooses who executes the attention operators; "auto" takes the
-        native kernels where they are built. Raises BundleError, BackendError or ConfigError.
+        native kernels where they are built. `device` "auto" takes a GPU where the backend can use it. Raises
+        BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
         model = opened.manifest.model
@@ -93,8 +101,9 @@ class Generator:
                 context,
                 model.max_position_embeddings,
             )
-        engine = make_backend(backend, opened, threads)
-        provider = make_provider(attention, opened, threads)
+        place = make_device(device, backend)
+        engine = make_backend(backend, opened, place, threads, context)
+        provider = make_provider(attention, opened, place, threads)
         engine.activate()
         provider.activate(
             AttentionShape(
@@ -105,12 +114,13 @@ class Generator:
                 dtype=np.dtype(model.dtype),
             )
         )
-        return cls(opened, engine, provider, context)
+        return cls(opened, engine, provider, context, place)
 
     def close(self) -> None:
         """Give back sessions and memory; the generator is of no use afterwards."""
         self.backend.deactivate()
         self.provider.deactivate()
+        self.device.close()
 
     def __enter__(self) -> Generator:
         return self
@@ -134,11 +144,11 @@ class Generator:
         tokens = self._checked(ids)
         if self._answered(tokens, config):
             self.reused = len(tokens)
-            self._forward.timer = PrefillTimer()
+            self._forward.stopwatch = PrefillTimer()
             assert self._logits is not None
             return self._logits
         last = self._run(tokens, config, plan_reuse(self._cache, tokens, config, self._origin), watch)
-        return self._keep_logits(last - 1)
+        return self._keep(self._forward.logits(Span(last - 1, last))[0])
 
     def decode(self, token: int) -> Float32:
         """Append one token and attend to everything → logits float32 [vocab]."""
@@ -149,9 +159,9 @@ class Generator:
         if not self._cache.length:
             raise InputError("decode needs a prompt in the cache: call prefill first")
         self._token[0] = token
-        self._forward.decode(self._token)
+        logits = self._forward.decode(self._token)
         self._cache.append(self._token, generated=True)
-        return self._keep_logits(0)
+        return self._keep(logits)
 
     def logprobs(
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
@@ -167,7 +177,7 @@ class Generator:
             wide -= wide.max(axis=1, keepdims=True)
             chosen = wide[np.arange(len(rows)), tokens[rows.start + 1 : rows.stop + 1]]
             out[rows.start : rows.stop] = chosen - np.log(np.exp(wide).sum(axis=1))
-        self._keep_logits(n - 1)
+        self._keep(self._forward.logits(Span(n - 1, n))[0])
         return out
 
     def generate(
@@ -219,7 +229,7 @@ class Generator:
         """Per layer int32 [Hs, M], the memory after the last full chunk; empty when no memory was needed."""
         if not isinstance(self._state, MemoryStore) or not self._state.has_last:
             return []
-        return [layer.copy() for layer in self._state.last]
+        return list(self.device.download(self._state.last).copy())
 
     def boundary_memory(self) -> NDArray[np.int32]:
         """Memory sets at every chunk boundary of a prompt run from an empty cache, [layers, boundaries, Hs, M].
@@ -229,7 +239,7 @@ class Generator:
         if not isinstance(self._state, MemoryStore):
             return np.zeros((self.model.layers, 0, 0, 0), np.int32)
         passed = max(self._origin.prompt - 1, 0) // self._state.chunk_size
-        return self._state.sets[:, :passed].copy()
+        return self.device.download(self._state.sets)[:, :passed].copy()
 
     def reset(self) -> None:
         """Forget every token."""
@@ -265,9 +275,9 @@ class Generator:
             raise UnknownTokenError(int(tokens[position]), self.model.vocab_size, position)
         return np.ascontiguousarray(tokens, np.int64)
 
-    def _keep_logits(self, row: int) -> Float32:
-        """The head on one row of the last call. Read-only: the same array answers when the prompt comes again."""
-        logits: Float32 = self._forward.logits(Span(row, row + 1))[0].copy()
+    def _keep(self, logits: Float32) -> Float32:
+        """A copy of the logits after the last token. Read-only: it answers too when the prompt comes again."""
+        logits = logits.copy()
         logits.flags.writeable = False
         self._logits = logits
         return logits
@@ -285,7 +295,7 @@ class Generator:
         n = len(tokens) - reuse.length
         policy = make_policy(config)
         if self._state_config is None or not same_arithmetic(self._state_config, config):
-            self._state, self._state_config = policy.new_state(self.model, self.context), config
+            self._state, self._state_config = policy.new_state(self.model, self.context, self.device), config
         self.reused, self._logits = reuse.length, None
         before = self._origin
         self._cache.truncate(reuse.length)
@@ -324,3 +334,18 @@ def _checkpoint(watch: Watch, n: int) -> Any:
         watch.progress(int(share * n), n)
 
     return check
+
+
+def _make_forward(
+    manifest: Manifest,
+    backend: Backend,
+    provider: AttentionProvider,
+    cache: KVCache,
+    activations: Activations,
+    device: Device,
+) -> Forward:
+    if isinstance(device, HostDevice):
+        return Forward(manifest, backend, provider, cache, activations, device)
+    from h2o_runtime.recorded import RecordedForward
+
+    return RecordedForward(manifest, backend, provider, cache, activations, device)  # type: ignore[arg-type]

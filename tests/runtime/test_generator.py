@@ -367,10 +367,7 @@ def test_the_timer_says_where_the_time_went(small: Generator) -> None:
 
 
 def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Generator) -> None:
-    checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
-    target = shared_folder / "bundle-float16"
-    if not target.exists():
-        bundles.export(checkpoint, target, dtype="float16")
+    _, target = bundles.named(shared_folder, "llama-g2-d64-llama3", "-float16", dtype="float16")
     ids: IntArray = random_ids(90)
     with Generator.load(target, context=100) as half:
         assert half.model.dtype == "float16"

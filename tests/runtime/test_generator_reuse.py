@@ -60,7 +60,7 @@ class Turn:
 
 def new_generator(model: Generator) -> Generator:
     """A generator with nothing in its past, on the sessions of another one."""
-    return Generator(model.bundle, model.backend, model.provider, CONTEXT)
+    return Generator(model.bundle, model.backend, model.provider, CONTEXT, model.device)
 
 
 class Conversations(RuleBasedStateMachine):

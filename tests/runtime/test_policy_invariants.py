@@ -23,6 +23,7 @@ from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.cache import KVCache
+from h2o_runtime.devices import HostDevice
 from h2o_runtime.policies import H2O, LayerCall
 from h2o_runtime.reuse import Prefix
 from h2o_runtime.timings import PrefillTimer
@@ -123,7 +124,8 @@ def test_a_memory_of_the_whole_past_is_full_attention(
     model = generator.model
     past = max(1, int(share * config.memory))
     rng = np.random.default_rng(seed)
-    cache = KVCache(model, past + n)
+    device = HostDevice()
+    cache = KVCache(model, past + n, device)
     for array in (cache.keys[0], cache.values[0]):
         array[:] = rng.normal(size=array.shape)
     q = 2 * rng.normal(size=(n, model.query_heads, model.head_size)).astype(np.float32)
@@ -146,9 +148,10 @@ def test_a_memory_of_the_whole_past_is_full_attention(
         prefix=Prefix.HISTORY,
         provider=provider,
         timer=PrefillTimer(),
+        flow=device.flow([]),
         checkpoint=lambda done: None,
     )
-    policy.attend(call, policy.new_state(model, past + n))
+    policy.attend(call, policy.new_state(model, past + n, device))
     expected = operators.cached_attention(q, cache.keys[0], cache.values[0], past + n, scale=model.scale)
     first = slice(0, config.chunk_size)
     np.testing.assert_allclose(o[first], expected[first], atol=2e-5 * np.abs(expected).max())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from h2o_runtime import PrefillConfig
 from h2o_runtime.cache import KVCache
+from h2o_runtime.devices import HostDevice
 from h2o_runtime.manifest import ModelSpec
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
 
@@ -36,7 +37,7 @@ NOTHING = Reuse(Prefix.NONE, 0)
 
 
 def cache_of(tokens: Sequence[int], generated: Sequence[int] = ()) -> KVCache:
-    cache = KVCache(MODEL, 256)
+    cache = KVCache(MODEL, 256, HostDevice())
     cache.append(np.array(tokens, np.int64), generated=False)
     cache.append(np.array(generated, np.int64), generated=True)
     return cache

@@ -61,7 +61,7 @@ class GraphComparison:
     def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
         """Each attention graph on random inputs, by every provider named."""
         for name in providers:
-            provider = make_provider(name, self.bundle, self.backend.threads)
+            provider = make_provider(name, self.bundle, self.backend.device, self.backend.threads)
             provider.activate(attention_shape(self.model))
             for graph in self.bundle.manifest.graphs:
                 if graph.kind == "attention":

@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 from h2o_runtime.engines import Profile
+from h2o_runtime.engines.log import make_logger
 from h2o_runtime.errors import BackendError, Cancelled
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class PlanBuilder:
     stop: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
-        self.logger = _make_logger(self.trt)
+        self.logger = make_logger(self.trt)
         self._monitor = _make_monitor(self.trt, self.stop)
 
     def load_plugins(self, library: Path) -> None:
@@ -41,7 +42,7 @@ class PlanBuilder:
         except Exception as error:  # the bindings raise what pybind makes of the loader's words
             raise BackendError(f"{library}: TensorRT cannot load it: {error}") from error
         if handle is None:
-            raise BackendError(f"{library}: TensorRT cannot load it: {self._reason()}")
+            raise BackendError(f"{library}: TensorRT cannot load it: {self.logger.reason}")
 
     def build(self, model: Path, profiles: Sequence[Profile]) -> Any:
         """The serialized engine, as a buffer. Raises BackendError with TensorRT's first complaint, or Cancelled."""
@@ -63,7 +64,7 @@ class PlanBuilder:
         if self.stop.is_set():
             raise Cancelled("the build was stopped")
         if plan is None:
-            raise BackendError(f"{model}: TensorRT cannot build it: {self._reason()}")
+            raise BackendError(f"{model}: TensorRT cannot build it: {self.logger.reason}")
         if self.timing_cache is not None:
             self.timing_cache = bytes(config.get_timing_cache().serialize())
         return plan
@@ -72,7 +73,7 @@ class PlanBuilder:
         try:
             return self.trt.Builder(self.logger)
         except TypeError as error:  # what the bindings make of a driver that does not answer
-            raise BackendError(f"TensorRT cannot start on this machine: {self._reason()}") from error
+            raise BackendError(f"TensorRT cannot start on this machine: {self.logger.reason}") from error
 
     def _configure(self, builder: Any) -> Any:
         config = builder.create_builder_config()
@@ -91,13 +92,10 @@ class PlanBuilder:
 
     def _parse_error(self, parser: Any) -> str:
         if not parser.num_errors:
-            return self._reason()
+            return str(self.logger.reason)
         error = parser.get_error(0)
         node = f"{error.node_name()} ({error.node_operator()}): " if error.node_operator() else ""
         return node + " ".join(error.desc().split())
-
-    def _reason(self) -> str:
-        return self.logger.errors[0] if self.logger.errors else "it gives no reason; -v shows its log"
 
 
 def _make_profile(builder: Any, network: Any, profile: Profile) -> Any:
@@ -112,27 +110,6 @@ def _make_profile(builder: Any, network: Any, profile: Profile) -> Any:
         else:
             made.set_shape(tensor.name, shapes.min, shapes.opt, shapes.max)
     return made
-
-
-def _make_logger(trt: Any) -> Any:
-    """TensorRT's log in Python's: what it calls information is for -vv. Keeps the errors' first lines."""
-    levels = {
-        trt.ILogger.Severity.INTERNAL_ERROR: logging.INFO,  # the caller raises; here they would appear twice
-        trt.ILogger.Severity.ERROR: logging.INFO,
-        trt.ILogger.Severity.WARNING: logging.INFO,
-    }
-
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.errors: list[str] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            log.log(levels.get(severity, logging.DEBUG), "TensorRT: %s", message)
-            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
-                self.errors.append(message.strip().splitlines()[0])
-
-    return Logger()
 
 
 def _make_monitor(trt: Any, stop: Event) -> Any:

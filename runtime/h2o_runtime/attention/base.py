@@ -10,14 +10,15 @@ that nothing is allocated per chunk or per token. Sizes are read off the arrays:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Tensor = NDArray[Any]  # float32 or float16: the bundle's dtype
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
+from h2o_runtime.devices import Tensor
+
+# Arrays on the provider's device. A plain Tensor has the bundle's dtype, float32 or float16.
+Float32: TypeAlias = Tensor
+Int32: TypeAlias = Tensor
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from h2o_plugins import load_cpu_kernels
-from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax, Tensor
+from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax
+from h2o_runtime.devices import Tensor
 
 if TYPE_CHECKING:
     from h2o_plugins._cpu import Kernels

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from numpy.typing import NDArray
+from h2o_runtime.devices import Tensor
 
-Tensors = Mapping[str, NDArray[Any]]
+Tensors = Mapping[str, Tensor]
 
 
 class Backend(Protocol):
-    """Executes the dense graphs of one bundle."""
+    """Executes the dense graphs of one bundle.
+
+    most_rows   rows that one call takes at most
+    recordable  whether its calls can be recorded into a CUDA graph, after each has run once
+    """
 
     name: str
+    most_rows: int
+    recordable: bool
 
     def activate(self) -> None:
         """Load every graph. Raises BackendError when the engine is not installed, BundleError for bad files."""

@@ -1,17 +1,21 @@
-"""Dense graphs on ONNX Runtime's CPU provider, with inputs and outputs bound to the caller's memory."""
+"""Dense graphs on ONNX Runtime, on the CPU or a GPU, with inputs and outputs bound to the caller's memory."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.devices import Device, HostDevice, Tensor
+from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.manifest import GraphSpec
+
+if TYPE_CHECKING:
+    from h2o_runtime.devices.cuda import CudaDevice
 
 
 def import_onnxruntime() -> Any:
@@ -55,8 +59,10 @@ class SharedArena:
         cls._registered = True
 
 
-def open_session(model: str | bytes, threads: int, optimize: bool = True) -> Any:
-    """A session with threads of its own on the shared arena. Errors are ONNX Runtime's own.
+def open_session(
+    model: str | bytes, threads: int, optimize: bool = True, cuda: CudaDevice | None = None
+) -> Any:
+    """A session with threads of its own on the shared arena, or on a GPU. Errors are ONNX Runtime's own.
 
     ONNX Runtime's one pool for all sessions would need fewer threads, but Python cannot tell it how long to
     spin: some 16 ms, through every attention step between two graphs.
@@ -75,7 +81,18 @@ def open_session(model: str | bytes, threads: int, optimize: bool = True) -> Any
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if cuda is not None:
+        providers.insert(0, ("CUDAExecutionProvider", _cuda_options(cuda)))
+    return ort.InferenceSession(model, options, providers=providers)
+
+
+def _cuda_options(device: CudaDevice) -> dict[str, str]:
+    return {
+        "user_compute_stream": str(device.dense_lane.handle),
+        "arena_extend_strategy": "kSameAsRequested",  # as much as is needed, not the next power of two
+        "use_tf32": "0",  # float32 means float32: a bundle's tolerances hold
+    }
 
 
 def _version(ort: Any) -> tuple[int, ...]:
@@ -90,11 +107,16 @@ def run_bound(session: Any, inputs: Tensors, outputs: Tensors) -> None:
 class BoundSession:
     """A session with its inputs and outputs bound to memory that the caller owns.
 
-    What lies where it lay in the last run stays bound: in decode that is all but the new cache row.
+    What lies where it lay in the last run stays bound: in decode that is all but the new cache row. `memory`
+    says where it lies, in ONNX Runtime's words. On a GPU a run only enqueues its work.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, memory: str = "cpu") -> None:
         self._session = session
+        self._memory = memory
+        self._options = import_onnxruntime().RunOptions()
+        if memory != "cpu":
+            self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._binding = session.io_binding()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
 
@@ -103,23 +125,26 @@ class BoundSession:
             self._bind(self._binding.bind_input, name, array)
         for name, array in outputs.items():
             self._bind(self._binding.bind_output, name, array)
-        self._session.run_with_iobinding(self._binding)
+        self._session.run_with_iobinding(self._binding, self._options)
 
-    def _bind(self, bind: Any, name: str, array: NDArray[Any]) -> None:
-        place = (array.__array_interface__["data"][0], array.shape)
+    def _bind(self, bind: Any, name: str, array: Tensor) -> None:
+        place = (address_of(array), array.shape)
         if self._bound.get(name) != place:
-            bind(name, "cpu", 0, array.dtype.type, array.shape, place[0])
+            bind(name, self._memory, 0, array.dtype.type, array.shape, place[0])
             self._bound[name] = place
 
 
 class OnnxRuntimeBackend:
-    """One session a dense graph. Weights are mapped from the bundle's files, not read."""
+    """One session a dense graph. On the CPU weights are mapped from the bundle's files, not read."""
 
     name = "onnxruntime"
+    most_rows = sys.maxsize
+    recordable = False
 
-    def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, threads: int | None = None, device: Device | None = None) -> None:
         self.bundle = bundle
         self.threads = threads or default_threads()
+        self.device = device or HostDevice()
         self._sessions: dict[str, BoundSession] = {}
 
     def activate(self, only: Sequence[str] | None = None) -> None:
@@ -140,9 +165,16 @@ class OnnxRuntimeBackend:
 
     def _load(self, graph: GraphSpec) -> BoundSession:
         path = self.bundle.path(graph)
-        import_onnxruntime()
+        ort = import_onnxruntime()
+        memory = self.device.memory
+        if memory == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
+            raise BackendError(
+                "this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime && pip install 'h2o-edge[gpu]', "
+                "or use --device cpu"
+            )
+        cuda: Any = self.device if memory == "cuda" else None
         try:
-            return BoundSession(open_session(str(path), self.threads))
+            return BoundSession(open_session(str(path), self.threads, cuda=cuda), memory)
         except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.devices import Device
+from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
 
-BACKENDS = ("onnxruntime",)
+BACKENDS = ("onnxruntime", *TARGETS)
 
 
-def make_backend(name: str, bundle: Bundle, threads: int | None) -> Backend:
-    """Raises ConfigError for an unknown name."""
+def make_backend(name: str, bundle: Bundle, device: Device, threads: int | None, context: int) -> Backend:
+    """For at most `context` tokens. Raises ConfigError for an unknown name."""
     if name == "onnxruntime":
         from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(bundle, threads)
+        return OnnxRuntimeBackend(bundle, threads, device)
+    if name in TARGETS:
+        from h2o_runtime.backends.tensorrt import TensorRTBackend
+        from h2o_runtime.devices.cuda import CudaDevice
+
+        assert isinstance(device, CudaDevice), "make_device gives TensorRT a GPU"
+        return TensorRTBackend(bundle, device, name, context)
     raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, but is {name!r}", field="backend")

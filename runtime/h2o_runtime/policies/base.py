@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from h2o_runtime.attention.base import AttentionProvider, Tensor
+from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.cache import KVCache
+from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.manifest import ModelSpec
 from h2o_runtime.reuse import Prefix
-from h2o_runtime.timings import PrefillTimer
+from h2o_runtime.timings import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class LayerCall:
     q, o        [n, Hq, d]: queries in, attention output out
     cache       holds the n tokens' keys and values already, at rows past … past + n - 1 of `layer`
     prefix      what the `past` cached tokens are
+    flow        told which rows are about to be read, and which are final
     checkpoint  called between steps with the number of rows done; raises Cancelled when asked to stop
     """
 
@@ -30,7 +32,8 @@ class LayerCall:
     past: int
     prefix: Prefix
     provider: AttentionProvider
-    timer: PrefillTimer
+    timer: Stopwatch
+    flow: Flow
     checkpoint: Callable[[int], None]
 
     @property
@@ -51,7 +54,7 @@ class LayerCall:
 class PrefillPolicy(Protocol):
     """Fields are the configuration; `attend` is the algorithm; `state` is what it remembers of a request."""
 
-    def new_state(self, model: ModelSpec, capacity: int) -> Any:
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Any:
         """Allocate everything that `attend` needs for a cache of `capacity` tokens."""
 
     def attend(self, call: LayerCall, state: Any) -> None:

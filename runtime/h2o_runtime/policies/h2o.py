@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.manifest import ModelSpec
 from h2o_runtime.policies.base import LayerCall
 from h2o_runtime.policies.memory import LayerMemory, MemoryStore
@@ -38,7 +37,7 @@ class H2O:
     sink: int = 0
     dense_tail: int = 128
 
-    def new_state(self, model: ModelSpec, capacity: int) -> MemoryStore:
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
         heads = model.kv_heads if self.score_heads == "kv" else model.query_heads
         return MemoryStore(
             layers=model.layers,
@@ -49,6 +48,7 @@ class H2O:
             local=self.local,
             heavy=self.heavy,
             batch=logical_batch_rows(self.batch_size, self.chunk_size, capacity),
+            device=device,
         )
 
     def attend(self, call: LayerCall, state: MemoryStore) -> None:
@@ -60,7 +60,9 @@ class H2O:
             self._short_turn(call, memory)
             return
         self._recall(call, memory)
+        tail = tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
         for batch in logical_batches(n, self.batch_size, self.chunk_size):
+            call.flow.needs(batch.stop)
             partial = state.partial(call.o[batch.start : batch.stop])
             with call.timer.measure("phase1"):
                 self._phase1(call, memory, batch, partial)
@@ -71,11 +73,14 @@ class H2O:
                         call, memory, chunk, partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
                     )
                 call.checkpoint(chunk.stop)
+            call.flow.finished(min(batch.stop, tail))
         if call.prefix is not Prefix.HISTORY:
             memory.keep_scores(call.past + n)
-        if n > self.chunk_size or call.past:
+        if tail < n:
             with call.timer.measure("tail"):
-                self._dense_tail(call)
+                call.dense_rows(tail, n)
+            call.checkpoint(n)
+            call.flow.finished(n)
 
     def _phase1(self, call: LayerCall, memory: LayerMemory, batch: Span, partial: PartialSoftmax) -> None:
         """Attention inside the batch's chunks; column sums go straight into the score of their own rows."""
@@ -108,7 +113,7 @@ class H2O:
             )
             memory.accept(stop, fresh=call.prefix is not Prefix.HISTORY)
 
-    def _vote(self, call: LayerCall, memory: LayerMemory, q: np.ndarray, start: int, stop: int) -> None:
+    def _vote(self, call: LayerCall, memory: LayerMemory, q: Tensor, start: int, stop: int) -> None:
         """The last queries of the chunk replace the scores of all they can see of memory and chunk."""
         window = min(self.score_window, stop - start)
         call.provider.candidate_score(
@@ -144,17 +149,12 @@ class H2O:
         later turn be long enough to need a memory.
         """
         n = len(call.q)
+        call.flow.needs(n)
         with call.timer.measure("phase1"):
             call.dense_rows(0, n)
-        memory.score[call.past : call.past + n] = 0.0
+        memory.forget_scores(call.past, call.past + n)
         call.checkpoint(n)
-
-    def _dense_tail(self, call: LayerCall) -> None:
-        n = len(call.q)
-        start = tail_start(n, self.dense_tail)
-        if start < n:
-            call.dense_rows(start, n)
-        call.checkpoint(n)
+        call.flow.finished(n)
 
 
 def logical_batch_rows(batch_size: int, chunk_size: int, capacity: int) -> int:

@@ -16,6 +16,8 @@ from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.cache import KVCache
+from h2o_runtime.devices import HostDevice
+from h2o_runtime.devices.host import HostFlow
 from h2o_runtime.manifest import Manifest, ModelSpec
 from h2o_runtime.policies import LayerCall, make_policy
 from h2o_runtime.reuse import Prefix
@@ -69,16 +71,16 @@ class PolicyAttention(_OneLayer):
 
     def open(self, context: int) -> None:
         super().open(context)
-        m, settings = self._model, self._settings
+        m, settings, device = self._model, self._settings, HostDevice()
         self._provider = make_provider(
-            settings["attention"], Bundle.open(settings["bundle"]), settings["threads"]
+            settings["attention"], Bundle.open(settings["bundle"]), device, settings["threads"]
         )
         shape = AttentionShape(m.query_heads, m.kv_heads, m.head_size, m.scale, np.dtype(m.dtype))
         self._provider.activate(shape)
-        self._cache = KVCache(m, context)
+        self._cache = KVCache(m, context, device)
         self._cache.keys[0][:], self._cache.values[0][:] = self._k, self._v
         self._policy = make_policy(self._config)
-        self._state = self._policy.new_state(m, context)
+        self._state = self._policy.new_state(m, context, device)
         self._out = np.empty_like(self._q)
         self._timer = PrefillTimer()
 
@@ -94,6 +96,7 @@ class PolicyAttention(_OneLayer):
             prefix=Prefix.NONE,
             provider=self._provider,
             timer=self._timer,
+            flow=HostFlow(),
             checkpoint=lambda done: None,
         )
         self._policy.attend(call, self._state)

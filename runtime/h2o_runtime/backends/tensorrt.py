@@ -1,0 +1,150 @@
+"""Dense graphs as TensorRT engines, on the device's dense lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from h2o_runtime.backends.base import Tensors
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
+from h2o_runtime.engines.log import make_logger
+from h2o_runtime.engines.machine import import_tensorrt
+from h2o_runtime.errors import BackendError
+
+ALIGNMENT = 256  # of the scratch memory, as TensorRT wants it; allocations have it
+
+
+class TensorRTBackend:
+    """One engine a dense graph, with one context for a single token and one for more.
+
+    An engine's weights are on the device once for both. Engines run one after the other, so all contexts share
+    one piece of scratch memory, as large as the hungriest needs.
+    """
+
+    recordable = True
+
+    def __init__(self, bundle: Bundle, device: CudaDevice, target: str, context: int) -> None:
+        self.name = target
+        self.bundle = bundle
+        self.most_rows = 1
+        self._device = device
+        self._context = context
+        self._parts: dict[str, _Engine] = {}
+        self._scratch: CudaArray | None = None
+
+    def activate(self, only: Sequence[str] | None = None) -> None:
+        """Load the engines of all dense graphs, or of those named in `only`. Raises what `open_engines` raises."""
+        machine = Machine.here(self.name)
+        engines = open_engines(self.bundle, machine, self._context)
+        self.most_rows = engines.manifest.batch_size
+        loader = _Loader(import_tensorrt(machine.target), engines)
+        for graph in self.bundle.manifest.dense_graphs():
+            if only is None or graph.name in only:
+                self._parts[graph.name] = loader.load(graph.name, self._device.dense_lane.handle)
+        need = max((part.scratch_bytes for part in self._parts.values()), default=0)
+        self._scratch = self._device.empty((-(-need // ALIGNMENT) * ALIGNMENT,), np.uint8)
+        for part in self._parts.values():
+            part.use(self._scratch)
+
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+        try:
+            part = self._parts[graph]
+        except KeyError:
+            raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
+        part.run(inputs, outputs, self._device.dense_lane.handle)
+
+    def deactivate(self) -> None:
+        self._device.close()  # contexts must not go while they run
+        self._parts.clear()
+        self._scratch = None
+
+
+class _Loader:
+    """Makes engines from plan files. The runtime that made them must outlive them."""
+
+    def __init__(self, trt: Any, engines: EngineSet) -> None:
+        self._trt = trt
+        self._engines = engines
+        self._logger = make_logger(trt)
+        self._runtime = trt.Runtime(self._logger)
+
+    def load(self, name: str, stream: int) -> _Engine:
+        spec = next(engine for engine in self._engines.manifest.engines if engine.name == name)
+        path = self._engines.plan(name)
+        self._logger.errors.clear()
+        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if engine is None:
+            raise BackendError(f"{path}: TensorRT cannot load it: {self._logger.reason}")
+
+        def fail(call: str) -> BackendError:
+            return BackendError(f"{path}: TensorRT failed in {call}: {self._logger.reason}")
+
+        return _Engine(self._trt, self._runtime, engine, spec, stream, fail)
+
+
+class _Engine:
+    """One engine and its contexts, by number of rows."""
+
+    def __init__(
+        self,
+        trt: Any,
+        runtime: Any,
+        engine: Any,
+        spec: EngineSpec,
+        stream: int,
+        fail: Callable[[str], BackendError],
+    ) -> None:
+        self._runtime, self._engine = runtime, engine
+        self.scratch_bytes = int(engine.device_memory_size_v2)
+        self._contexts: dict[str, _Context] = {}
+        for index, profile in enumerate(spec.profiles):
+            context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+            if context is None:
+                raise fail("create_execution_context")
+            if not context.set_optimization_profile_async(index, stream):
+                raise fail("set_optimization_profile_async")
+            self._contexts[profile.name] = _Context(context, fail)
+
+    def use(self, scratch: CudaArray) -> None:
+        for context in self._contexts.values():
+            context.use(scratch)
+
+    def run(self, inputs: Tensors, outputs: Tensors, stream: int) -> None:
+        rows = len(next(iter(inputs.values())))
+        self._contexts["decode" if rows == 1 else "prefill"].run(inputs, outputs, stream)
+
+
+class _Context:
+    """What lies where it lay in the last run stays bound."""
+
+    def __init__(self, context: Any, fail: Callable[[str], BackendError]) -> None:
+        self._context = context
+        self._fail = fail
+        self._bound: dict[str, int] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def use(self, scratch: CudaArray) -> None:
+        self._context.set_device_memory(scratch.address, scratch.nbytes)
+
+    def run(self, inputs: Tensors, outputs: Tensors, stream: int) -> None:
+        for name, array in inputs.items():
+            if self._shapes.get(name) != array.shape:
+                if not self._context.set_input_shape(name, array.shape):
+                    raise self._fail(f"set_input_shape of {name} to {array.shape}")
+                self._shapes[name] = array.shape
+            self._bind(name, array)
+        for name, array in outputs.items():
+            self._bind(name, array)
+        if not self._context.execute_async_v3(stream):
+            raise self._fail("execute_async_v3")
+
+    def _bind(self, name: str, array: CudaArray) -> None:
+        if self._bound.get(name) != array.address:
+            if not self._context.set_tensor_address(name, array.address):
+                raise self._fail(f"set_tensor_address of {name}")
+            self._bound[name] = array.address

@@ -1,0 +1,6 @@
+"""Where the runtime's arrays lie and what can be done to them there: the host's memory, or a GPU's."""
+
+from h2o_runtime.devices.base import Device, Flow, Tensor
+from h2o_runtime.devices.host import HostDevice
+
+__all__ = ["Device", "Flow", "HostDevice", "Tensor"]

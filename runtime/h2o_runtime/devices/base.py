@@ -1,0 +1,78 @@
+"""The contract between the runtime and the place where its arrays lie.
+
+On a GPU work is only enqueued: a call returns before its result exists. What the host may look at comes from
+`download`, which waits.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+from numpy.typing import DTypeLike, NDArray
+
+from h2o_runtime.schedule import Span
+from h2o_runtime.timings import Stopwatch
+
+# A C-contiguous array on a device: a NumPy array on the host, a CudaArray on a GPU. Both have shape, dtype and
+# nbytes, reshape, and give views of rows: array[start:stop], array[index].
+Tensor: TypeAlias = Any
+
+
+class Device(Protocol):
+    """Makes arrays, and moves their content. Calls take effect in the order in which they are made."""
+
+    name: str
+    memory: str  # where its addresses point, in ONNX Runtime's words
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
+        """Raises BackendError when there is not enough memory."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
+        """As `empty`, with all elements 0."""
+
+    def upload(self, source: NDArray[Any], target: Tensor) -> None:
+        """target = source, of the same shape and dtype. The source may be changed at once."""
+
+    def download(self, source: Tensor) -> NDArray[Any]:
+        """What `source` holds, on the host. Waits; on the host it is the array itself. Only to be read."""
+
+    def copy(self, source: Tensor, target: Tensor) -> None: ...
+
+    def clear(self, target: Tensor) -> None:
+        """All elements 0."""
+
+    def gather_scores(self, score: Tensor, positions: Tensor, out: Tensor) -> None:
+        """out [Hs, M] = score [cap, Hs] at positions [Hs, M]."""
+
+    def scatter_scores(self, score: Tensor, positions: Tensor, values: Tensor, add: bool) -> None:
+        """score [cap, Hs] at positions [Hs, M] becomes values [Hs, M], or grows by them. Positions are distinct."""
+
+    def flow(self, tiles: list[Span]) -> Flow:
+        """For one prefill whose dense graphs run on these rows at a time."""
+
+    def stopwatch(self) -> Stopwatch:
+        """For one prefill."""
+
+    def close(self) -> None:
+        """Wait for all work and give back what the device itself holds."""
+
+
+class Flow(Protocol):
+    """Order between dense graphs and attention within one prefill, where the two can run at the same time.
+
+    A layer's attention begins when its first rows are there, and the next layer's dense graph need not wait
+    for attention to other rows than its own.
+    """
+
+    def dense(self, tile: int) -> AbstractContextManager[None]:
+        """Around the dense graph of one layer on a tile's rows. May wait, so that the host never is far ahead."""
+
+    def needs(self, stop: int) -> None:
+        """Attention goes on with rows below `stop`: the layer's dense graph must be done with them."""
+
+    def finished(self, stop: int) -> None:
+        """Attention output of all rows below `stop` is final in this layer."""
+
+    def join(self) -> None:
+        """After the last layer: dense graphs that come now follow all attention."""

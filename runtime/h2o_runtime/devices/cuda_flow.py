@@ -1,0 +1,90 @@
+"""Order and time of one prefill's two lanes on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from h2o_runtime.schedule import Span
+from h2o_runtime.timings import PrefillTimer
+
+if TYPE_CHECKING:
+    from h2o_plugins._cuda import Event
+    from h2o_runtime.devices.cuda import CudaDevice
+
+AHEAD = 2  # tiles that the host may be ahead of the GPU: enough to keep it busy, and soon over when cancelled
+
+
+class CudaFlow:
+    """Events between the lanes: a tile's attention follows its dense graph, and the other way round.
+
+    While the attention lane is in Phase 2 of a tile, the dense lane can have the layer's next tiles, and the
+    next layer's first ones.
+    """
+
+    def __init__(self, device: CudaDevice, tiles: list[Span]) -> None:
+        make = device.module.Event
+        self._device = device
+        self._stops = [tile.stop for tile in tiles]
+        self._dense_done: list[Event] = [make() for _ in tiles]
+        self._attention_done: list[Event] = [make() for _ in tiles]
+        self._pace: list[Event] = [make() for _ in range(AHEAD)]
+        self._started = 0  # dense graphs so far, over all layers
+        self._finished = 0  # tiles of this layer whose attention is done
+        device.join()
+
+    @contextmanager
+    def dense(self, tile: int) -> Iterator[None]:
+        lane = self._device.dense_lane
+        pace = self._pace[self._started % AHEAD]
+        pace.synchronize()
+        if tile == 0:
+            self._finished = 0
+        lane.wait(self._attention_done[tile])  # of the layer before
+        yield
+        self._dense_done[tile].record(lane)
+        pace.record(lane)
+        self._started += 1
+
+    def needs(self, stop: int) -> None:
+        tile = next(index for index, end in enumerate(self._stops) if end >= stop)
+        self._device.attention_lane.wait(self._dense_done[tile])
+
+    def finished(self, stop: int) -> None:
+        while self._finished < len(self._stops) and self._stops[self._finished] <= stop:
+            self._attention_done[self._finished].record(self._device.attention_lane)
+            self._finished += 1
+
+    def join(self) -> None:
+        self._device.join()
+
+
+class CudaStopwatch:
+    """Pairs of events around pieces of work. The events are the device's, and serve one prefill at a time."""
+
+    def __init__(self, device: CudaDevice, events: list[Event]) -> None:
+        self._device = device
+        self._events = events
+        self._kinds: list[str] = []
+
+    @contextmanager
+    def measure(self, kind: str) -> Iterator[None]:
+        lane = self._device.dense_lane if kind == "dense" else self._device.attention_lane
+        first = 2 * len(self._kinds)
+        while len(self._events) < first + 2:
+            self._events.append(self._device.module.Event(timing=True))
+        self._kinds.append(kind)
+        self._events[first].record(lane)
+        try:
+            yield
+        finally:
+            self._events[first + 1].record(lane)
+
+    def read(self) -> PrefillTimer:
+        timer = PrefillTimer()
+        for index, kind in enumerate(self._kinds):
+            start, stop = self._events[2 * index : 2 * index + 2]
+            stop.synchronize()
+            timer.add(kind, stop.milliseconds_since(start) / 1e3)
+        return timer

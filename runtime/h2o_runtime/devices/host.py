@@ -1,0 +1,75 @@
+"""The host's own memory: every call is done when it returns."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from h2o_runtime.schedule import Span
+from h2o_runtime.timings import PrefillTimer
+
+
+class HostDevice:
+    """NumPy arrays."""
+
+    name = "cpu"
+    memory = "cpu"
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """The operating system commits memory as it is written."""
+        return np.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        return np.zeros(shape, dtype)
+
+    def upload(self, source: NDArray[Any], target: NDArray[Any]) -> None:
+        target[:] = source
+
+    def download(self, source: NDArray[Any]) -> NDArray[Any]:
+        return source
+
+    def copy(self, source: NDArray[Any], target: NDArray[Any]) -> None:
+        target[:] = source
+
+    def clear(self, target: NDArray[Any]) -> None:
+        target[:] = 0
+
+    def gather_scores(self, score: NDArray[Any], positions: NDArray[Any], out: NDArray[Any]) -> None:
+        out[:] = score[positions.T, np.arange(len(positions))].T
+
+    def scatter_scores(
+        self, score: NDArray[Any], positions: NDArray[Any], values: NDArray[Any], add: bool
+    ) -> None:
+        chosen = (positions.T, np.arange(len(positions)))
+        if add:
+            score[chosen] += values.T
+        else:
+            score[chosen] = values.T
+
+    def flow(self, tiles: list[Span]) -> HostFlow:
+        return HostFlow()
+
+    def stopwatch(self) -> PrefillTimer:
+        return PrefillTimer()
+
+    def close(self) -> None:
+        pass
+
+
+class HostFlow:
+    """Nothing to order: whatever was called before is done."""
+
+    def dense(self, tile: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def needs(self, stop: int) -> None:
+        pass
+
+    def finished(self, stop: int) -> None:
+        pass
+
+    def join(self) -> None:
+        pass

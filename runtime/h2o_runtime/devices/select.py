@@ -1,0 +1,53 @@
+"""Choosing a device by name."""
+
+from __future__ import annotations
+
+import logging
+
+from h2o_plugins import NativeKernelsMissing, cuda_kernels
+from h2o_runtime.backends.onnxruntime import import_onnxruntime
+from h2o_runtime.devices.base import Device
+from h2o_runtime.devices.host import HostDevice
+from h2o_runtime.errors import BackendError, ConfigError
+
+DEVICES = ("auto", "cpu", "cuda")
+
+log = logging.getLogger(__name__)
+
+
+def make_device(name: str, backend: str) -> Device:
+    """ "auto" takes a GPU where the backend can use it.
+
+    Raises ConfigError for an unknown name or a backend that cannot run there, BackendError where the GPU or the
+    kernels for it are missing.
+    """
+    if name not in DEVICES:
+        raise ConfigError(f"device must be one of {', '.join(DEVICES)}, but is {name!r}", field="device")
+    needs_gpu = backend != "onnxruntime"
+    if needs_gpu and name == "cpu":
+        raise ConfigError(
+            f"the backend {backend} runs on an NVIDIA GPU only: use the device cuda, or the backend onnxruntime",
+            field="device",
+        )
+    if name == "cpu" or (name == "auto" and not needs_gpu and not _gpu_is_usable()):
+        return HostDevice()
+    from h2o_runtime.devices.cuda import CudaDevice
+
+    try:
+        return CudaDevice()
+    except NativeKernelsMissing as error:
+        raise BackendError(str(error)) from error
+
+
+def _gpu_is_usable() -> bool:
+    """Whether ONNX Runtime and our kernels can both use a GPU here."""
+    if "CUDAExecutionProvider" not in import_onnxruntime().get_available_providers():
+        return False
+    kernels = cuda_kernels()
+    if kernels is None:
+        log.warning(
+            "ONNX Runtime could use a GPU, but the CUDA kernels were not built: running on the CPU; "
+            "docs/cuda.md says how to build them"
+        )
+        return False
+    return bool(kernels.device_count())

@@ -1,0 +1,107 @@
+"""The layer loop on a GPU: its decode step is recorded once and replayed for every token."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from h2o_runtime.activations import Activations
+from h2o_runtime.attention.cuda import NativeCudaProvider
+from h2o_runtime.backends.base import Backend
+from h2o_runtime.cache import IntArray, KVCache
+from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.errors import BackendError
+from h2o_runtime.forward import Float32, Forward, Place
+from h2o_runtime.manifest import Manifest
+from h2o_runtime.schedule import Span
+
+if TYPE_CHECKING:
+    from h2o_plugins._cuda import Graph
+
+log = logging.getLogger(__name__)
+
+
+class RecordedForward(Forward):
+    """Decode as one CUDA graph over all layers, where the backend's calls can be recorded.
+
+    A recording has fixed addresses. So what differs from token to token lies in fixed places on the device:
+    token, position and length in three integers, the new key and value in rows of their own, from where they
+    are appended to the cache.
+    """
+
+    provider: NativeCudaProvider
+    device: CudaDevice
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        backend: Backend,
+        provider: NativeCudaProvider,
+        cache: KVCache,
+        activations: Activations,
+        device: CudaDevice,
+    ) -> None:
+        super().__init__(manifest, backend, provider, cache, activations, device)
+        model = manifest.model
+        row = (1, model.kv_heads, model.head_size)
+        self._where = device.empty((3,), np.int64)  # token, position, length
+        self._place = Place(
+            tokens=self._where[0:1],
+            positions=self._where[1:2],
+            k=device.empty(row, model.dtype),
+            v=device.empty(row, model.dtype),
+        )
+        self._answer: Float32 = device.module.PinnedMemory(4 * model.vocab_size).array().view(np.float32)
+        self._graph: Graph | None = None
+        self._recordable = backend.recordable
+        self._steps = 0
+
+    def decode(self, token: IntArray) -> Float32:
+        past, lane = self.cache.length, self.device.dense_lane
+        self.device.join()
+        lane.write_integers(self._where.address, [int(token[0]), past, past + 1])
+        if self._graph is None and self._steps and self._recordable:
+            self._graph = self._record()  # the first step has met every size: it allocated, this one need not
+        if self._graph is None:
+            self._step()
+        else:
+            self._graph.launch(lane)
+        self._steps += 1
+        self.device.join()
+        lane.synchronize()
+        return self._answer
+
+    def _record(self) -> Graph | None:
+        lane = self.device.dense_lane
+        lane.begin_capture()
+        try:
+            self._step()
+            graph = lane.end_capture()
+        except (BackendError, self.device.module.CudaError) as error:
+            log.warning("decode runs step by step, because it cannot be recorded: %s", error)
+            self._recordable = False
+            with suppress(self.device.module.CudaError):
+                lane.end_capture()
+            return None
+        log.info("recorded the decode step of %d layers as one CUDA graph", self.model.layers)
+        return graph
+
+    def _step(self) -> None:
+        b, place = self.buffers, self._place
+        with self.device.one_lane():
+            for layer in range(self.model.layers):
+                self.part(layer, Span(0, 1), place)
+                self.provider.step(
+                    b.q[:1],
+                    place.k,
+                    place.v,
+                    self.cache.keys[layer],
+                    self.cache.values[layer],
+                    position=place.positions,
+                    length=self._where[2:3],
+                    o=b.attention[:1],
+                )
+            self.device.dense_lane.download(self.head(Span(0, 1)).address, self._answer)

@@ -1,0 +1,176 @@
+"""The backend of TensorRT engines. A double executes them, on streams whose work waits and meets at random."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from tests import bundles
+from tests.engine_runtime import RuntimeDouble, plugin_library
+
+import h2o_runtime.engines.machine as machine_module
+from h2o_export.engines.build import build
+from h2o_export.engines.job import BuildOptions, make_job
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.engines import Machine
+from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
+from h2o_runtime.forward import Watch
+
+CONTEXT = 400
+CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
+CONFIGS = {
+    "full": PrefillConfig(policy="full", batch_size=96),
+    "colsum": CONFIG,
+    "long tail": PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=130),
+    "window": PrefillConfig(
+        chunk_size=48, batch_size=96, local=12, heavy=20, score="window", score_window=8, dense_tail=0
+    ),
+}
+
+
+@pytest.fixture
+def double(
+    shared_folder: Path, tmp_path: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> RuntimeDouble:
+    """TensorRT's double, and a bundle with engines for a batch of 96 tokens."""
+    source = bundles.named(shared_folder, "llama-g2-d64-llama3", "-small-chunks", prefill=CONFIG)[1]
+    bundle = Bundle.open(shutil.copytree(source, tmp_path / "bundle"))
+    double = RuntimeDouble(emulated_cuda, bundle)
+    monkeypatch.setitem(sys.modules, "tensorrt", double)
+    monkeypatch.setattr(machine_module, "compute_capability", lambda: 87)
+    monkeypatch.setattr(machine_module, "tensorrt_plugins", lambda: plugin_library(tmp_path))
+    options = BuildOptions("tensorrt", max_context=CONTEXT, batch_size=96)
+    build(make_job(bundle, options), Machine.here("tensorrt"), lambda name: None)
+    return double
+
+
+def load(double: RuntimeDouble, context: int = CONTEXT) -> Generator:
+    return Generator.load(double.bundle.folder, "tensorrt", context=context)
+
+
+def prompt(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 250, n)
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
+
+
+def conversation(generator: Generator, config: PrefillConfig) -> list[np.ndarray]:
+    """Logits and memory sets of a prompt, an answer, the next turn, and another question to the same text."""
+    first = prompt(300)
+    found = [generator.prefill(first, config), *generator.memory_sets()]
+    found += [generator.decode(token) for token in (5, 6, 7)]
+    found += [generator.prefill(np.concatenate([first, [5, 6, 7], prompt(60, 1)]), config)]
+    found += [*generator.memory_sets(), generator.decode(8)]
+    found += [generator.prefill(np.concatenate([first[:200], prompt(70, 3)]), config)]
+    return [*found, generator.boundary_memory(), generator.decode(8)]
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_conversation_equals_the_cpus(config: PrefillConfig, double: RuntimeDouble) -> None:
+    """In several tiles, so that dense graphs of one tile and attention to another are under way together."""
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        for mine, yours in zip(conversation(ours, config), conversation(theirs, config), strict=True):
+            if mine.dtype == np.float32:
+                same(mine, yours)
+            else:
+                np.testing.assert_array_equal(mine, yours)
+    assert double.failures == []
+
+
+def test_batches_beyond_the_engines_run_in_their_tiles(double: RuntimeDouble) -> None:
+    """A logical batch is a matter of attention; engines take what they were built for."""
+    config = PrefillConfig(chunk_size=48, batch_size=4096, local=12, heavy=20)
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        same(ours.prefill(prompt(300), config), theirs.prefill(prompt(300), config))
+        np.testing.assert_allclose(
+            ours.logprobs(prompt(130), config), theirs.logprobs(prompt(130), config), atol=2e-5
+        )
+    assert double.executions["dense_01"] == -(-300 // 96) + -(-130 // 96)
+    assert double.failures == []
+
+
+def test_all_contexts_share_one_scratch_memory(double: RuntimeDouble) -> None:
+    with load(double) as generator:
+        generator.prefill(prompt(30), CONFIG)
+    assert len(double.scratch) == 1
+    ((address, size),) = double.scratch
+    assert size >= 1000
+    assert address % 256 == 0
+
+
+def test_decode_is_one_graph_over_all_layers(
+    double: RuntimeDouble, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded once, then replayed: Python calls TensorRT no more, and the numbers go on being right."""
+    caplog.set_level(logging.INFO)
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        for generator in (ours, theirs):
+            generator.prefill(prompt(40), CONFIG)
+            generator.decode(3)
+            generator.decode(4)
+        assert "recorded the decode step" in caplog.text
+        monkeypatch.setattr(ours.backend, "infer", None)
+        executions = double.executions["dense_01"]
+        for token in range(5, 25):
+            same(ours.decode(token), theirs.decode(token))
+        assert double.executions["dense_01"] == executions + 20
+    assert double.failures == []
+
+
+def test_decode_goes_on_where_nothing_can_be_recorded(
+    double: RuntimeDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        for generator in (ours, theirs):
+            generator.prefill(prompt(40), CONFIG)
+            generator.decode(3)
+        double.refusals = 1
+        same(ours.decode(4), theirs.decode(4))
+        assert "cannot be recorded" in caplog.text
+        same(ours.decode(5), theirs.decode(5))
+        double.refusals = 1
+        with pytest.raises(BackendError, match=r"dense_00\.plan: TensorRT failed in execute_async_v3"):
+            ours.decode(6)
+    assert double.failures == []
+
+
+def test_a_cancelled_prefill_leaves_no_work_that_disturbs(double: RuntimeDouble) -> None:
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        for stop_after in (3, 8, 13):
+            calls = iter(range(10_000))
+            with pytest.raises(Cancelled):
+                ours.prefill(prompt(300), CONFIG, Watch(cancelled=lambda: next(calls) > stop_after))  # noqa: B023
+            ids = prompt(120, stop_after)
+            same(ours.prefill(ids, CONFIG), theirs.prefill(ids, CONFIG))
+            same(ours.decode(3), theirs.decode(3))
+    assert double.failures == []
+
+
+# What is refused
+
+
+def test_a_plan_that_tensorrt_refuses(double: RuntimeDouble) -> None:
+    double.refuse_plan = True
+    with pytest.raises(
+        BackendError, match=r"dense_00\.plan: TensorRT cannot load it: the plan is from the future$"
+    ):
+        load(double)
+
+
+def test_a_context_beyond_the_engines(double: RuntimeDouble) -> None:
+    with pytest.raises(ConfigError, match=r"built for at most 400.*--max-context 401"):
+        load(double, CONTEXT + 1)
+
+
+def test_engines_that_were_never_built(double: RuntimeDouble) -> None:
+    shutil.rmtree(double.bundle.folder / "engines")
+    with pytest.raises(BundleError, match="no engines here: h2o-build"):
+        load(double)

@@ -1,0 +1,192 @@
+"""The runtime on a GPU, whose place the emulation takes: equal to the runtime on the CPU.
+
+ONNX Runtime executes the dense graphs on the emulation's memory, which is the host's. It knows nothing of streams;
+so all work runs at once here. That streams are in order is for test_backend_tensorrt.py to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import bundles
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+from h2o_runtime.forward import Watch
+from h2o_runtime.sampling import Sampling
+
+CONTEXT = 400
+SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}
+CONFIGS = {
+    "full": PrefillConfig(policy="full", batch_size=100),
+    "colsum": PrefillConfig(**SMALL, dense_tail=20),
+    "window": PrefillConfig(**SMALL, score="window", score_window=8, sink=2, dense_tail=0),
+    "query heads": PrefillConfig(**SMALL, score_heads="query", dense_tail=130),
+    "window, query heads": PrefillConfig(**SMALL, score="window", score_window=12, score_heads="query"),
+}
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
+
+
+@pytest.fixture
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+
+
+@pytest.fixture
+def cuda(bundle: Path, emulated_cuda: ModuleType) -> Iterator[Generator]:
+    with Generator.load(bundle, context=CONTEXT, device="cuda") as generator:
+        yield generator
+
+
+@pytest.fixture
+def cpu(bundle: Path) -> Iterator[Generator]:
+    with Generator.load(bundle, context=CONTEXT, device="cpu") as generator:
+        yield generator
+
+
+def prompt(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 250, n)
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
+
+
+def same_sets(cuda: Generator, cpu: Generator) -> None:
+    for ours, theirs in zip(cuda.memory_sets(), cpu.memory_sets(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(cuda.boundary_memory(), cpu.boundary_memory())
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_request_equals_the_cpus(config: PrefillConfig, cuda: Generator, cpu: Generator) -> None:
+    """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
+    first = prompt(250)
+    same(cuda.prefill(first, config), cpu.prefill(first, config))
+    same_sets(cuda, cpu)
+    for token in (5, 6, 7, 8):
+        same(cuda.decode(token), cpu.decode(token))
+    turn = np.concatenate([first, [5, 6, 7, 8], prompt(90, 1)])
+    same(cuda.prefill(turn, config), cpu.prefill(turn, config))
+    same_sets(cuda, cpu)
+    turn = np.concatenate([turn, prompt(7, 2)])
+    same(cuda.prefill(turn, config), cpu.prefill(turn, config))
+    same(cuda.decode(9), cpu.decode(9))
+    other = np.concatenate([first[:200], prompt(60, 3)])
+    same(cuda.prefill(other, config), cpu.prefill(other, config))
+    assert cuda.reused == cpu.reused > 0
+    same_sets(cuda, cpu)
+
+
+@pytest.mark.parametrize("length", [1, 5, 48, 49, 100, 101, 399])
+def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Generator) -> None:
+    ids = prompt(length)
+    same(cuda.prefill(ids, CONFIGS["colsum"]), cpu.prefill(ids, CONFIGS["colsum"]))
+    same(cuda.decode(3), cpu.decode(3))
+
+
+def test_a_conversation_begins_short(cuda: Generator, cpu: Generator) -> None:
+    """The first chunk of the long turn remembers all of a history that fits the memory."""
+    first = prompt(20)
+    turn = np.concatenate([first, [4], prompt(120, 1)])
+    for generator in (cuda, cpu):
+        generator.prefill(first, CONFIGS["colsum"])
+        generator.decode(4)
+    same(cuda.prefill(turn, CONFIGS["colsum"]), cpu.prefill(turn, CONFIGS["colsum"]))
+    same_sets(cuda, cpu)
+
+
+def test_log_probabilities_and_sampling(cuda: Generator, cpu: Generator) -> None:
+    ids, config = prompt(150), CONFIGS["window"]
+    np.testing.assert_allclose(cuda.logprobs(ids, config), cpu.logprobs(ids, config), atol=2e-5)
+
+    def text(generator: Generator) -> list[Any]:
+        return list(generator.generate(ids, 12, config, Sampling(temperature=0.8, seed=3)))[1:]
+
+    ours, theirs = text(cuda), text(cpu)
+    assert [getattr(event, "sampled", event) and type(event) for event in ours] == [type(e) for e in theirs]
+    assert [e.sampled.token for e in ours[:-1]] == [e.sampled.token for e in theirs[:-1]]
+
+
+def test_time_is_measured_by_kind_of_work(cuda: Generator) -> None:
+    cuda.prefill(prompt(150), CONFIGS["colsum"])
+    timer = cuda.timer
+    assert min(timer.dense, timer.phase1, timer.phase2, timer.tail) > 0
+    cuda.prefill(prompt(40), CONFIGS["full"])
+    assert cuda.timer.phase2 == 0 < cuda.timer.phase1
+
+
+def test_a_cancelled_prefill_leaves_a_sound_generator(cuda: Generator, cpu: Generator) -> None:
+    calls = iter(range(10_000))
+    with pytest.raises(Cancelled):
+        cuda.prefill(prompt(300), CONFIGS["colsum"], Watch(cancelled=lambda: next(calls) > 9))
+    ids = prompt(120, 4)
+    same(cuda.prefill(ids, CONFIGS["colsum"]), cpu.prefill(ids, CONFIGS["colsum"]))
+    same(cuda.decode(3), cpu.decode(3))
+
+
+def test_float16(shared_folder: Path, emulated_cuda: ModuleType) -> None:
+    bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-float16", dtype="float16")[1]
+    ids = prompt(150)
+    with Generator.load(bundle, context=200, device="cuda") as cuda:
+        ours = cuda.prefill(ids, CONFIGS["colsum"])
+        ours_next = cuda.decode(3)
+    with Generator.load(bundle, context=200, device="cpu") as cpu:
+        theirs = cpu.prefill(ids, CONFIGS["colsum"])
+        theirs_next = cpu.decode(3)
+    for one, other in ((ours, theirs), (ours_next, theirs_next)):
+        assert np.linalg.norm(one - other) <= 2e-2 * np.linalg.norm(other)
+
+
+# What is refused
+
+
+def test_without_the_module_it_is_said_how_to_build_it(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "h2o_plugins._cuda", None)
+    with pytest.raises(BackendError, match=r"cmake\.define\.H2O_CUDA=ON"):
+        Generator.load(bundle, device="cuda")
+
+
+def test_without_a_gpu_it_is_said_what_to_use(
+    bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulated_cuda, "device_count", lambda: 0)
+    with pytest.raises(BackendError, match="no NVIDIA GPU was found: use --device cpu"):
+        Generator.load(bundle, device="cuda")
+
+
+def test_an_onnx_runtime_without_cuda_is_told(
+    bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulated_cuda, "MEMORY", "cuda")
+    with pytest.raises(BackendError, match=r"no CUDA provider.*h2o-edge\[gpu\]"):
+        Generator.load(bundle, device="cuda")
+
+
+def test_a_context_that_does_not_fit_is_told_with_numbers(bundle: Path, emulated_cuda: ModuleType) -> None:
+    with pytest.raises(BackendError, match=r"the GPU has .* MiB free.*lower the context"):
+        Generator.load(bundle, device="cuda", context=1 << 24)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
+        ({"device": "cpu", "backend": "tensorrt"}, "runs on an NVIDIA GPU only"),
+        ({"device": "cuda", "attention": "functions"}, "run on the CPU only"),
+    ],
+)
+def test_contradictions(
+    options: dict[str, Any], message: str, bundle: Path, emulated_cuda: ModuleType
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Generator.load(bundle, **options)
