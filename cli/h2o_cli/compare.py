@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
+from h2o_cli.model_options import engine_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
@@ -43,13 +44,7 @@ Progress = Callable[[str], None]
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; repeatable.")
 @click.option("--checkpoint", help="Folder or hub name of the truth.  [default: where the bundle came from]")
-@click.option(
-    "--attention",
-    type=click.Choice(["auto", "native", "functions"]),
-    default="auto",
-    show_default=True,
-    help="Attention provider to test.",
-)
+@engine_options
 @click.option(
     "--against",
     type=click.Choice(["native", "functions"]),
@@ -72,13 +67,8 @@ Progress = Callable[[str], None]
 def main(
     bundle: Path,
     stages: tuple[str, ...],
-    checkpoint: str | None,
-    attention: Any,
-    against: Any,
     prompt_file: Path | None,
     tokens: int,
-    save: Path | None,
-    threads: int | None,
     as_json: bool,
     verbose: int,
     **flags: Any,
@@ -98,13 +88,10 @@ def main(
     start_logging(verbose)
     opened = Bundle.open(bundle)
     h2o = prefill_config(SMALL, flags)
-    ids = _prompt(opened, prompt_file, tokens)
-    chosen = stages or STAGES
+    job = Job(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), h2o, **flags)
     console = Console(stderr=True)
     with console.status("comparing") as status:
-        rows, notes = _run(
-            opened, chosen, checkpoint, attention, against, ids, h2o, save, threads, status.update
-        )
+        rows, notes = _run(job, status.update)
     failed = next((row for row in rows if not row.passed), None)
     if as_json:
         first = f"{failed.graph}: {failed.output}" if failed else None
@@ -124,38 +111,45 @@ def main(
         sys.exit(Exit.TOLERANCE)
 
 
-def _run(
-    bundle: Bundle,
-    stages: Sequence[str],
-    checkpoint: str | None,
-    attention: Any,
-    against: Any,
-    ids: list[int],
-    h2o: PrefillConfig,
-    save: Path | None,
-    threads: int | None,
-    progress: Progress,
-) -> tuple[list[Row], list[str]]:
-    files, graphs, pipeline = _import_engine()
+@dataclass(frozen=True)
+class Job:
+    """What is to be compared, and how. The last fields are flags of the command."""
+
+    bundle: Bundle
+    stages: Sequence[str]
+    ids: list[int]
+    h2o: PrefillConfig
+    checkpoint: str | None
+    against: Any
+    save: Path | None
+    backend: Any
+    device: Any
+    attention: Any
+    threads: int | None
+
+
+def _run(job: Job, progress: Progress) -> tuple[list[Row], list[str]]:
+    engine = _import_engine()
     rows: list[Row] = []
     notes: list[str] = []
-    comparison = graphs.GraphComparison(bundle, threads, save)
+    subject = engine.Subject(job.bundle, job.backend, job.device, job.attention, job.threads)
+    comparison = engine.GraphComparison(subject, job.save)
     try:
-        if "files" in stages:
+        if "files" in job.stages:
             progress("files")
-            rows += files.compare_files(bundle)
-        if "dense" in stages:
-            rows += comparison.dense(ids[:DENSE_TOKENS], progress)
-        if "attention" in stages:
-            rows += comparison.attention([attention] + ([against] if against else []), progress)
-        if "pipeline" in stages:
-            whole = pipeline.PipelineComparison(bundle, ids, threads)
-            configs = _configurations(h2o)
-            if against:
-                rows += whole.between(configs, attention, against, progress)
-            truth = _open_checkpoint(bundle, checkpoint, notes)
+            rows += engine.compare_files(job.bundle)
+        if "dense" in job.stages:
+            rows += comparison.dense(job.ids[:DENSE_TOKENS], progress)
+        if "attention" in job.stages:
+            rows += comparison.attention([job.attention] + ([job.against] if job.against else []), progress)
+        if "pipeline" in job.stages:
+            whole = engine.PipelineComparison(subject, job.ids)
+            configs = _configurations(job.h2o)
+            if job.against:
+                rows += whole.between(configs, job.against, progress)
+            truth = _open_checkpoint(job.bundle, job.checkpoint, notes)
             if truth is not None:
-                rows += whole.against_checkpoint(truth, configs, attention, progress)
+                rows += whole.against_checkpoint(truth, configs, progress)
     except BundleError as error:
         if all(row.passed for row in rows):
             raise
@@ -208,18 +202,18 @@ def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
     return [token % bundle.manifest.model.vocab_size for token in ids]
 
 
-def _import_engine() -> tuple[Any, Any, Any]:
+def _import_engine() -> Any:
     try:
         import transformers  # noqa: F401
         from polygraphy.logger import G_LOGGER
 
-        from h2o_export.comparison import files, graphs, pipeline
+        from h2o_export import comparison
     except ImportError as error:
         raise BackendError(
             f"comparing needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
         ) from None
     G_LOGGER.module_severity = G_LOGGER.CRITICAL  # its report is ours to print
-    return files, graphs, pipeline
+    return comparison
 
 
 def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:

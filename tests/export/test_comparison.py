@@ -23,6 +23,7 @@ from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.pipeline import PipelineComparison
 from h2o_export.comparison.report import compare_arrays
 from h2o_export.comparison.single_pass import SinglePass
+from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import float64_twin, save_twin
 from h2o_export.reference import StreamedModel
 from h2o_runtime import Generator, PrefillConfig
@@ -333,9 +334,9 @@ def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
 
 def test_the_pipeline_tells_a_wrong_memory_set(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
-    pipeline = PipelineComparison(Bundle.open(bundle), bundles.random_ids(150).tolist(), threads=None)
+    pipeline = PipelineComparison(Subject(Bundle.open(bundle)), bundles.random_ids(150).tolist())
     truth = Checkpoint.open(str(checkpoint))
-    (row,) = pipeline.against_checkpoint(truth, [CHUNKS], "auto", lambda stage: None)
+    (row,) = pipeline.against_checkpoint(truth, [CHUNKS], lambda stage: None)
     assert row.passed
     assert "0 entries wrong" in row.note
 
@@ -347,7 +348,7 @@ def test_the_pipeline_tells_a_wrong_memory_set(shared_folder: Path, monkeypatch:
         return np.sort(sets)
 
     monkeypatch.setattr(Generator, "boundary_memory", altered)
-    (row,) = pipeline.against_checkpoint(truth, [CHUNKS], "auto", lambda stage: None)
+    (row,) = pipeline.against_checkpoint(truth, [CHUNKS], lambda stage: None)
     assert not row.passed
     assert "entries wrong" in row.reason
     assert "0 entries wrong" not in row.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,15 @@ from polygraphy.backend.onnxrt import OnnxrtRunner
 from polygraphy.comparator import Comparator, RunResults
 from polygraphy.json import save_json
 
+from h2o_export.comparison.engines import AttentionEngines
+from h2o_export.comparison.feeds import Sizes, attention_feed
 from h2o_export.comparison.report import RELATIVE_TOLERANCE, Row, compare_runs
 from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner, attention_shape
+from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import save_twin
-from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.select import make_provider
-from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend, import_onnxruntime, open_session
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.backends.onnxruntime import default_threads, import_onnxruntime, open_session
+from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import BundleError, OutputError
 from h2o_runtime.manifest import GraphSpec
 
@@ -30,10 +31,10 @@ Progress = Callable[[str], None]
 class GraphComparison:
     """Runs graphs on equal inputs. With `save`, writes Polygraphy's input and output files for each graph."""
 
-    def __init__(self, bundle: Bundle, threads: int | None, save: Path | None) -> None:
-        self.bundle = bundle
-        self.model = bundle.manifest.model
-        self.backend = OnnxRuntimeBackend(bundle, threads)
+    def __init__(self, subject: Subject, save: Path | None) -> None:
+        self.subject = subject
+        self.bundle = subject.bundle
+        self.model = self.bundle.manifest.model
         self.save = save
         if save is not None:
             _make_folder(save)
@@ -43,11 +44,12 @@ class GraphComparison:
         """Each dense graph on what really reaches it: the truth's outputs run on into the next graph."""
         feed: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
         rope: Feed = {}
+        backend = self.subject.open_backend(len(ids))
         for graph in self.bundle.manifest.dense_graphs():
             progress(graph.name)
-            self.backend.deactivate()
-            self.backend.activate(only=[graph.name])
-            results = self._run(graph, feed, [BackendRunner(self.backend, graph)])
+            backend.activate(only=[graph.name])
+            results = self._run(graph, feed, [BackendRunner(backend, graph, self.subject.device)])
+            backend.deactivate()
             yield from compare_runs("dense", graph.name, results, {}, self.share)
             truth = {name: np.asarray(value) for name, value in results[0][1][0].items()}
             rope = rope or {name: truth[name] for name in ("cos", "sin")}
@@ -56,23 +58,30 @@ class GraphComparison:
                 residual, attention = truth["residual_out"], _causal_attention(truth, self.model.scale)
                 feed = {"attention": attention.astype(dtype), "residual": residual.astype(dtype)}
                 feed |= rope if graph is not self.bundle.manifest.dense_graphs()[-2] else {}
-        self.backend.deactivate()
 
     def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
-        """Each attention graph on random inputs, by every provider named."""
+        """Each attention graph on random inputs, by every provider named, and by its engine where there is one."""
+        config, device = self.bundle.manifest.prefill, self.subject.device
         for name in providers:
-            provider = make_provider(name, self.bundle, self.backend.device, self.backend.threads)
+            provider = make_provider(name, self.bundle, device, self.subject.threads)
             provider.activate(attention_shape(self.model))
-            for graph in self.bundle.manifest.graphs:
-                if graph.kind == "attention":
-                    progress(f"{graph.name}, {provider.name}")
-                    yield from self._attention_graph(graph, provider)
+            for graph in self._attention_graphs():
+                progress(f"{graph.name}, {provider.name}")
+                runner = ProviderRunner(provider, graph, config, device)
+                yield from self._attention_graph(graph, runner, Sizes.few(config))
             provider.deactivate()
+        if self.subject.backend != "onnxruntime" and TARGETS[self.subject.backend].plugins:
+            engines = AttentionEngines(self.bundle, self.subject.backend)
+            for graph in self._attention_graphs():
+                progress(f"{graph.name}, {self.subject.backend}")
+                sizes = Sizes.of(engines.manifest)
+                yield from self._attention_graph(graph, engines.runner(graph), sizes)
 
-    def _attention_graph(self, graph: GraphSpec, provider: AttentionProvider) -> Iterator[Row]:
-        config = self.bundle.manifest.prefill
-        feed = _attention_feed(self.bundle, graph)
-        results = self._run(graph, feed, [ProviderRunner(provider, graph, config)])
+    def _attention_graphs(self) -> list[GraphSpec]:
+        return [graph for graph in self.bundle.manifest.graphs if graph.kind == "attention"]
+
+    def _attention_graph(self, graph: GraphSpec, subject: BaseRunner, sizes: Sizes) -> Iterator[Row]:
+        results = self._run(graph, attention_feed(self.bundle, graph, sizes), [subject])
         yield from compare_runs("attention", graph.name, results, {}, self.share)
 
     def _run(self, graph: GraphSpec, feed: Feed, subjects: list[BaseRunner]) -> RunResults:
@@ -80,7 +89,7 @@ class GraphComparison:
             twin = save_twin(self.bundle.path(graph), Path(folder))
             import_onnxruntime()
             try:
-                session = open_session(str(twin), self.backend.threads, optimize=False)
+                session = open_session(str(twin), self.subject.threads or default_threads(), optimize=False)
             except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise BundleError(f"{self.bundle.path(graph)}: not a sound graph: {first}") from error
@@ -109,38 +118,3 @@ def _causal_attention(qkv: Feed, scale: float) -> NDArray[np.float64]:
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
     return out
-
-
-def _attention_feed(bundle: Bundle, graph: GraphSpec) -> Feed:
-    """Random inputs of a real step: a chunk and a half, the second chunk, or one token at its end."""
-    model, config = bundle.manifest.model, bundle.manifest.prefill
-    chunk = config.chunk_size
-    draw = np.random.default_rng(7)
-    dtype = np.dtype(model.dtype)
-
-    def normal(rows: int, heads: int, scale: float = 1.0) -> NDArray[Any]:
-        return (draw.standard_normal((rows, heads, model.head_size)) * scale).astype(dtype)
-
-    if graph.name == "phase1":
-        n = chunk + chunk // 2
-        return {
-            "q": normal(n, model.query_heads, 2.0),
-            "k": normal(n, model.kv_heads),
-            "v": normal(n, model.kv_heads),
-        }
-    caches = {"k_cache": normal(2 * chunk, model.kv_heads), "v_cache": normal(2 * chunk, model.kv_heads)}
-    if graph.name == "decode":
-        return {"q": normal(1, model.query_heads, 2.0), **caches, "length": np.array(2 * chunk - 3, np.int64)}
-    heads = model.kv_heads if config.score_heads == "kv" else model.query_heads
-    early = [np.sort(draw.choice(chunk - config.local, config.heavy, replace=False)) for _ in range(heads)]
-    local = np.arange(chunk - config.local, chunk)
-    return {
-        "q": normal(chunk, model.query_heads, 2.0),
-        **caches,
-        "memory": np.stack([np.concatenate((row, local)) for row in early]).astype(np.int32),
-        "o_intra": normal(chunk, model.query_heads),
-        "m_intra": draw.standard_normal((chunk, model.query_heads)).astype(np.float32),
-        "l_intra": draw.uniform(1, chunk, (chunk, model.query_heads)).astype(np.float32),
-        "score": draw.uniform(0, 10, (2 * chunk, heads)).astype(np.float32),
-        "chunk_range": np.array([chunk, 2 * chunk], np.int64),
-    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,34 +12,28 @@ from numpy.typing import NDArray
 from h2o_export.checkpoint import Checkpoint
 from h2o_export.comparison.report import Row, compare_arrays
 from h2o_export.comparison.single_pass import SinglePass
+from h2o_export.comparison.subject import Provider, Subject
 from h2o_export.reference import Attention, StreamedModel
-from h2o_runtime.bundle import Bundle
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.generator import Generator
 
 TOLERANCE = 1e-4  # of the largest value, float32
 HALF_FLOOR = 1e-3
 Progress = Callable[[str], None]
-Provider = Literal["auto", "native", "functions"]
 
 
 @dataclass(frozen=True)
 class PipelineComparison:
     """Log-probabilities of every token of one prompt, [N - 1]."""
 
-    bundle: Bundle
+    subject: Subject
     ids: Sequence[int]
-    threads: int | None
 
     def against_checkpoint(
-        self,
-        checkpoint: Checkpoint,
-        configs: Sequence[PrefillConfig],
-        attention: Provider,
-        progress: Progress,
+        self, checkpoint: Checkpoint, configs: Sequence[PrefillConfig], progress: Progress
     ) -> Iterator[Row]:
         """The bundle under each configuration against transformers, full or with the single-pass policy."""
-        with self._load(attention) as generator:
+        with self.subject.load(len(self.ids)) as generator:
             for config in configs:
                 name = describe(config)
                 progress(f"pipeline, {name}")
@@ -48,15 +41,13 @@ class PipelineComparison:
                 sets = generator.boundary_memory()
                 yield self._row(checkpoint, config, generator, actual, sets)
 
-    def between(
-        self, configs: Sequence[PrefillConfig], first: Provider, second: Provider, progress: Progress
-    ) -> Iterator[Row]:
-        """Two attention providers against each other on the same backend."""
+    def between(self, configs: Sequence[PrefillConfig], other: Provider, progress: Progress) -> Iterator[Row]:
+        """The subject against itself with another attention provider."""
         for config in configs:
             results = []
-            for attention in (first, second):
+            for attention in (self.subject.attention, other):
                 progress(f"pipeline, {describe(config)}, {attention}")
-                with self._load(attention) as generator:
+                with self.subject.load(len(self.ids), attention) as generator:
                     name = f"{generator.backend.name}+{generator.provider.name}"
                     results.append((name, generator.logprobs(self.ids, config)))
             tolerance = TOLERANCE if self._dtype == "float32" else 20 * HALF_FLOOR
@@ -106,14 +97,9 @@ class PipelineComparison:
         values: NDArray[np.float64] = logits.gather(1, chosen)[:, 0].numpy()
         return values
 
-    def _load(self, attention: Provider) -> Generator:
-        return Generator.load(
-            self.bundle.folder, context=len(self.ids), attention=attention, threads=self.threads
-        )
-
     @property
     def _dtype(self) -> str:
-        return self.bundle.manifest.model.dtype
+        return self.subject.bundle.manifest.model.dtype
 
 
 def describe(config: PrefillConfig) -> str:

@@ -13,6 +13,7 @@ from polygraphy.common import TensorMetadata
 from h2o_runtime.attention import AttentionProvider, AttentionShape, PartialSoftmax
 from h2o_runtime.backends import Backend
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.manifest import GraphSpec, ModelSpec, TensorSpec
 
 Feed = dict[str, NDArray[Any]]
@@ -25,11 +26,12 @@ def attention_shape(model: ModelSpec) -> AttentionShape:
 
 
 class _GraphRunner(BaseRunner):  # type: ignore[misc]
-    """A runner whose interface is that of one graph of a bundle."""
+    """A runner whose interface is that of one graph of a bundle, executed on a device of the runtime's."""
 
-    def __init__(self, name: str, graph: GraphSpec) -> None:
+    def __init__(self, name: str, graph: GraphSpec, device: Device) -> None:
         super().__init__(name=name)
         self.graph = graph
+        self.device = device
 
     def get_input_metadata_impl(self) -> TensorMetadata:
         metadata = TensorMetadata()
@@ -46,72 +48,74 @@ class _GraphRunner(BaseRunner):  # type: ignore[misc]
             for dimension, size in zip(spec.shape, feed[spec.name].shape, strict=True)
             if isinstance(dimension, str)
         }
-        outputs = {spec.name: _empty(spec, sizes) for spec in self.graph.outputs}
+        outputs = {spec.name: self._empty(spec, sizes) for spec in self.graph.outputs}
         self.inference_time = 0.0
-        return OrderedDict(self.compute(feed, outputs))
+        self.compute(feed, outputs)
+        return OrderedDict((name, self.device.download(tensor).copy()) for name, tensor in outputs.items())
 
-    def compute(self, feed: Feed, outputs: Feed) -> Feed:
+    def compute(self, feed: Feed, outputs: dict[str, Tensor]) -> None:
+        """Fill `outputs`, which are on the device, from `feed`, which is on the host."""
         raise NotImplementedError("a runner says how its graph is computed")
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """A copy on the device."""
+        tensor = self.device.empty(array.shape, array.dtype)
+        self.device.upload(array, tensor)
+        return tensor
+
+    def _empty(self, spec: TensorSpec, sizes: dict[str, int]) -> Tensor:
+        shape = tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
+        return self.device.empty(shape, np.dtype(spec.dtype))
 
 
 class BackendRunner(_GraphRunner):
     """A dense graph on one of the runtime's backends; the backend has that graph activated already."""
 
-    def __init__(self, backend: Backend, graph: GraphSpec) -> None:
-        super().__init__(backend.name, graph)
+    def __init__(self, backend: Backend, graph: GraphSpec, device: Device) -> None:
+        super().__init__(backend.name, graph, device)
         self.backend = backend
 
-    def compute(self, feed: Feed, outputs: Feed) -> Feed:
-        self.backend.infer(self.graph.name, feed, outputs)
-        return outputs
+    def compute(self, feed: Feed, outputs: dict[str, Tensor]) -> None:
+        self.backend.infer(self.graph.name, {name: self.put(array) for name, array in feed.items()}, outputs)
 
 
 class ProviderRunner(_GraphRunner):
     """An attention graph by the operators of an attention provider, which is active already."""
 
-    def __init__(self, provider: AttentionProvider, graph: GraphSpec, config: PrefillConfig) -> None:
-        super().__init__(provider.name, graph)
+    def __init__(
+        self, provider: AttentionProvider, graph: GraphSpec, config: PrefillConfig, device: Device
+    ) -> None:
+        super().__init__(provider.name, graph, device)
         self.provider = provider
         self.config = config
 
-    def compute(self, feed: Feed, outputs: Feed) -> Feed:
+    def compute(self, feed: Feed, outputs: dict[str, Tensor]) -> None:
         compute = {"phase1": self._phase1, "phase2": self._phase2, "decode": self._decode}[self.graph.name]
         compute(feed, outputs)
-        return outputs
 
-    def _phase1(self, feed: Feed, out: Feed) -> None:
+    def _phase1(self, feed: Feed, out: dict[str, Tensor]) -> None:
         state = PartialSoftmax(out["o"], out["m"], out["l"])
-        self.provider.chunked_intra_attention(
-            feed["q"], feed["k"], feed["v"], self.config.chunk_size, state, out["colsum"]
-        )
+        q, k, v = (self.put(feed[name]) for name in "qkv")
+        self.provider.chunked_intra_attention(q, k, v, self.config.chunk_size, state, out["colsum"])
 
-    def _phase2(self, feed: Feed, out: Feed) -> None:
-        state = PartialSoftmax(out["o"], feed["m_intra"].copy(), feed["l_intra"].copy())
-        state.o[:] = feed["o_intra"]
-        score, memory = out["score_next"], feed["memory"]
-        score[:] = feed["score"]
+    def _phase2(self, feed: Feed, out: dict[str, Tensor]) -> None:
+        names = ("q", "k_cache", "v_cache", "memory", "m_intra", "l_intra")
+        q, k_cache, v_cache, memory, m, l = (self.put(feed[name]) for name in names)
+        state = PartialSoftmax(out["o"], m, l)
+        self.device.upload(feed["o_intra"], state.o)
+        score = out["score_next"]
+        self.device.upload(feed["score"], score)
         start, stop = (int(value) for value in feed["chunk_range"])
-        rows = np.empty(memory.shape, np.float32)
-        heads = np.arange(len(memory))
-        caches = feed["k_cache"], feed["v_cache"]
-        self.provider.memory_fused_attention(feed["q"], *caches, memory, state, rows)
-        if self.config.score == "colsum":
-            score[memory.T, heads] += rows.T
-        else:
-            window, k_cache = feed["q"][-self.config.score_window :], feed["k_cache"]
-            chunk = score[start:stop]
+        rows = self.device.empty(memory.shape, np.float32)
+        self.provider.memory_fused_attention(q, k_cache, v_cache, memory, state, rows)
+        if self.config.score == "window":
+            window, chunk = q[-self.config.score_window :], score[start:stop]
             self.provider.candidate_score(window, k_cache[start:stop], k_cache, memory, rows, chunk)
-            score[memory.T, heads] = rows.T
+        self.device.scatter_scores(score, memory, rows, add=self.config.score == "colsum")
         self.provider.memory_select(
             score, memory, start, stop, self.config.local, self.config.sink, out["memory_next"]
         )
 
-    def _decode(self, feed: Feed, out: Feed) -> None:
-        self.provider.cached_attention(
-            feed["q"], feed["k_cache"], feed["v_cache"], int(feed["length"]), out["o"]
-        )
-
-
-def _empty(spec: TensorSpec, sizes: dict[str, int]) -> NDArray[Any]:
-    shape = tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
-    return np.empty(shape, np.dtype(spec.dtype))
+    def _decode(self, feed: Feed, out: dict[str, Tensor]) -> None:
+        q, k_cache, v_cache = (self.put(feed[name]) for name in ("q", "k_cache", "v_cache"))
+        self.provider.cached_attention(q, k_cache, v_cache, int(feed["length"]), out["o"])

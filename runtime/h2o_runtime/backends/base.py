@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from h2o_runtime.devices import Tensor
@@ -21,8 +21,11 @@ class Backend(Protocol):
     most_rows: int
     recordable: bool
 
-    def activate(self) -> None:
-        """Load every graph. Raises BackendError when the engine is not installed, BundleError for bad files."""
+    def activate(self, only: Sequence[str] | None = None) -> None:
+        """Load every dense graph, or those named in `only`.
+
+        Raises BackendError when the engine is not installed, BundleError for bad files.
+        """
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         """Run one graph. All arrays are C-contiguous and the caller's; results are written in place.

@@ -36,16 +36,18 @@ class TensorRTBackend:
         self._context = context
         self._parts: dict[str, _Engine] = {}
         self._scratch: CudaArray | None = None
+        self._loader: _Loader | None = None
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load the engines of all dense graphs, or of those named in `only`. Raises what `open_engines` raises."""
-        machine = Machine.here(self.name)
-        engines = open_engines(self.bundle, machine, self._context)
-        self.most_rows = engines.manifest.batch_size
-        loader = _Loader(import_tensorrt(machine.target), engines)
+        if self._loader is None:  # every plan file is read once, for its hash
+            machine = Machine.here(self.name)
+            engines = open_engines(self.bundle, machine, self._context)
+            self.most_rows = engines.manifest.batch_size
+            self._loader = _Loader(import_tensorrt(machine.target), engines)
         for graph in self.bundle.manifest.dense_graphs():
             if only is None or graph.name in only:
-                self._parts[graph.name] = loader.load(graph.name, self._device.dense_lane.handle)
+                self._parts[graph.name] = self._loader.load(graph.name, self._device.dense_lane.handle)
         need = max((part.scratch_bytes for part in self._parts.values()), default=0)
         self._scratch = self._device.empty((-(-need // ALIGNMENT) * ALIGNMENT,), np.uint8)
         for part in self._parts.values():
