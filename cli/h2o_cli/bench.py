@@ -25,6 +25,7 @@ from h2o_cli.benchmark.subject import Subject
 from h2o_cli.common import guarded, print_json, start_logging
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.backends.onnxruntime import default_threads
+from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, ConfigError, OutputError
 
 
@@ -72,7 +73,10 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         raise ConfigError(
             f"threads must be at most the {default_threads()} cores of this process", field="threads"
         )
-    entry = Entry(subject, threads, prefill_config(subject.manifest.prefill, flags), flags["attention"])
+    backend, device = flags["backend"], resolve_device(flags["device"], flags["backend"])
+    entry = Entry(
+        subject, threads, prefill_config(subject.manifest.prefill, flags), backend, device, flags["attention"]
+    )
     plan = Plan(flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"])
     results = run(mode, entry, plan, flags["peers"])
     if flags["csv_file"]:

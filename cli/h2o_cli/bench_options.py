@@ -10,8 +10,8 @@ import click
 
 from h2o_cli.benchmark.subject import default_work_dir
 from h2o_cli.common import json_option, threads_option, verbose_option
+from h2o_cli.model_options import engine_options
 from h2o_cli.prefill_options import prefill_options
-from h2o_runtime.attention.select import PROVIDERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -92,7 +92,7 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             default=default_work_dir,
             help="Where checkpoints, bundles and peers' files are made and kept.",
         ),
-        click.option("--attention", type=click.Choice(PROVIDERS), default="auto", show_default=True),
+        engine_options,
         prefill_options,
         threads_option,
         json_option,

@@ -17,13 +17,23 @@ def show(results: Results) -> None:
     rates, machine = results.rates, results.machine
     console.print(
         f"{results.model} on {machine['cpu']}, {machine['cores']} cores, load {machine['load_average']:.1f}; "
-        f"measured {rates.flops / 1e9:.0f} GFLOP/s ({rates.flops_by}), "
-        f"{rates.bandwidth / 1e9:.1f} GB/s ({rates.bandwidth_by})",
+        f"measured {rates.in_words()}",
         highlight=False,
     )
     timed = any(row["dense_s"] is not None for row in results.rows)
     table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
-    columns = ["median", "min … max", "tokens/s", "cpu", "h2o faster by", "by cpu", "of floor", "peak MiB"]
+    achieved = "GB/s" if results.mode == "decode" else "GFLOP/s"
+    columns = [
+        "median",
+        "min … max",
+        "tokens/s",
+        achieved,
+        "cpu",
+        "h2o faster by",
+        "by cpu",
+        "of floor",
+        "peak MiB",
+    ]
     for name in columns + (["/".join(PHASES)] if timed else []):
         table.add_column(name, justify="right")
     for row in results.rows:
@@ -34,10 +44,11 @@ def show(results: Results) -> None:
             _time(row["median_s"]),
             f"{_time(row['min_s'])} … {_time(row['max_s'])}",
             f"{row['tokens_per_s']:,.1f}",
+            f"{(row['flop_per_s'] or row['bytes_per_s']) / 1e9:,.1f}",
             _time(row["cpu_s"]),
             f"{row['h2o_speedup']:.2f}x" if row["h2o_speedup"] else "",
             f"{row['h2o_speedup_cpu']:.2f}x" if row["h2o_speedup_cpu"] else "",
-            f"{row['floor_share']:.0%}",
+            f"{row['floor_share']:.0%}" if row["floor_share"] else "",
             f"{row['peak_bytes'] / 2**20:,.0f}",
         ]
         if timed:

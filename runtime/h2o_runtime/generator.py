@@ -118,9 +118,9 @@ class Generator:
 
     def close(self) -> None:
         """Give back sessions and memory; the generator is of no use afterwards."""
+        self.device.synchronize()
         self.backend.deactivate()
         self.provider.deactivate()
-        self.device.close()
 
     def __enter__(self) -> Generator:
         return self

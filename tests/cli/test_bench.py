@@ -44,6 +44,8 @@ def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Pa
         assert row["min_s"] <= row["q1_s"] <= row["median_s"] <= row["q3_s"] <= row["max_s"]
         assert row["tokens_per_s"] == pytest.approx(row["length"] / row["median_s"])
         assert row["dense_s"] + row["phase1_s"] + row["phase2_s"] + row["tail_s"] <= row["max_s"]
+        assert row["flop_per_s"] == pytest.approx(row["floor_share"] * document["measured_rates"]["flops"])
+        assert row["bytes_per_s"] is None
         assert row["floor_share"] == pytest.approx(row["floor_s"] / row["median_s"])
         assert row["peak_bytes"] > row["libraries_bytes"] > 0
         assert (row["threads"], row["precision"], row["repetitions"]) == (1, "float32", 2)
@@ -125,9 +127,8 @@ def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, 
 
 
 def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
-    broken = Contestant(
-        "h2o", "h2o", "", {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto"}
-    )
+    settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto"}
+    broken = Contestant("h2o", "h2o", "", settings | {"backend": "onnxruntime", "device": "cpu"})
     measurement = Measurement([broken], Plan((64,), 1, 1, 0, 60.0), lambda text: None)
     measurement.run()
     assert measurement.series == []

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from h2o_cli.benchmark.engines.base import Absent
 from h2o_cli.benchmark.subject import Subject
@@ -51,12 +51,24 @@ class Entry:
     subject: Subject
     threads: int
     prefill: PrefillConfig
+    backend: str
+    device: Literal["cpu", "cuda"]
     attention: str
 
     @property
     def common(self) -> dict[str, Any]:
         model = self.subject.manifest.model
-        return {"threads": self.threads, "dtype": model.dtype, "vocabulary": model.vocab_size}
+        return {
+            "threads": self.threads,
+            "device": self.device,
+            "dtype": model.dtype,
+            "vocabulary": model.vocab_size,
+        }
+
+    def on_cpu_only(self) -> None:
+        """For a peer that is measured there and nowhere else. Raises Absent."""
+        if self.device != "cpu":
+            raise Absent("measured on the CPU only: use --device cpu")
 
     def checkpoint(self) -> Path:
         if self.subject.checkpoint is None:
@@ -95,6 +107,7 @@ def _ours(entry: Entry, engine: str, policies: tuple[str, ...]) -> list[Contesta
         settings = entry.common | {
             "bundle": str(entry.subject.bundle),
             "prefill": asdict(config),
+            "backend": entry.backend,
             "attention": entry.attention,
             "kind": "h2o",
         }
@@ -115,6 +128,7 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
     from h2o_cli.benchmark.gguf_file import FILE, write_gguf
 
     def prepare() -> dict[str, Any]:
+        entry.on_cpu_only()
         if importlib.util.find_spec("llama_cpp") is None:
             raise Absent("not installed: pip install llama-cpp-python gguf")
         checkpoint, dtype = entry.checkpoint(), entry.subject.manifest.model.dtype
@@ -146,6 +160,7 @@ def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
     from h2o_cli.benchmark.engines.onnxruntime_genai import build_model
 
     def prepare() -> dict[str, Any]:
+        entry.on_cpu_only()
         if importlib.util.find_spec("onnxruntime_genai") is None:
             raise Absent("not installed: pip install onnxruntime-genai")
         checkpoint, dtype = entry.checkpoint(), entry.subject.manifest.model.dtype
@@ -163,6 +178,7 @@ def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
     from h2o_cli.benchmark.engines.openvino_genai import build_model
 
     def prepare() -> dict[str, Any]:
+        entry.on_cpu_only()
         if importlib.util.find_spec("openvino_genai") is None:
             raise Absent("not installed: pip install openvino-genai")
         checkpoint, dtype = entry.checkpoint(), entry.subject.manifest.model.dtype

@@ -5,26 +5,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from h2o_runtime.backends.onnxruntime import BoundSession, open_session
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import ModelSpec
 
 SIDE = 1024  # of the square matrices that are multiplied: short runs meet more quiet moments
+GPU_SIDE = 8192
 FLOATS = 1 << 25  # 128 MiB, more than the caches
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The best that was measured: floating-point operations and bytes read, a second."""
+    """The best that was measured: floating-point operations, None where nothing could tell, and bytes, a second."""
 
-    flops: float
+    flops: float | None
     flops_by: str
     bandwidth: float
     bandwidth_by: str
+    gpu: str | None = None  # its name, where it is what was measured
+
+    def in_words(self) -> str:
+        compute = f"{self.flops / 1e9:,.0f} GFLOP/s ({self.flops_by}), " if self.flops else ""
+        where = f" on {self.gpu}" if self.gpu else ""
+        return f"{compute}{self.bandwidth / 1e9:,.1f} GB/s ({self.bandwidth_by}){where}"
 
 
 def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
@@ -33,8 +44,8 @@ def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
     a, b = (draw.random((SIDE, SIDE), np.float32) for _ in range(2))
     out = np.empty_like(a)
     products: dict[str, Callable[[], object]] = {"numpy": lambda: np.matmul(a, b, out=out)}
-    session = _matrix_product(threads)
-    if session is not None:
+    with suppress(BackendError):
+        session = open_session(_matrix_product(), threads)
         products["onnxruntime"] = lambda: session.run(None, {"a": a, "b": b})
     rates = {name: 2 * SIDE**3 / _best(work, repetitions) for name, work in products.items()}
     flops_by = max(rates, key=rates.__getitem__)
@@ -56,11 +67,39 @@ def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
     }
 
 
+def measure_gpu_rates(repetitions: int = 30) -> dict[str, Any]:
+    """Float32 matrix products by ONNX Runtime, where it can use the GPU, and copies from GPU memory to itself."""
+    device = CudaDevice()
+    source, target = (device.zeros((FLOATS,), np.float32) for _ in range(2))
+
+    def copy() -> None:
+        device.copy(source, target)
+        device.synchronize()
+
+    rates: dict[str, Any] = {
+        "flops": None,
+        "flops_by": "",
+        "bandwidth": 2 * source.nbytes / _best(copy, repetitions),
+        "bandwidth_by": "device copy",
+        "gpu": device.module.device_name(),
+    }
+    with suppress(BackendError):
+        session = BoundSession(open_session(_matrix_product(), 1, device=device), device.memory)
+        a, b, c = (device.zeros((GPU_SIDE, GPU_SIDE), np.float32) for _ in range(3))
+
+        def product() -> None:
+            session.run({"a": a, "b": b}, {"c": c})
+            device.synchronize()
+
+        rates |= {"flops": 2 * GPU_SIDE**3 / _best(product, repetitions), "flops_by": "onnxruntime"}
+    return rates
+
+
 def better(one: Rates, other: Rates) -> Rates:
     """The faster of two measurements: a busy moment does not lower the floor."""
-    compute = max(one, other, key=lambda rates: rates.flops)
+    compute = max(one, other, key=lambda rates: rates.flops or 0.0)
     memory = max(one, other, key=lambda rates: rates.bandwidth)
-    return Rates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by)
+    return Rates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by, one.gpu)
 
 
 def dense_flop(model: ModelSpec, tokens: int) -> int:
@@ -106,20 +145,16 @@ def _best(work: Callable[[], object], repetitions: int) -> float:
     return min(times)
 
 
-def _matrix_product(threads: int) -> Any:
-    """An ONNX Runtime session of one product, or None without the packages."""
+def _matrix_product() -> bytes:
+    """A model of one product. Raises BackendError without the package onnx."""
     try:
-        import onnxruntime
         from onnx import TensorProto, helper
-    except ImportError:
-        return None
+    except ImportError as error:
+        raise BackendError(f"the package onnx is missing ({error})") from None
     names = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "abc"]
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["a", "b"], ["c"])], "product", names[:2], names[2:]
     )
-    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    opsets = [helper.make_opsetid("", 20)]
+    model: bytes = helper.make_model(graph, ir_version=10, opset_imports=opsets).SerializeToString()
+    return model

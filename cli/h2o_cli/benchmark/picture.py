@@ -48,7 +48,7 @@ def draw(results: Results, path: Path) -> None:
     rates, machine = results.rates, results.machine
     figure.suptitle(
         f"{results.model}, {best[0]['precision']}, {best[0]['threads']} threads, {machine['cpu']}\n"
-        f"measured: {rates.flops / 1e9:.0f} GFLOP/s, {rates.bandwidth / 1e9:.0f} GB/s"
+        f"measured: {rates.in_words()}"
     )
     try:
         figure.savefig(path, dpi=110)

@@ -33,6 +33,8 @@ COLUMNS = (
     "max_s",
     "cpu_s",
     "tokens_per_s",
+    "flop_per_s",
+    "bytes_per_s",
     "h2o_speedup",
     "h2o_speedup_best",
     "h2o_speedup_cpu",
@@ -80,15 +82,17 @@ class Results:
 def make_rows(mode: str, entry: Entry, series: Sequence[Series], rates: Rates) -> tuple[dict[str, Any], ...]:
     """Rows in the order of lengths and contestants. Of a peer's settings all that ran are there."""
     model = entry.subject.manifest.model
-    floor = _floors(mode, model, rates)
+    work = _work(mode, model)
+    best = rates.bandwidth if mode == "decode" else rates.flops
     rows = []
     for one in series:
         length = one.length
         alike = {other.contestant.name: other for other in series if other.length == length}
         ours, truth = alike.get("h2o"), alike.get("full")
         policy = PrefillConfig(**one.contestant.settings.get("prefill", {"policy": "full"}))
-        least = floor(policy, length)
+        least = work(policy, length)
         middle = statistics.median(one.seconds)
+        floor = least / best if best else None
         rows.append(
             {
                 "mode": mode,
@@ -103,12 +107,14 @@ def make_rows(mode: str, entry: Entry, series: Sequence[Series], rates: Rates) -
                 **_spread(one.seconds),
                 "cpu_s": min(one.cpu),
                 "tokens_per_s": (1 if mode == "decode" else length) / middle,
+                "flop_per_s": None if mode == "decode" else least / middle,
+                "bytes_per_s": least / middle if mode == "decode" else None,
                 "h2o_speedup": _paired_ratio(one.seconds, ours.seconds) if ours else None,
                 "h2o_speedup_best": min(one.seconds) / min(ours.seconds) if ours else None,
                 "h2o_speedup_cpu": min(one.cpu) / min(ours.cpu) if ours else None,
                 **_phases(one),
-                "floor_s": least,
-                "floor_share": least / middle,
+                "floor_s": floor,
+                "floor_share": floor and floor / middle,
                 "peak_bytes": one.peak,
                 "libraries_bytes": one.libraries,
                 "estimate_bytes": _estimate(mode, model, one, policy),
@@ -119,15 +125,14 @@ def make_rows(mode: str, entry: Entry, series: Sequence[Series], rates: Rates) -
     return tuple(rows)
 
 
-def _floors(mode: str, model: ModelSpec, rates: Rates) -> Callable[[PrefillConfig, int], float]:
+def _work(mode: str, model: ModelSpec) -> Callable[[PrefillConfig, int], int]:
+    """What nobody can avoid: bytes to read for a token of decode, else floating-point operations."""
     if mode == "decode":
-        return lambda config, length: decode_bytes(model, length) / rates.bandwidth
+        return lambda config, length: decode_bytes(model, length)
     if mode == "attention":
         one = model.model_copy(update={"layers": 1})
-        return lambda config, length: attention_flop(one, config, length) / rates.flops
-    return lambda config, length: (
-        (dense_flop(model, length) + attention_flop(model, config, length)) / rates.flops
-    )
+        return lambda config, length: attention_flop(one, config, length)
+    return lambda config, length: dense_flop(model, length) + attention_flop(model, config, length)
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:

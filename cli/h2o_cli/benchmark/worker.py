@@ -35,11 +35,11 @@ class Worker:
         self._engine: Engine | None = None
         self._draw = np.random.default_rng(1)
         self._vocabulary = SMALLEST_VOCABULARY
-        self._threads = 1
+        self._threads, self._device = 1, "cpu"
 
     def start(self, engine: str, settings: dict[str, Any]) -> Answer:
         self._vocabulary = settings.get("vocabulary", SMALLEST_VOCABULARY)
-        self._threads = settings["threads"]
+        self._threads, self._device = settings["threads"], settings["device"]
         if engine == "machine":
             return {"version": np.__version__}
         self._engine = make_engine(engine, settings)
@@ -67,9 +67,9 @@ class Worker:
         return {"seconds": seconds, "cpu": (time.process_time() - used) / tokens}
 
     def rates(self) -> Answer:
-        from h2o_cli.benchmark.floor import measure_rates
+        from h2o_cli.benchmark.floor import measure_gpu_rates, measure_rates
 
-        return measure_rates(self._threads)
+        return measure_rates(self._threads) if self._device == "cpu" else measure_gpu_rates()
 
     def memory(self) -> Answer:
         return {"peak": peak_bytes()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
@@ -13,9 +13,6 @@ from h2o_runtime.devices import Device, HostDevice, Tensor
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.manifest import GraphSpec
-
-if TYPE_CHECKING:
-    from h2o_runtime.devices.cuda import CudaDevice
 
 
 def import_onnxruntime() -> Any:
@@ -60,9 +57,11 @@ class SharedArena:
 
 
 def open_session(
-    model: str | bytes, threads: int, optimize: bool = True, cuda: CudaDevice | None = None
+    model: str | bytes, threads: int, optimize: bool = True, device: Device | None = None
 ) -> Any:
-    """A session with threads of its own on the shared arena, or on a GPU. Errors are ONNX Runtime's own.
+    """A session with threads of its own on the shared arena, or on a GPU.
+
+    Errors are ONNX Runtime's own, but for a BackendError where it is not installed or cannot use the device.
 
     ONNX Runtime's one pool for all sessions would need fewer threads, but Python cannot tell it how long to
     spin: some 16 ms, through every attention step between two graphs.
@@ -82,12 +81,17 @@ def open_session(
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     providers: list[Any] = ["CPUExecutionProvider"]
-    if cuda is not None:
-        providers.insert(0, ("CUDAExecutionProvider", _cuda_options(cuda)))
+    if device is not None and device.memory == "cuda":
+        if "CUDAExecutionProvider" not in ort.get_available_providers():
+            raise BackendError(
+                "this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime && pip install "
+                "'h2o-edge[gpu]', or use --device cpu"
+            )
+        providers.insert(0, ("CUDAExecutionProvider", _cuda_options(device)))
     return ort.InferenceSession(model, options, providers=providers)
 
 
-def _cuda_options(device: CudaDevice) -> dict[str, str]:
+def _cuda_options(device: Any) -> dict[str, str]:
     return {
         "user_compute_stream": str(device.dense_lane.handle),
         "arena_extend_strategy": "kSameAsRequested",  # as much as is needed, not the next power of two
@@ -165,16 +169,11 @@ class OnnxRuntimeBackend:
 
     def _load(self, graph: GraphSpec) -> BoundSession:
         path = self.bundle.path(graph)
-        ort = import_onnxruntime()
-        memory = self.device.memory
-        if memory == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
-            raise BackendError(
-                "this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime && pip install 'h2o-edge[gpu]', "
-                "or use --device cpu"
-            )
-        cuda: Any = self.device if memory == "cuda" else None
         try:
-            return BoundSession(open_session(str(path), self.threads, cuda=cuda), memory)
+            session = open_session(str(path), self.threads, device=self.device)
+            return BoundSession(session, self.device.memory)
+        except BackendError:
+            raise
         except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"

@@ -61,7 +61,7 @@ class TensorRTBackend:
         part.run(inputs, outputs, self._device.dense_lane.handle)
 
     def deactivate(self) -> None:
-        self._device.close()  # contexts must not go while they run
+        self._device.synchronize()  # contexts must not go while they run
         self._parts.clear()
         self._scratch = None
 

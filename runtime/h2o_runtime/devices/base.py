@@ -54,8 +54,8 @@ class Device(Protocol):
     def stopwatch(self) -> Stopwatch:
         """For one prefill."""
 
-    def close(self) -> None:
-        """Wait for all work and give back what the device itself holds."""
+    def synchronize(self) -> None:
+        """Wait for all work."""
 
 
 class Flow(Protocol):

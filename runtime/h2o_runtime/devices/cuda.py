@@ -137,7 +137,7 @@ class CudaDevice:
         finally:
             self.attention_lane = attention_lane
 
-    def close(self) -> None:
+    def synchronize(self) -> None:
         self.dense_lane.synchronize()
         self.attention_lane.synchronize()
 

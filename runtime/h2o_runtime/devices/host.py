@@ -55,7 +55,7 @@ class HostDevice:
     def stopwatch(self) -> PrefillTimer:
         return PrefillTimer()
 
-    def close(self) -> None:
+    def synchronize(self) -> None:
         pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 from h2o_plugins import NativeKernelsMissing, cuda_kernels
 from h2o_runtime.backends.onnxruntime import import_onnxruntime
@@ -15,11 +16,10 @@ DEVICES = ("auto", "cpu", "cuda")
 log = logging.getLogger(__name__)
 
 
-def make_device(name: str, backend: str) -> Device:
-    """ "auto" takes a GPU where the backend can use it.
+def resolve_device(name: str, backend: str) -> Literal["cpu", "cuda"]:
+    """Which device is meant: "auto" takes a GPU where the backend can use it.
 
-    Raises ConfigError for an unknown name or a backend that cannot run there, BackendError where the GPU or the
-    kernels for it are missing.
+    Raises ConfigError for an unknown name or a backend that cannot run there.
     """
     if name not in DEVICES:
         raise ConfigError(f"device must be one of {', '.join(DEVICES)}, but is {name!r}", field="device")
@@ -29,7 +29,13 @@ def make_device(name: str, backend: str) -> Device:
             f"the backend {backend} runs on an NVIDIA GPU only: use the device cuda, or the backend onnxruntime",
             field="device",
         )
-    if name == "cpu" or (name == "auto" and not needs_gpu and not _gpu_is_usable()):
+    on_cpu = name == "cpu" or (name == "auto" and not needs_gpu and not _gpu_is_usable())
+    return "cpu" if on_cpu else "cuda"
+
+
+def make_device(name: str, backend: str) -> Device:
+    """The device that `resolve_device` names. Raises BackendError where the GPU or the kernels for it are missing."""
+    if resolve_device(name, backend) == "cpu":
         return HostDevice()
     from h2o_runtime.devices.cuda import CudaDevice
 

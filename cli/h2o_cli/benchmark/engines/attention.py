@@ -10,22 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.benchmark.engines.base import Absent, Engine, Ids, Settings
+from h2o_cli.benchmark.engines.base import Absent, Engine, Ids, Settings, require_device
 from h2o_runtime import PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.cache import KVCache
-from h2o_runtime.devices import HostDevice
-from h2o_runtime.devices.host import HostFlow
+from h2o_runtime.devices.select import make_device
 from h2o_runtime.manifest import Manifest, ModelSpec
 from h2o_runtime.policies import LayerCall, make_policy
 from h2o_runtime.reuse import Prefix
-from h2o_runtime.timings import PrefillTimer
+from h2o_runtime.schedule import Span
 
 
 def attention_engine(settings: Settings) -> Engine:
-    """settings: bundle, threads, kind ("h2o", "torch" or "onnxruntime"), prefill and attention for "h2o"."""
+    """settings: bundle, threads, device, kind ("h2o", "torch" or "onnxruntime"), prefill and attention for "h2o"."""
     kinds: dict[str, Callable[[Settings], Engine]] = {
         "h2o": PolicyAttention,
         "torch": TorchAttention,
@@ -71,39 +70,47 @@ class PolicyAttention(_OneLayer):
 
     def open(self, context: int) -> None:
         super().open(context)
-        m, settings, device = self._model, self._settings, HostDevice()
+        m, settings = self._model, self._settings
+        device = make_device(settings["device"], "onnxruntime")
         self._provider = make_provider(
             settings["attention"], Bundle.open(settings["bundle"]), device, settings["threads"]
         )
         shape = AttentionShape(m.query_heads, m.kv_heads, m.head_size, m.scale, np.dtype(m.dtype))
         self._provider.activate(shape)
         self._cache = KVCache(m, context, device)
-        self._cache.keys[0][:], self._cache.values[0][:] = self._k, self._v
+        self._device, self._queries = device, device.empty(self._q.shape, self._q.dtype)
+        for rows, tensor in (
+            (self._q, self._queries),
+            (self._k, self._cache.keys[0]),
+            (self._v, self._cache.values[0]),
+        ):
+            device.upload(rows, tensor)
         self._policy = make_policy(self._config)
         self._state = self._policy.new_state(m, context, device)
-        self._out = np.empty_like(self._q)
-        self._timer = PrefillTimer()
+        self._out = device.empty(self._q.shape, self._q.dtype)
+        self._stopwatch = device.stopwatch()
 
     def prefill(self, ids: Ids) -> int:
         n = len(ids)
-        self._timer = PrefillTimer()
+        self._stopwatch, flow = self._device.stopwatch(), self._device.flow([Span(0, n)])
         call = LayerCall(
             layer=0,
-            q=self._q[:n],
+            q=self._queries[:n],
             o=self._out[:n],
             cache=self._cache,
             past=0,
             prefix=Prefix.NONE,
             provider=self._provider,
-            timer=self._timer,
-            flow=HostFlow(),
+            timer=self._stopwatch,
+            flow=flow,
             checkpoint=lambda done: None,
         )
         self._policy.attend(call, self._state)
+        self._device.synchronize()
         return -1
 
     def phases(self) -> dict[str, float]:
-        return asdict(self._timer)
+        return asdict(self._stopwatch.read())
 
 
 class TorchAttention(_OneLayer):
@@ -115,13 +122,15 @@ class TorchAttention(_OneLayer):
             import torch
         except ImportError as error:
             raise Absent(f"not installed ({error}): pip install torch") from None
+        require_device(torch, settings["device"])
         self._torch: Any = torch
         torch.set_num_threads(settings["threads"])
         self.version = torch.__version__
 
     def open(self, context: int) -> None:
         super().open(context)
-        tensors = (self._torch.from_numpy(rows) for rows in (self._q, self._k, self._v))
+        device = self._settings["device"]
+        tensors = (self._torch.from_numpy(rows).to(device) for rows in (self._q, self._k, self._v))
         self._tensors = [
             rows.transpose(0, 1).contiguous()[None] for rows in tensors
         ]  # [1, heads, context, d]
@@ -130,6 +139,8 @@ class TorchAttention(_OneLayer):
         q, k, v = (rows[:, :, : len(ids)] for rows in self._tensors)
         with self._torch.inference_mode():
             self._torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        if self._settings["device"] == "cuda":
+            self._torch.cuda.synchronize()
         return -1
 
 
@@ -138,6 +149,8 @@ class OnnxRuntimeAttention(_OneLayer):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
+        if settings["device"] != "cpu":
+            raise Absent("measured on the CPU only: use --device cpu")
         try:
             import onnxruntime
             from onnx import helper

@@ -37,6 +37,12 @@ class Absent(Exception):  # noqa: N818 - says what is the case, not what went wr
     """A contestant that cannot take part here, and why, in a sentence for the reader of the results."""
 
 
+def require_device(torch: Any, device: str) -> None:
+    """Raises Absent where this torch cannot compute on `device`."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Absent("this torch has no CUDA: install the build of torch that has")
+
+
 def make_engine(name: str, settings: Settings) -> Engine:
     """Each engine's library is imported in its own process only."""
     makers: dict[str, Callable[[Settings], Engine]] = {

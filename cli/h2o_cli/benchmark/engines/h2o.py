@@ -9,24 +9,24 @@ import numpy as np
 
 from h2o_cli.benchmark.engines.base import Ids, Settings
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.backends.onnxruntime import import_onnxruntime
+from h2o_runtime.engines import TARGETS
+from h2o_runtime.engines.machine import import_tensorrt
 
 
 class H2OEngine:
-    """settings: bundle, threads, prefill (fields of PrefillConfig), attention."""
+    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention."""
 
     def __init__(self, settings: Settings) -> None:
-        import onnxruntime
-
         self._settings = settings
         self._config = PrefillConfig(**settings["prefill"])
-        self.version = f"{importlib.metadata.version('h2o-edge')} (onnxruntime {onnxruntime.__version__})"
+        self.version = f"{importlib.metadata.version('h2o-edge')} ({_executor(settings['backend'])})"
 
     def open(self, context: int) -> None:
         self._generator = Generator.load(
             self._settings["bundle"],
             context=context,
-            attention=self._settings["attention"],
-            threads=self._settings["threads"],
+            **{name: self._settings[name] for name in ("backend", "device", "attention", "threads")},
         )
 
     def prefill(self, ids: Ids) -> int:
@@ -38,3 +38,9 @@ class H2OEngine:
 
     def phases(self) -> dict[str, float]:
         return asdict(self._generator.timer)
+
+
+def _executor(backend: str) -> str:
+    """Name and version of what executes the dense graphs."""
+    module = import_onnxruntime() if backend == "onnxruntime" else import_tensorrt(TARGETS[backend])
+    return f"{backend} {module.__version__}"

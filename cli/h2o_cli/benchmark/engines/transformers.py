@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from h2o_cli.benchmark.engines.base import Absent, Ids, Settings
+from h2o_cli.benchmark.engines.base import Absent, Ids, Settings, require_device
 
 
 class TransformersEngine:
-    """settings: checkpoint, threads, dtype."""
+    """settings: checkpoint, threads, device, dtype."""
 
     def __init__(self, settings: Settings) -> None:
         try:
@@ -17,6 +17,7 @@ class TransformersEngine:
             transformers: Any = importlib.import_module("transformers")
         except ImportError as error:
             raise Absent(f"not installed ({error}): pip install torch transformers") from None
+        require_device(torch, settings["device"])
         self._torch, self._library, self._settings = torch, transformers, settings
         torch.set_num_threads(settings["threads"])
         torch.set_grad_enabled(False)
@@ -30,7 +31,8 @@ class TransformersEngine:
             dtype=getattr(self._torch, self._settings["dtype"]),
             attn_implementation="sdpa",
             local_files_only=True,
-        ).eval()
+        )
+        self._model.to(self._settings["device"]).eval()
 
     def prefill(self, ids: Ids) -> int:
         self._cache: Any = None
@@ -44,7 +46,7 @@ class TransformersEngine:
 
     def _run(self, ids: Any) -> int:
         out = self._model(
-            input_ids=self._torch.as_tensor(ids)[None],
+            input_ids=self._torch.as_tensor(ids, device=self._settings["device"])[None],
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
