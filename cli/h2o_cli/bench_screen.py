@@ -23,18 +23,8 @@ def show(results: Results) -> None:
     timed = any(row["dense_s"] is not None for row in results.rows)
     table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
     achieved = "GB/s" if results.mode == "decode" else "GFLOP/s"
-    columns = [
-        "median",
-        "min … max",
-        "tokens/s",
-        achieved,
-        "cpu",
-        "h2o faster by",
-        "by cpu",
-        "of floor",
-        "peak MiB",
-    ]
-    for name in columns + (["/".join(PHASES)] if timed else []):
+    columns = ["median", "min … max", "tokens/s", achieved, "cpu", "h2o faster by", "by cpu", "of floor"]
+    for name in [*columns, "peak MiB"] + (["/".join(PHASES)] if timed else []):
         table.add_column(name, justify="right")
     for row in results.rows:
         cells = [

@@ -1,9 +1,14 @@
-// What TensorRT looks up when it loads the library (IPluginRegistry::loadLibrary, trtexec --dynamicPlugins,
-// polygraphy run --plugins): a way to hand over its logger, and the creators.
+// What TensorRT looks up when it loads the library (IPluginRegistry::loadLibrary, trtexec --dynamicPlugins):
+// a way to hand over its logger, and the creators. And registration for programs that load it themselves.
+
+#include <dlfcn.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "plugin.h"
@@ -12,6 +17,42 @@ namespace h2o::trt {
 namespace {
 
 std::atomic<nvinfer1::ILoggerFinder*> logger_finder{nullptr};
+
+const std::vector<nvinfer1::IPluginCreatorInterface*>& creators() {
+    static std::vector<std::unique_ptr<OperatorCreator>> owned;
+    static const std::vector<nvinfer1::IPluginCreatorInterface*> all = [] {
+        std::vector<nvinfer1::IPluginCreatorInterface*> creators;
+        for (const Operator& op : operators()) {
+            owned.push_back(std::make_unique<OperatorCreator>(op));
+            creators.push_back(owned.back().get());
+        }
+        return creators;
+    }();
+    return all;
+}
+
+// Polygraphy and trtexec --staticPlugins only dlopen the library, and expect that it registers its creators
+// by then. Not unasked: loadLibrary fails where they are registered before it has looked them up.
+__attribute__((constructor)) void register_if_asked() noexcept {
+    const char* asked = std::getenv("H2O_TRT_REGISTER");
+    if (!asked || std::strcmp(asked, "1") != 0) return;
+    // Polygraphy does this before it imports TensorRT. dlopen takes the one that is in the process, else
+    // loads it, and never one of another major version, whose registry has another layout.
+    const std::string name = "libnvinfer.so." + std::to_string(NV_TENSORRT_MAJOR);
+    void* tensorrt = dlopen(name.c_str(), RTLD_LAZY);
+    void* found = tensorrt ? dlsym(tensorrt, "getPluginRegistry") : nullptr;
+    if (!found) {
+        log_error(std::string("not registered: ") + dlerror());
+        return;
+    }
+    nvinfer1::IPluginRegistry* registry = reinterpret_cast<nvinfer1::IPluginRegistry* (*)()>(found)();
+    for (size_t i = 0; i < creators().size(); ++i)
+        if (!registry->registerCreator(*creators()[i], kNamespace))
+            log_error(std::string(operators()[i].name) + ": TensorRT did not register it");
+    // The registry has pointers into this library now, which must stay when the program closes it.
+    Dl_info self;
+    if (dladdr(&logger_finder, &self)) dlopen(self.dli_fname, RTLD_LAZY | RTLD_NODELETE);
+}
 
 }  // namespace
 
@@ -37,16 +78,7 @@ H2O_EXPORT void setLoggerFinder(nvinfer1::ILoggerFinder* finder) {
 }
 
 H2O_EXPORT nvinfer1::IPluginCreatorInterface* const* getCreators(int32_t& count) {
-    using h2o::trt::OperatorCreator;
-    static std::vector<std::unique_ptr<OperatorCreator>> owned;
-    static const std::vector<nvinfer1::IPluginCreatorInterface*> all = [] {
-        std::vector<nvinfer1::IPluginCreatorInterface*> creators;
-        for (const h2o::trt::Operator& op : h2o::trt::operators()) {
-            owned.push_back(std::make_unique<OperatorCreator>(op));
-            creators.push_back(owned.back().get());
-        }
-        return creators;
-    }();
-    count = static_cast<int32_t>(all.size());
-    return all.data();
+    const std::vector<nvinfer1::IPluginCreatorInterface*>& creators = h2o::trt::creators();
+    count = static_cast<int32_t>(creators.size());
+    return creators.data();
 }

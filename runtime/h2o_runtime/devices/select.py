@@ -34,7 +34,7 @@ def resolve_device(name: str, backend: str) -> Literal["cpu", "cuda"]:
 
 
 def make_device(name: str, backend: str) -> Device:
-    """The device that `resolve_device` names. Raises BackendError where the GPU or the kernels for it are missing."""
+    """The device that `resolve_device` names. Raises BackendError where the GPU or its kernels are missing."""
     if resolve_device(name, backend) == "cpu":
         return HostDevice()
     from h2o_runtime.devices.cuda import CudaDevice

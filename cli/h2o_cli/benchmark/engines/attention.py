@@ -24,7 +24,7 @@ from h2o_runtime.schedule import Span
 
 
 def attention_engine(settings: Settings) -> Engine:
-    """settings: bundle, threads, device, kind ("h2o", "torch" or "onnxruntime"), prefill and attention for "h2o"."""
+    """settings: bundle, threads, device, kind ("h2o", "torch", "onnxruntime"); for "h2o" prefill and attention."""
     kinds: dict[str, Callable[[Settings], Engine]] = {
         "h2o": PolicyAttention,
         "torch": TorchAttention,
