@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-from tests import bundles
+from tests import bundles, engine_runtime
 from tests.engine_runtime import RuntimeDouble, plugin_library
+from tests.engines import tensorrt_rtx
 
 import h2o_runtime.engines.machine as machine_module
 from h2o_export.engines.build import build
@@ -21,6 +24,7 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
 from h2o_runtime.forward import Watch
+from h2o_runtime.policies import make_policy
 
 CONTEXT = 400
 CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
@@ -125,6 +129,60 @@ def test_decode_is_one_graph_over_all_layers(
     assert double.failures == []
 
 
+class Counter:
+    """Counts allocations and waits for the GPU, and goes on as before."""
+
+    def __init__(self, module: ModuleType, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        for owner, name in (
+            (module, "Memory"),
+            (module, "PinnedMemory"),
+            (module.Stream, "synchronize"),
+            (module.Event, "synchronize"),
+        ):
+            patch.setattr(owner, name, self._counted(f"{owner.__name__}.{name}", getattr(owner, name)))
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            self.calls.append(name.removeprefix("h2o_plugins._cuda."))
+            return call(*arguments)
+
+        return counted
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
+    config: PrefillConfig, double: RuntimeDouble, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer's attention never; a dense tile waits for the one two tiles before, a token for itself."""
+    with load(double) as generator:
+        generator.prefill(prompt(300), config)
+        generator.decode(3)
+        generator.decode(4)
+        generator.reset()
+        policy = type(make_policy(config))
+        attend, inside = policy.attend, []
+
+        def watched(self: Any, call: Any, state: Any) -> None:
+            before = len(counter.calls)
+            attend(self, call, state)
+            inside.extend(counter.calls[before:])
+
+        with monkeypatch.context() as patch:
+            counter = Counter(emulated_cuda, patch)
+            patch.setattr(policy, "attend", watched)
+            generator.prefill(prompt(300, 1), config)
+            assert inside == []
+            tiles = 2 * -(-300 // 96)  # layers × tiles
+            assert counter.calls.count("Event.synchronize") <= tiles + 3  # and for the staging of copies
+            assert counter.calls.count("Stream.synchronize") == 1  # for the logits
+            assert len(counter.calls) <= tiles + 4
+            counter.calls.clear()
+            for token in range(5):
+                generator.decode(token)
+            assert counter.calls == 5 * ["Stream.synchronize"]
+
+
 def test_decode_goes_on_where_nothing_can_be_recorded(
     double: RuntimeDouble, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,3 +232,22 @@ def test_engines_that_were_never_built(double: RuntimeDouble) -> None:
     shutil.rmtree(double.bundle.folder / "engines")
     with pytest.raises(BundleError, match="no engines here: h2o-build"):
         load(double)
+
+
+# The double itself
+
+
+def test_what_the_double_offers_exists_in_the_real_bindings() -> None:
+    """TensorRT for RTX has the same API, and its bindings load without a GPU."""
+    real = tensorrt_rtx()
+    for ours, theirs in (
+        (engine_runtime.Runtime, real.Runtime),
+        (engine_runtime.Engine, real.ICudaEngine),
+        (engine_runtime.Context, real.IExecutionContext),
+    ):
+        names = [name for name, member in vars(ours).items() if callable(member) and name[0] != "_"]
+        assert names
+        assert [name for name in names if not hasattr(theirs, name)] == []
+    assert hasattr(real.ICudaEngine, "device_memory_size_v2")
+    ours_by_name = engine_runtime.RuntimeDouble.ExecutionContextAllocationStrategy.__members__
+    assert set(ours_by_name) == set(real.ExecutionContextAllocationStrategy.__members__)

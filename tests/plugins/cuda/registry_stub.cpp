@@ -53,10 +53,6 @@ class Registry final : public nvinfer1::IPluginRegistry {
 
 }  // namespace
 
-#if NV_TENSORRT_MAJOR >= 11
-nvinfer1::IPluginRegistry::~IPluginRegistry() noexcept = default;
-#endif
-
 extern "C" nvinfer1::IPluginRegistry* getPluginRegistry() noexcept {
     static auto* registry = new Registry;
     return registry;
