@@ -1,8 +1,8 @@
 """Everything that needs a GPU, in one command: python bench/gpu_check/run.py
 
 Builds the kernels and plugins for the GPU that is there, runs their tests, runs the kernels again under
-compute-sanitizer, times them beside torch (where torch with CUDA is installed), and writes report.md and
-report.json.
+compute-sanitizer, runs a bundle end to end on every backend that is installed, times the kernels beside torch
+(where torch with CUDA is installed), and writes report.md and report.json.
 Exit code 0: all good; 1: a check failed; 3: a speed goal was missed.
 """
 
@@ -23,17 +23,19 @@ HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 KERNELS = Path("plugins", "kernels", "cuda")
 SANITIZERS = ("memcheck", "racecheck")
+BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")
+NOT_HERE = 2  # exit code of end_to_end.py where a backend cannot run
 
 
-def run(command: list[str], log: Path) -> tuple[bool, float]:
-    """Runs a command into a log file; whether it succeeded, and its seconds."""
+def run(command: list[str], log: Path) -> tuple[int, float]:
+    """Runs a command into a log file; its exit code and its seconds."""
     print("+", " ".join(command), flush=True)
     begin = time.monotonic()
     with log.open("w") as out:
         code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
     if code != 0:
         print("".join(log.read_text().splitlines(keepends=True)[-40:]), flush=True)
-    return code == 0, time.monotonic() - begin
+    return code, time.monotonic() - begin
 
 
 def output_of(*command: str) -> str:
@@ -84,7 +86,9 @@ def build(folder: Path, architecture: str, jobs: int, tensorrt: str | None) -> b
     options += [f"-DTensorRT_ROOT={tensorrt}"] if tensorrt else []
     folder.mkdir(parents=True, exist_ok=True)
     configured, _ = run(["cmake", "-S", str(REPO), "-B", str(folder), *options], folder / "configure.log")
-    return configured and run(["cmake", "--build", str(folder), f"-j{jobs}"], folder / "build.log")[0]
+    if configured != 0:
+        return False
+    return run(["cmake", "--build", str(folder), f"-j{jobs}"], folder / "build.log")[0] == 0
 
 
 def checks(folder: Path, quick: bool) -> list[dict[str, Any]]:
@@ -93,8 +97,8 @@ def checks(folder: Path, quick: bool) -> list[dict[str, Any]]:
     rows = []
 
     def check(name: str, command: list[str]) -> None:
-        passed, seconds = run(command, folder / f"{name}.log")
-        rows.append({"check": name, "passed": passed, "seconds": round(seconds, 1)})
+        code, seconds = run(command, folder / f"{name}.log")
+        rows.append({"check": name, "passed": code == 0, "seconds": round(seconds, 1)})
 
     check("tests", [str(test), *(["--small"] if quick else [])])
     if (plugins / "h2o_trt_conformance").exists():
@@ -112,6 +116,20 @@ def checks(folder: Path, quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
+def end_to_end(folder: Path, bundle: Path) -> list[dict[str, Any]]:
+    """One row a backend. The runtime must be installed with its CUDA kernels (docs/cuda.md)."""
+    rows = []
+    for backend in BACKENDS:
+        log = folder / f"end-to-end-{backend}.log"
+        code, seconds = run(
+            [sys.executable, str(HERE / "end_to_end.py"), str(bundle), "--backend", backend], log
+        )
+        lines = log.read_text().splitlines()
+        passed = f"not run: {lines[-1]}" if code == NOT_HERE and lines else code == 0
+        rows.append({"check": f"end to end, {backend}", "passed": passed, "seconds": round(seconds, 1)})
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--build", type=Path, default=REPO / "build" / "gpu_check", help="build folder")
@@ -120,6 +138,12 @@ def main() -> int:
     )
     parser.add_argument("--architecture", default=native_architecture(), help="such as 90; found by itself")
     parser.add_argument("--tensorrt", help="folder with TensorRT's headers, where it is not found by itself")
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        default=REPO / "out" / "tiny-llama",
+        help="what is run end to end; make demo makes it",
+    )
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--quick", action="store_true", help="the small list of shapes for the tests too")
     parser.add_argument("--no-timings", action="store_true")
@@ -130,7 +154,8 @@ def main() -> int:
     if not build(arguments.build, arguments.architecture, arguments.jobs, arguments.tensorrt):
         print("The kernels did not build; the log above says why.", file=sys.stderr)
         return 1
-    report: dict[str, Any] = {"machine": machine(), "checks": checks(arguments.build, arguments.quick)}
+    rows = checks(arguments.build, arguments.quick) + end_to_end(arguments.build, arguments.bundle)
+    report: dict[str, Any] = {"machine": machine(), "checks": rows}
     reports.write({**report, "no_timings": "not reached"}, arguments.out)  # kept if a timing brings us down
     failed = [row["check"] for row in report["checks"] if row["passed"] is False]
 

@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from h2o_runtime import PrefillConfig
 
 REPO = Path(__file__).resolve().parents[3]
 GPU_CHECK = REPO / "bench" / "gpu_check"
@@ -76,3 +79,28 @@ def test_gpu_check_reports_what_missed_its_goal(tmp_path: Path) -> None:
     assert all(f"missed: {line}" in text for line in missed)
     report.write({"machine": machine, "checks": checks, "no_timings": "torch is missing"}, tmp_path)
     assert "torch is missing" in (tmp_path / "report.md").read_text()
+
+
+def test_gpu_check_runs_a_bundle_end_to_end(
+    tiny_bundle: Path,
+    emulated_cuda: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Greedy tokens of the example model on ONNX Runtime with CUDA attention equal those on the CPU."""
+    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
+    script = gpu_check_module("end_to_end")
+    small = PrefillConfig(chunk_size=128, batch_size=256, local=32, heavy=32, score_window=16)
+    assert set(script.policies(small)) == {"full", "colsum", "window"}
+    monkeypatch.setattr(
+        script, "policies", lambda bundle: {"colsum": small, "full": replace(small, policy="full")}
+    )
+    rows = script.compare(tiny_bundle, "onnxruntime", n=300, steps=12)
+    assert [row["policy"] for row in rows] == ["colsum", "full"]
+    for row in rows:
+        assert row["tokens_equal"]
+        assert row["runs_identical"]
+        assert row["error"] < 1e-5
+    monkeypatch.setattr(sys, "argv", ["end_to_end.py", str(tiny_bundle), "--backend", "tensorrt"])
+    assert script.main() == 2
+    assert "TensorRT is not installed" in capsys.readouterr().out.splitlines()[-1]

@@ -1,0 +1,108 @@
+"""A whole bundle on the GPU against the same bundle on the CPU: python bench/gpu_check/end_to_end.py BUNDLE
+
+Greedy tokens after a long prompt must be equal under every policy, and two runs must agree to the last bit.
+Exit code 0: so it was; 1: it was not; 2: it could not be run here, and the last line says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import H2OError
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one policy gave: greedy tokens, every step's logits [steps, vocab], and milliseconds."""
+
+    tokens: list[int]
+    logits: NDArray[np.float32]
+    first_token_ms: float
+    token_ms: float
+
+
+def policies(bundle: PrefillConfig) -> dict[str, PrefillConfig]:
+    return {
+        "full": PrefillConfig(policy="full", batch_size=bundle.batch_size),
+        "colsum": replace(bundle, policy="h2o", score="colsum"),
+        "window": replace(
+            bundle, policy="h2o", score="window", score_window=min(bundle.score_window, bundle.local)
+        ),
+    }
+
+
+def greedy(generator: Generator, ids: Ids, config: PrefillConfig, steps: int) -> Run:
+    """A prompt from an empty cache, and the likeliest tokens after it."""
+    generator.reset()
+    begin = time.perf_counter()
+    logits = generator.prefill(ids, config)
+    first = time.perf_counter() - begin
+    rows, tokens, seconds = [logits], [int(logits.argmax())], []
+    while len(tokens) < steps:
+        begin = time.perf_counter()
+        logits = generator.decode(tokens[-1])
+        seconds.append(time.perf_counter() - begin)
+        rows.append(logits)
+        tokens.append(int(logits.argmax()))
+    return Run(tokens, np.stack(rows), 1e3 * first, 1e3 * statistics.median(seconds))
+
+
+def compare(bundle: Path, backend: Any, n: int, steps: int) -> list[dict[str, Any]]:
+    """One row a policy. Raises what `Generator.load` raises."""
+    rows = []
+    with (
+        Generator.load(bundle, backend, context=n + steps, device="cuda") as gpu,
+        Generator.load(bundle, context=n + steps, device="cpu") as cpu,
+    ):
+        ids = np.random.default_rng(5).integers(3, gpu.model.vocab_size, n)
+        for name, config in policies(gpu.bundle.manifest.prefill).items():
+            first, second = (greedy(gpu, ids, config, steps) for _ in range(2))
+            truth = greedy(cpu, ids, config, steps)
+            rows.append(
+                {
+                    "policy": name,
+                    "tokens_equal": first.tokens == truth.tokens,
+                    "runs_identical": bool(np.array_equal(first.logits, second.logits)),
+                    "error": float(
+                        np.abs(first.logits[0] - truth.logits[0]).max() / np.abs(truth.logits[0]).max()
+                    ),
+                    "first_token_ms": second.first_token_ms,
+                    "cpu_first_token_ms": truth.first_token_ms,
+                    "token_ms": second.token_ms,
+                    "cpu_token_ms": truth.token_ms,
+                }
+            )
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("-n", "--tokens", type=int, default=4000, help="length of the prompt")
+    parser.add_argument("--steps", type=int, default=64)
+    arguments = parser.parse_args()
+    try:
+        rows = compare(arguments.bundle, arguments.backend, arguments.tokens, arguments.steps)
+    except H2OError as error:
+        print(error)
+        return 2
+    for row in rows:
+        print(", ".join(f"{name} {value}" for name, value in row.items()))
+    return 0 if all(row["tokens_equal"] and row["runs_identical"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
