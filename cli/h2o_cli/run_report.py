@@ -26,6 +26,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         },  # by kind of work
         "context": model.generator.context,
         "backend": model.generator.backend.name,
+        "device": model.generator.device.name,
         "attention": model.generator.provider.name,
         "peak_memory_bytes": peak_bytes(),
     }

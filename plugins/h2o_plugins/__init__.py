@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -21,14 +22,12 @@ class NativeKernelsMissing(ImportError):  # noqa: N818 - says what is the case, 
 
 def load_cpu_kernels() -> ModuleType:
     """The module of the CPU kernels. Raises NativeKernelsMissing with the reason and what to do."""
-    try:
-        from h2o_plugins import _cpu
-    except ImportError as error:
-        raise NativeKernelsMissing(
-            f"the native CPU kernels cannot be loaded ({error}); build them with `pip install .` in the "
-            "repository (needs CMake and a C++17 compiler), or use the ONNX function bodies instead"
-        ) from error
-    return _cpu
+    return _load(
+        "_cpu",
+        "the native CPU kernels",
+        "build them with `pip install .` in the repository (needs CMake and a C++17 compiler), or use the ONNX "
+        "function bodies instead",
+    )
 
 
 def cpu_kernels() -> ModuleType | None:
@@ -41,14 +40,12 @@ def cpu_kernels() -> ModuleType | None:
 
 def load_cuda_kernels() -> ModuleType:
     """The module of the CUDA kernels. Raises NativeKernelsMissing with the reason and what to do."""
-    try:
-        from h2o_plugins import _cuda
-    except ImportError as error:
-        raise NativeKernelsMissing(
-            f"the CUDA kernels cannot be loaded ({error}); build them with `pip install . -C "
-            "cmake.define.H2O_CUDA=ON` in the repository (needs CMake and nvcc, see docs/cuda.md)"
-        ) from error
-    return _cuda
+    return _load(
+        "_cuda",
+        "the CUDA kernels",
+        "build them with `pip install . -C cmake.define.H2O_CUDA=ON` in the repository (needs CMake and nvcc, see "
+        "docs/cuda.md)",
+    )
 
 
 def cuda_kernels() -> ModuleType | None:
@@ -57,6 +54,16 @@ def cuda_kernels() -> ModuleType | None:
         return load_cuda_kernels()
     except NativeKernelsMissing:
         return None
+
+
+def _load(name: str, what: str, remedy: str) -> ModuleType:
+    module = f"{__name__}.{name}"
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module
+        reason = "are not part of this installation" if absent else f"cannot be loaded ({error})"
+        raise NativeKernelsMissing(f"{what} {reason}: {remedy}") from error
 
 
 def tensorrt_plugins() -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.bundles import IntArray, random_ids, relative_error
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import (
+    BackendError,
     BundleError,
     Cancelled,
     ConfigError,
@@ -378,3 +380,13 @@ def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Ge
             assert got.dtype == np.float32
             assert relative_error(got, expected) < 0.03
             assert relative_error(half.decode(9), small.decode(9)) < 0.03
+
+
+def test_missing_kernels_are_told_with_what_to_do(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h2o_plugins._cpu", None)
+    with pytest.raises(
+        BackendError, match="^the native CPU kernels are not part of this installation: build"
+    ):
+        Generator.load(bundle, attention="native")
+    with Generator.load(bundle, context=64) as generator:
+        assert generator.provider.name == "functions"

@@ -13,7 +13,7 @@ import numpy as np
 
 from h2o_runtime.backends.onnxruntime import BoundSession, open_session
 from h2o_runtime.config import PrefillConfig
-from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import ModelSpec
 
@@ -69,7 +69,7 @@ def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
 
 def measure_gpu_rates(repetitions: int = 30) -> dict[str, Any]:
     """Float32 matrix products by ONNX Runtime, where it can use the GPU, and copies from GPU memory to itself."""
-    device = CudaDevice()
+    device: Any = make_device("cuda", "onnxruntime")
     source, target = (device.zeros((FLOATS,), np.float32) for _ in range(2))
 
     def copy() -> None:

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from h2o_cli.benchmark.engines.base import Absent, Engine, make_engine
+from h2o_runtime.errors import H2OError
 from h2o_runtime.process import peak_bytes, resident_bytes
 
 Answer = dict[str, Any]
@@ -92,6 +93,8 @@ def serve(commands: TextIO, answers: TextIO) -> None:
             answer = steps[command.pop("do")](**command)
         except Absent as reason:
             answer = {"absent": str(reason)}
+        except H2OError as error:
+            answer = {"failed": str(error)}
         except MemoryError:
             answer = {"failed": "out of memory"}
         except Exception as error:  # a peer may raise anything; its row then says so

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from h2o_plugins import cpu_kernels
+from h2o_plugins import NativeKernelsMissing, cpu_kernels
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.errors import BackendError, ConfigError
 
 PROVIDERS = ("auto", "native", "functions")
 
 
 def make_provider(name: str, bundle: Bundle, device: Device, threads: int | None) -> AttentionProvider:
-    """ "auto" takes the native kernels where they are built, else the ONNX function bodies, which need a CPU."""
+    """ "auto" takes the native kernels where they are built, else the ONNX function bodies, which need a CPU.
+
+    Raises ConfigError for a name that is unknown or not for the device, BackendError where kernels are missing.
+    """
     if name not in PROVIDERS:
         raise ConfigError(
             f"attention must be one of {', '.join(PROVIDERS)}, but is {name!r}", field="attention"
@@ -22,7 +25,10 @@ def make_provider(name: str, bundle: Bundle, device: Device, threads: int | None
     if name == "native" or (name == "auto" and cpu_kernels() is not None):
         from h2o_runtime.attention.native import NativeCpuProvider
 
-        return NativeCpuProvider(threads)
+        try:
+            return NativeCpuProvider(threads)
+        except NativeKernelsMissing as error:
+            raise BackendError(str(error)) from error
     from h2o_runtime.attention.functions import FunctionProvider
 
     return FunctionProvider(bundle, threads)

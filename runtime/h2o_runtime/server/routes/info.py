@@ -106,6 +106,7 @@ def _props(service: Service) -> dict[str, Any]:
         "eos_token": model.tokenizer.special_tokens.get("eos_token"),
         "build_info": f"h2o-edge {metadata.version('h2o-edge')}",
         "backend": model.generator.backend.name,
+        "device": model.generator.device.name,
         "attention": model.generator.provider.name,
         "prefill": asdict(service.prefill),
         "limits": {
