@@ -15,7 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,6 +58,7 @@ CMAKE_FLAGS = {"-S", "-B", "-G", "--build", "--preset", "--toolchain", "-j", "-D
 CMAKE_VARIABLES = {"CMAKE_BUILD_TYPE", "CMAKE_CUDA_COMPILER", "TensorRT_ROOT"}
 PIP_FLAGS = {"-C", "-e", "--no-build-isolation", "--upgrade"}
 PYTHON = {"python", "python3"}
+ASSIGNMENT = re.compile(r"[A-Z_]\w*=")
 KNOWN = {*SCRIPTS, *OTHERS, *PYTHON, "cmake", "make", "pip", "polygraphy"}
 
 
@@ -93,16 +94,18 @@ def read(path: Path) -> Page:
     inline = (" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text))
     lines = (tuple(block.replace("\\\n", " ").splitlines()) for block in blocks)
     # A block without any program in it shows data.
-    shown = (block for block in lines if any(program(line.split()) in KNOWN for line in block))
+    shown = (block for block in lines if any(starts_a_program(line) for line in block))
     return Page(path.name, tuple(shown), tuple(inline))
 
 
-def program(words: Sequence[str]) -> str | None:
-    """The program that a command starts, without sudo and without its folder."""
-    for word in words:
-        if word != "sudo":
-            return word if word == "." else word.rsplit("/", 1)[-1]
-    return None
+def program(words: Sequence[str]) -> str:
+    """The program that a command starts, without its folder."""
+    return words[0] if words[0] == "." else words[0].rsplit("/", 1)[-1]
+
+
+def starts_a_program(line: str) -> bool:
+    """Whether a line of a code block is a command, of those that are known here."""
+    return any(program(words) in KNOWN for words in simple_commands(line))
 
 
 def commands(page: Page) -> Iterator[Command]:
@@ -112,18 +115,20 @@ def commands(page: Page) -> Iterator[Command]:
         for words in simple_commands(code):
             name = program(words)
             if name in KNOWN and (not prose or len(words) > 1 or name in SCRIPTS):
-                yield Command(page.name, (name, *words[(words[0] == "sudo" and 2) or 1 :]), prose)
+                yield Command(page.name, (name, *words[1:]), prose)
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:
-    """A line of shell, without its comment, cut at && and |."""
+    """A line of shell, without its comment, cut at && and |, each part without sudo and variables before it."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
         return  # an apostrophe in a table's cell
     for separator, part in itertools.groupby(words, key=lambda word: word in ("&&", "|")):
         if not separator:
-            yield list(part)
+            words = list(itertools.dropwhile(lambda word: word == "sudo" or ASSIGNMENT.match(word), part))
+            if words:
+                yield words
 
 
 def service(path: Path) -> Page:

@@ -385,7 +385,7 @@ def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Ge
 def test_missing_kernels_are_told_with_what_to_do(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h2o_plugins._cpu", None)
     with pytest.raises(
-        BackendError, match="^the native CPU kernels are not part of this installation: build"
+        BackendError, match=r"^the native CPU kernels are not part of this installation: build"
     ):
         Generator.load(bundle, attention="native")
     with Generator.load(bundle, context=64) as generator:
