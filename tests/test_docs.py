@@ -98,7 +98,7 @@ def read(path: Path) -> Page:
     return Page(path.name, tuple(shown), tuple(inline))
 
 
-def program(words: Sequence[str]) -> str:
+def program(words: list[str]) -> str:
     """The program that a command starts, without its folder."""
     return words[0] if words[0] == "." else words[0].rsplit("/", 1)[-1]
 

@@ -60,22 +60,22 @@ class RecordedForward(Forward):
         self._steps = 0
 
     def decode(self, token: IntArray) -> Float32:
-        past, lane = self.cache.length, self.device.dense_lane
-        self.device.join()
-        lane.write_integers(self._where.address, [int(token[0]), past, past + 1])
+        past, lanes = self.cache.length, self.device.lanes
+        lanes.join()
+        lanes.dense.write_integers(self._where.address, [int(token[0]), past, past + 1])
         if self._graph is None and self._steps and self._recordable:
             self._graph = self._record()  # the first step has met every size: it allocated, this one need not
         if self._graph is None:
             self._step()
         else:
-            self._graph.launch(lane)
+            self._graph.launch(lanes.dense)
         self._steps += 1
-        self.device.join()
-        lane.synchronize()
+        lanes.join()
+        lanes.dense.synchronize()
         return self._answer
 
     def _record(self) -> Graph | None:
-        lane = self.device.dense_lane
+        lane = self.device.lanes.dense
         lane.begin_capture()
         try:
             self._step()
@@ -91,7 +91,7 @@ class RecordedForward(Forward):
 
     def _step(self) -> None:
         b, place = self.buffers, self._place
-        with self.device.one_lane():
+        with self.device.lanes.one():
             for layer in range(self.model.layers):
                 self.part(layer, Span(0, 1), place)
                 self.provider.step(
@@ -104,4 +104,4 @@ class RecordedForward(Forward):
                     length=self._where[2:3],
                     o=b.attention[:1],
                 )
-            self.device.dense_lane.download(self.head(Span(0, 1)).address, self._answer)
+            self.device.lanes.dense.download(self.head(Span(0, 1)).address, self._answer)

@@ -54,7 +54,7 @@ class NativeCudaProvider:
         colsum: CudaArray | None,
     ) -> None:
         self._active.chunked_intra_attention(
-            self._device.attention_lane,
+            self._device.lanes.attention,
             n=len(q),
             chunk_size=chunk_size,
             score_heads=self._kv_heads if colsum is None else colsum.shape[1],
@@ -79,7 +79,7 @@ class NativeCudaProvider:
         heads, slots = memory.shape
         workspace = self._reserve(self._active.memory_attention_workspace(len(q), slots, heads))
         self._active.memory_fused_attention(
-            self._device.attention_lane,
+            self._device.lanes.attention,
             n=len(q),
             slots=slots,
             score_heads=heads,
@@ -108,7 +108,7 @@ class NativeCudaProvider:
         need = self._active.candidate_score_workspace(len(q_window), len(k), slots, heads)
         workspace = self._reserve(need)
         self._active.candidate_score(
-            self._device.attention_lane,
+            self._device.lanes.attention,
             window=len(q_window),
             n=len(k),
             slots=slots,
@@ -134,7 +134,7 @@ class NativeCudaProvider:
         out: CudaArray,
     ) -> None:
         heads, slots = out.shape
-        lane = self._device.attention_lane
+        lane = self._device.lanes.attention
         lane.write_integers(self._integers.address, [start, stop])
         self._active.memory_select(
             lane,
@@ -152,7 +152,7 @@ class NativeCudaProvider:
     def cached_attention(
         self, q: CudaArray, k_cache: CudaArray, v_cache: CudaArray, length: int, o: CudaArray
     ) -> None:
-        self._device.attention_lane.write_integers(self._integers.address, [length])
+        self._device.lanes.attention.write_integers(self._integers.address, [length])
         need = self._active.cached_attention_workspace(len(q), len(k_cache))
         self._attend(q, k_cache, v_cache, self._integers, o, self._reserve(need))
 
@@ -176,7 +176,7 @@ class NativeCudaProvider:
         if self._step_workspace.nbytes < need:
             self._step_workspace = self._device.empty((need,), np.uint8)
         self._active.cache_append(
-            self._device.attention_lane,
+            self._device.lanes.attention,
             k=k.address,
             v=v.address,
             position=position.address,
@@ -195,7 +195,7 @@ class NativeCudaProvider:
         workspace: CudaArray,
     ) -> None:
         self._active.cached_attention(
-            self._device.attention_lane,
+            self._device.lanes.attention,
             n=len(q),
             capacity=len(k_cache),
             q=q.address,

@@ -93,7 +93,7 @@ def open_session(
 
 def _cuda_options(device: Any) -> dict[str, str]:
     return {
-        "user_compute_stream": str(device.dense_lane.handle),
+        "user_compute_stream": str(device.lanes.dense.handle),
         "arena_extend_strategy": "kSameAsRequested",  # as much as is needed, not the next power of two
         "use_tf32": "0",  # float32 means float32: a bundle's tolerances hold
     }

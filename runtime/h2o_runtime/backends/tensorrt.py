@@ -47,7 +47,7 @@ class TensorRTBackend:
             self._loader = _Loader(import_tensorrt(machine.target), engines)
         for graph in self.bundle.manifest.dense_graphs():
             if only is None or graph.name in only:
-                self._parts[graph.name] = self._loader.load(graph.name, self._device.dense_lane.handle)
+                self._parts[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
         need = max((part.scratch_bytes for part in self._parts.values()), default=0)
         self._scratch = self._device.empty((-(-need // ALIGNMENT) * ALIGNMENT,), np.uint8)
         for part in self._parts.values():
@@ -58,7 +58,7 @@ class TensorRTBackend:
             part = self._parts[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
-        part.run(inputs, outputs, self._device.dense_lane.handle)
+        part.run(inputs, outputs, self._device.lanes.dense.handle)
 
     def deactivate(self) -> None:
         self._device.synchronize()  # contexts must not go while they run

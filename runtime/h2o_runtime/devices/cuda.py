@@ -1,10 +1,8 @@
-"""One NVIDIA GPU with two lanes of work: dense graphs, and attention with all that belongs to it."""
+"""One NVIDIA GPU: its memory, and two lanes of work."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from h2o_plugins import load_cuda_kernels
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.devices.cuda_flow import CudaFlow, CudaStopwatch
+from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.errors import BackendError
 from h2o_runtime.schedule import Span
 
@@ -39,9 +38,7 @@ class CudaDevice:
                 "no NVIDIA GPU was found: use --device cpu, or check the driver with nvidia-smi"
             )
         self.memory: str = self.module.MEMORY
-        self.dense_lane: Stream = self.module.Stream()
-        self.attention_lane: Stream = self.module.Stream()
-        self._mark: Event = self.module.Event()
+        self.lanes = Lanes(self.module)
         self._uploads = _Staging(self)
         self._downloads = _Staging(self)
         self._timing_events: list[Event] = []
@@ -69,34 +66,34 @@ class CudaDevice:
             return
         staged = self._uploads.take(source.nbytes).view(source.dtype).reshape(source.shape)
         staged[:] = source
-        self.join()
-        self.attention_lane.upload(staged, target.address)
-        self._uploads.release(self.attention_lane)
-        self._order(self.attention_lane, self.dense_lane)
+        self.lanes.join()
+        self.lanes.attention.upload(staged, target.address)
+        self._uploads.release(self.lanes.attention)
+        self.lanes.order(self.lanes.attention, self.lanes.dense)
 
     def download(self, source: CudaArray) -> NDArray[Any]:
         """The array is the device's: it holds until the next download."""
         flat = self._downloads.take(source.nbytes)
         result: NDArray[Any] = flat.view(source.dtype).reshape(source.shape)
-        self.join()
+        self.lanes.join()
         if source.nbytes:
-            self.attention_lane.download(source.address, result)
-        self.attention_lane.synchronize()
+            self.lanes.attention.download(source.address, result)
+        self.lanes.attention.synchronize()
         return result
 
     def copy(self, source: CudaArray, target: CudaArray) -> None:
         _check_alike(source, target)
         if source.nbytes:
-            self.attention_lane.copy(source.address, target.address, source.nbytes)
+            self.lanes.attention.copy(source.address, target.address, source.nbytes)
 
     def clear(self, target: CudaArray) -> None:
         if target.nbytes:
-            self.attention_lane.clear(target.address, target.nbytes)
+            self.lanes.attention.clear(target.address, target.nbytes)
 
     def gather_scores(self, score: CudaArray, positions: CudaArray, out: CudaArray) -> None:
         heads, slots = positions.shape
         self.module.score_gather(
-            self.attention_lane,
+            self.lanes.attention,
             score_heads=heads,
             slots=slots,
             memory=positions.address,
@@ -107,7 +104,7 @@ class CudaDevice:
     def scatter_scores(self, score: CudaArray, positions: CudaArray, values: CudaArray, add: bool) -> None:
         heads, slots = positions.shape
         self.module.score_update(
-            self.attention_lane,
+            self.lanes.attention,
             score_heads=heads,
             slots=slots,
             memory=positions.address,
@@ -117,34 +114,13 @@ class CudaDevice:
         )
 
     def flow(self, tiles: list[Span]) -> CudaFlow:
-        return CudaFlow(self, tiles)
+        return CudaFlow(self.lanes, tiles)
 
     def stopwatch(self) -> CudaStopwatch:
-        return CudaStopwatch(self, self._timing_events)
-
-    def join(self) -> None:
-        """Each lane goes on only when both are done with what they have now."""
-        self._order(self.dense_lane, self.attention_lane)
-        self._order(self.attention_lane, self.dense_lane)
-
-    @contextmanager
-    def one_lane(self) -> Iterator[None]:
-        """All work goes to the dense lane: where nothing can overlap, and where it is recorded."""
-        attention_lane = self.attention_lane
-        self.attention_lane = self.dense_lane
-        try:
-            yield
-        finally:
-            self.attention_lane = attention_lane
+        return CudaStopwatch(self.lanes, self._timing_events)
 
     def synchronize(self) -> None:
-        self.dense_lane.synchronize()
-        self.attention_lane.synchronize()
-
-    def _order(self, first: Stream, second: Stream) -> None:
-        """What `second` gets from now on comes after what `first` has so far."""
-        self._mark.record(first)
-        second.wait(self._mark)
+        self.lanes.synchronize()
 
 
 class _Staging:

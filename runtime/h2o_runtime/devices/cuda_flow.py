@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.schedule import Span
 from h2o_runtime.timings import PrefillTimer
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Event
-    from h2o_runtime.devices.cuda import CudaDevice
 
 AHEAD = 2  # tiles that the host may be ahead of the GPU: enough to keep it busy, and soon over when cancelled
 
@@ -23,20 +23,20 @@ class CudaFlow:
     next layer's first ones.
     """
 
-    def __init__(self, device: CudaDevice, tiles: list[Span]) -> None:
-        make = device.module.Event
-        self._device = device
+    def __init__(self, lanes: Lanes, tiles: list[Span]) -> None:
+        make = lanes.module.Event
+        self._lanes = lanes
         self._stops = [tile.stop for tile in tiles]
         self._dense_done: list[Event] = [make() for _ in tiles]
         self._attention_done: list[Event] = [make() for _ in tiles]
         self._pace: list[Event] = [make() for _ in range(AHEAD)]
         self._started = 0  # dense graphs so far, over all layers
         self._finished = 0  # tiles of this layer whose attention is done
-        device.join()
+        lanes.join()
 
     @contextmanager
     def dense(self, tile: int) -> Iterator[None]:
-        lane = self._device.dense_lane
+        lane = self._lanes.dense
         pace = self._pace[self._started % AHEAD]
         pace.synchronize()
         if tile == 0:
@@ -49,31 +49,31 @@ class CudaFlow:
 
     def needs(self, stop: int) -> None:
         tile = next(index for index, end in enumerate(self._stops) if end >= stop)
-        self._device.attention_lane.wait(self._dense_done[tile])
+        self._lanes.attention.wait(self._dense_done[tile])
 
     def finished(self, stop: int) -> None:
         while self._finished < len(self._stops) and self._stops[self._finished] <= stop:
-            self._attention_done[self._finished].record(self._device.attention_lane)
+            self._attention_done[self._finished].record(self._lanes.attention)
             self._finished += 1
 
     def join(self) -> None:
-        self._device.join()
+        self._lanes.join()
 
 
 class CudaStopwatch:
     """Pairs of events around pieces of work. The events are the device's, and serve one prefill at a time."""
 
-    def __init__(self, device: CudaDevice, events: list[Event]) -> None:
-        self._device = device
+    def __init__(self, lanes: Lanes, events: list[Event]) -> None:
+        self._lanes = lanes
         self._events = events
         self._kinds: list[str] = []
 
     @contextmanager
     def measure(self, kind: str) -> Iterator[None]:
-        lane = self._device.dense_lane if kind == "dense" else self._device.attention_lane
+        lane = self._lanes.dense if kind == "dense" else self._lanes.attention
         first = 2 * len(self._kinds)
         while len(self._events) < first + 2:
-            self._events.append(self._device.module.Event(timing=True))
+            self._events.append(self._lanes.module.Event(timing=True))
         self._kinds.append(kind)
         self._events[first].record(lane)
         try:
