@@ -1,7 +1,7 @@
 """TensorRT's runtime half as a double: engines execute on ONNX Runtime, at the time their stream gets to it.
 
-It holds callers to TensorRT's rules: shapes within the profile, every address given, scratch memory large enough
-and aligned, one context a profile. Scratch memory is overwritten by every execution, as TensorRT does.
+It holds callers to TensorRT's rules: shapes within the profile, every address given and a multiple of 256, scratch
+memory large enough, one context a profile. Scratch memory is overwritten by every execution, as TensorRT does.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ class Context:
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         assert name in {tensor.name for tensor in (*self.engine.graph.inputs, *self.engine.graph.outputs)}
+        assert address % 256 == 0, f"TensorRT: {name} at {address:#x} is not aligned"
         self.addresses[name] = address
         return address != 0
 

@@ -26,7 +26,6 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, Watch
-from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies import make_policy
 from h2o_runtime.policies.memory import MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
@@ -59,7 +58,7 @@ class Generator:
         self.provider = provider
         self.device = device
         self._cache = KVCache(self.model, context, device)
-        self._forward = _make_forward(
+        self._forward = _forward_on(device)(
             bundle.manifest, backend, provider, self._cache, Activations(self.model, context, device), device
         )
         self._origin = Provenance()
@@ -336,16 +335,9 @@ def _checkpoint(watch: Watch, n: int) -> Any:
     return check
 
 
-def _make_forward(
-    manifest: Manifest,
-    backend: Backend,
-    provider: AttentionProvider,
-    cache: KVCache,
-    activations: Activations,
-    device: Device,
-) -> Forward:
+def _forward_on(device: Device) -> type[Forward]:
     if isinstance(device, HostDevice):
-        return Forward(manifest, backend, provider, cache, activations, device)
+        return Forward
     from h2o_runtime.recorded import RecordedForward
 
-    return RecordedForward(manifest, backend, provider, cache, activations, device)  # type: ignore[arg-type]
+    return RecordedForward

@@ -28,7 +28,7 @@ class RecordedForward(Forward):
     """Decode as one CUDA graph over all layers, where the backend's calls can be recorded.
 
     A recording has fixed addresses. So what differs from token to token lies in fixed places on the device:
-    token, position and length in three integers, the new key and value in rows of their own, from where they
+    token, position and length, the new key and value in rows of their own, from where they
     are appended to the cache.
     """
 
@@ -47,10 +47,11 @@ class RecordedForward(Forward):
         super().__init__(manifest, backend, provider, cache, activations, device)
         model = manifest.model
         row = (1, model.kv_heads, model.head_size)
-        self._where = device.empty((3,), np.int64)  # token, position, length
+        self._token = device.empty((1,), np.int64)
+        self._where = device.empty((2,), np.int64)  # position, length
         self._place = Place(
-            tokens=self._where[0:1],
-            positions=self._where[1:2],
+            tokens=self._token,
+            positions=self._where[0:1],
             k=device.empty(row, model.dtype),
             v=device.empty(row, model.dtype),
         )
@@ -62,7 +63,8 @@ class RecordedForward(Forward):
     def decode(self, token: IntArray) -> Float32:
         past, lanes = self.cache.length, self.device.lanes
         lanes.join()
-        lanes.dense.write_integers(self._where.address, [int(token[0]), past, past + 1])
+        lanes.dense.write_integers(self._token.address, [int(token[0])])
+        lanes.dense.write_integers(self._where.address, [past, past + 1])
         if self._graph is None and self._steps and self._recordable:
             self._graph = self._record()  # the first step has met every size: it allocated, this one need not
         if self._graph is None:
@@ -101,7 +103,7 @@ class RecordedForward(Forward):
                     self.cache.keys[layer],
                     self.cache.values[layer],
                     position=place.positions,
-                    length=self._where[2:3],
+                    length=self._where[1:2],
                     o=b.attention[:1],
                 )
             self.device.lanes.dense.download(self.head(Span(0, 1)).address, self._answer)

@@ -10,20 +10,19 @@ import numpy as np
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices.cuda import CudaDevice
-from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
 from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError
-
-ALIGNMENT = 256  # of the scratch memory, as TensorRT wants it; allocations have it
 
 
 class TensorRTBackend:
     """One engine a dense graph, with one context for a single token and one for more.
 
     An engine's weights are on the device once for both. Engines run one after the other, so all contexts share
-    one piece of scratch memory, as large as the hungriest needs.
+    one piece of scratch memory, as large as the hungriest needs. Inputs and outputs are bound where they lie, the
+    caches too; TensorRT wants them at multiples of 256 bytes, and what lies elsewhere passes through a buffer.
     """
 
     recordable = True
@@ -36,6 +35,7 @@ class TensorRTBackend:
         self._context = context
         self._parts: dict[str, _Engine] = {}
         self._scratch: CudaArray | None = None
+        self._buffers = AlignedBuffers(device, self.most_rows)
         self._loader: _Loader | None = None
 
     def activate(self, only: Sequence[str] | None = None) -> None:
@@ -49,7 +49,8 @@ class TensorRTBackend:
             if only is None or graph.name in only:
                 self._parts[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
         need = max((part.scratch_bytes for part in self._parts.values()), default=0)
-        self._scratch = self._device.empty((-(-need // ALIGNMENT) * ALIGNMENT,), np.uint8)
+        self._scratch = self._device.empty((need,), np.uint8)
+        self._buffers = AlignedBuffers(self._device, self.most_rows)
         for part in self._parts.values():
             part.use(self._scratch)
 
@@ -58,12 +59,41 @@ class TensorRTBackend:
             part = self._parts[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
-        part.run(inputs, outputs, self._device.lanes.dense.handle)
+        lane = self._device.lanes.dense
+        placed = {
+            name: self._buffers.place(name, array) for name, array in (*inputs.items(), *outputs.items())
+        }
+        for name, array in inputs.items():
+            if placed[name] is not array:
+                lane.copy(array.address, placed[name].address, array.nbytes)
+        part.run(
+            {name: placed[name] for name in inputs}, {name: placed[name] for name in outputs}, lane.handle
+        )
+        for name, array in outputs.items():
+            if placed[name] is not array:
+                lane.copy(placed[name].address, array.address, array.nbytes)
 
     def deactivate(self) -> None:
         self._device.synchronize()  # contexts must not go while they run
         self._parts.clear()
         self._scratch = None
+
+
+class AlignedBuffers:
+    """One buffer a tensor name, made when the name is first met at an address that TensorRT refuses."""
+
+    def __init__(self, device: CudaDevice, most_rows: int) -> None:
+        self._device = device
+        self._most_rows = most_rows
+        self._buffers: dict[str, CudaArray] = {}
+
+    def place(self, name: str, array: CudaArray) -> CudaArray:
+        """The array itself where it is aligned, else as many rows of its buffer."""
+        if array.address % ALIGNMENT == 0:
+            return array
+        if name not in self._buffers:
+            self._buffers[name] = self._device.empty((self._most_rows, *array.shape[1:]), array.dtype)
+        return self._buffers[name][: len(array)]
 
 
 class _Loader:
@@ -108,8 +138,10 @@ class _Engine:
             context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
             if context is None:
                 raise fail("create_execution_context")
-            if not context.set_optimization_profile_async(index, stream):
-                raise fail("set_optimization_profile_async")
+            try:
+                context.set_optimization_profile_async(index, stream)
+            except RuntimeError:
+                raise fail("set_optimization_profile_async") from None
             self._contexts[profile.name] = _Context(context, fail)
 
     def use(self, scratch: CudaArray) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from h2o_plugins import load_cuda_kernels
-from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
 from h2o_runtime.devices.cuda_flow import CudaFlow, CudaStopwatch
 from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.errors import BackendError
@@ -46,7 +46,8 @@ class CudaDevice:
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> CudaArray:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         try:
-            owner = self.module.Memory(max(nbytes, 1))
+            # Whole multiples: the emulation aligns the end of what it is asked for, not the beginning.
+            owner = self.module.Memory(max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT)
         except MemoryError:
             free, total = self.module.memory_info()
             raise BackendError(

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+ALIGNMENT = 256  # bytes: where new arrays begin, and TensorRT wants all that it reads and writes
+
 
 def address_of(array: Any) -> int:
     """Where the content of a NumPy array or a CudaArray begins."""

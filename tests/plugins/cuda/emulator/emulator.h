@@ -9,8 +9,8 @@
 // they can and in a random order), what may not be done during a capture. What it cannot: speed, bank
 // conflicts, alignment faults, races between blocks, and races within one warp between two switches.
 //
-// H2O_EMULATION_EAGER=1 runs all work at once, in the order of the calls, for where somebody reads device memory
-// who knows nothing of streams. H2O_EMULATION_SEED=N gives other random orders.
+// H2O_EMULATION_EAGER=1 runs all work at once, in the order of the calls, for where somebody reads device
+// memory who knows nothing of streams. H2O_EMULATION_SEED=N gives other random orders.
 #pragma once
 
 #include <cstddef>
