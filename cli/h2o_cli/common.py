@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import json
 import logging
@@ -9,6 +10,7 @@ import math
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from io import StringIO
@@ -57,17 +59,31 @@ def guarded(function: Command) -> Command:
 
 
 class _Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt; `came` says so even where a library swallowed it."""
+    """SIGINT and SIGTERM raise KeyboardInterrupt; `came` says so even where a library swallowed it.
+
+    One that falls into a destructor or a callback of the garbage collector goes nowhere, and Python only
+    mentions it. It is then sent again, a moment later.
+    """
 
     def __init__(self) -> None:
         self.came = False
         signal.signal(signal.SIGTERM, self._raise)
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
             signal.signal(signal.SIGINT, self._raise)
+        self._mention = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.came = True
         raise KeyboardInterrupt
+
+    def _unraisable(self, lost: Any) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            self._mention(lost)
+            return
+        again = threading.Timer(0.02, _thread.interrupt_main, [signal.SIGTERM])
+        again.daemon = True
+        again.start()
 
 
 def _tell(error: Exception) -> NoReturn:

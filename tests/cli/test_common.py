@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +17,9 @@ from h2o_runtime.errors import ConfigError, H2OError
 def handlers() -> Iterator[None]:
     """A command sets handlers for its process; here the process is pytest's."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    mention = sys.unraisablehook
     yield
+    sys.unraisablehook = mention
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -69,3 +73,33 @@ def test_a_defect_keeps_its_traceback() -> None:
 
     with pytest.raises(ZeroDivisionError, match="ours"):
         guarded(fail)()
+
+
+class Stubborn:
+    """Its destructor is where the interrupt comes."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        Stubborn()
+        for _ in range(500):
+            time.sleep(0.01)
+
+    with pytest.raises(SystemExit) as end:
+        guarded(work)()
+    assert end.value.code == Exit.INTERRUPTED
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_other_errors_of_destructors_are_still_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise ZeroDivisionError("in a destructor")
+
+    mentioned: list[type] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: mentioned.append(lost.exc_type))
+    guarded(Broken)()
+    assert mentioned == [ZeroDivisionError]

@@ -106,6 +106,7 @@ def test_fusion_ignores_what_an_empty_state_left_in_its_output() -> None:
 @settings(max_examples=50, deadline=None)
 @given(case=cases(), extra=st.integers(0, 20))
 @example(case=Case(n=20, slots=1, group=4, spread=100.0), extra=0)
+@example(case=Case(n=34, kv_heads=1, group=8, spread=0.0), extra=0)
 def test_fused_memory_attention(case: Case, extra: int) -> None:
     """Against the reference, and equal to the three operators that it stands for."""
     past = case.slots + extra
