@@ -17,10 +17,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from h2o_runtime import Generator
+
+# A red run is then red again, and is about the change that it tests. `HYPOTHESIS_PROFILE=explore` looks further.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 
