@@ -118,8 +118,9 @@ class BoundSession:
     def __init__(self, session: Any, memory: str = "cpu") -> None:
         self._session = session
         self._memory = memory
-        self._options = import_onnxruntime().RunOptions()
+        self._options = None  # on the CPU: looking into them takes ONNX Runtime longer than a small graph
         if memory != "cpu":
+            self._options = import_onnxruntime().RunOptions()
             self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._binding = session.io_binding()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
