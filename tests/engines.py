@@ -49,7 +49,7 @@ class Double(ModuleType):
         self.ILogger = Logger
         self.IProgressMonitor = type("IProgressMonitor", (), {})
         self.NetworkDefinitionCreationFlag = IntEnum("Flag", {"EXPLICIT_BATCH": 0, "STRONGLY_TYPED": 1})
-        self.BuilderFlag = IntEnum("BuilderFlag", {"TF32": 7})
+        self.BuilderFlag = IntEnum("BuilderFlag", {"TF32": 7, "REQUIRE_USER_ALLOCATION": 20})
         self.OnnxParser = Parser
         self.Builder = lambda logger: Builder(self)
 
@@ -71,6 +71,7 @@ class Build:
     model: onnx.ModelProto | None = None
     profiles: list[dict[str, tuple[Any, ...]]] = field(default_factory=list)
     cleared: list[int] = field(default_factory=list)
+    set: list[int] = field(default_factory=list)
     cache: bytes | None = None
 
 
@@ -96,7 +97,8 @@ class Builder:
         build = network.build
         assert build.model is not None
         name = build.model.graph.name
-        build.profiles, build.cleared, build.cache = config.profiles, config.cleared, config.cache
+        build.profiles, build.cleared, build.set = config.profiles, config.cleared, config.set
+        build.cache = config.cache
         if config.cache is not None:
             config.cache += f"{name} ".encode()
         self.double.built[name] = build
@@ -135,7 +137,11 @@ class Config:
         self.double = double
         self.profiles: list[dict[str, tuple[Any, ...]]] = []
         self.cleared: list[int] = []
+        self.set: list[int] = []
         self.cache: bytes | None = None
+
+    def set_flag(self, flag: int) -> None:
+        self.set.append(int(flag))
 
     def clear_flag(self, flag: int) -> None:
         self.cleared.append(int(flag))

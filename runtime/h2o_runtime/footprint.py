@@ -46,7 +46,8 @@ def footprint(model: ModelSpec, context: int, prefill: PrefillConfig) -> Footpri
     if prefill.policy == "h2o":
         heads = model.kv_heads if prefill.score_heads == "kv" else model.query_heads
         sets = (context // prefill.chunk_size + 1) * heads * prefill.memory * 8
-        memory = model.layers * (2 * context * heads * 4 + sets) + rows * model.query_heads * 8
+        memory = model.layers * (2 * context * heads * 4 + sets) + context * heads * 4
+        memory += rows * model.query_heads * 8
     return Footprint(
         weights=(model.parameters + (embedding if model.tied else 0)) * item,
         cache=2 * model.layers * context * model.kv_heads * model.head_size * item,

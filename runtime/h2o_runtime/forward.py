@@ -122,6 +122,9 @@ class Forward:
         logits: Float32 = self.logits(Span(0, 1))[0]
         return logits
 
+    def warm_up(self, rows: int) -> None:
+        """Do what a first prompt of `rows` tokens would pay for: on the CPU nothing. The cache must be empty."""
+
     def give(self, tokens: IntArray) -> None:
         """Put the new tokens [n] of a call where the first dense graph finds them."""
         self.device.upload(tokens, self.buffers.tokens[: len(tokens)])
@@ -140,8 +143,11 @@ class Forward:
             ),
         )
 
-    def part(self, layer: int, rows: Span, place: Place) -> None:
-        """Dense part `layer` on rows of the buffers, with the rest of its inputs and outputs at `place`."""
+    def part(self, layer: int, rows: Span, place: Place, step: bool = False) -> None:
+        """Dense part `layer` on rows of the buffers, with the rest of its inputs and outputs at `place`.
+
+        `step` is `Backend.infer`'s.
+        """
         b = self.buffers
         cut = slice(rows.start, rows.stop)
         outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[cut], "k": place.k, "v": place.v}
@@ -155,9 +161,9 @@ class Forward:
                 "cos": b.cos[cut],
                 "sin": b.sin[cut],
             }
-        self.backend.infer(self.parts[layer], inputs, outputs)
+        self.backend.infer(self.parts[layer], inputs, outputs, step)
 
-    def head(self, rows: Span) -> Tensor:
+    def head(self, rows: Span, step: bool = False) -> Tensor:
         """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
         out = self.buffers.logits[: len(rows)]
         cut = slice(rows.start, rows.stop)
@@ -165,7 +171,7 @@ class Forward:
             "attention": self.buffers.attention[cut],
             "residual": self.buffers.residual(self.model.layers - 1)[cut],
         }
-        self.backend.infer(self.parts[-1], inputs, {"logits": out})
+        self.backend.infer(self.parts[-1], inputs, {"logits": out}, step)
         return out
 
     def logits(self, rows: Span) -> Float32:

@@ -113,7 +113,9 @@ class Generator:
                 dtype=np.dtype(model.dtype),
             )
         )
-        return cls(opened, engine, provider, context, place)
+        generator = cls(opened, engine, provider, context, place)
+        generator._forward.warm_up(opened.manifest.prefill.batch_size)
+        return generator
 
     def close(self) -> None:
         """Give back sessions and memory; the generator is of no use afterwards."""
@@ -238,7 +240,7 @@ class Generator:
         if not isinstance(self._state, MemoryStore):
             return np.zeros((self.model.layers, 0, 0, 0), np.int32)
         passed = max(self._origin.prompt - 1, 0) // self._state.chunk_size
-        return self.device.download(self._state.sets)[:, :passed].copy()
+        return np.stack([self.device.download(sets[:passed]).copy() for sets in self._state.sets])
 
     def reset(self) -> None:
         """Forget every token."""
@@ -294,6 +296,7 @@ class Generator:
         n = len(tokens) - reuse.length
         policy = make_policy(config)
         if self._state_config is None or not same_arithmetic(self._state_config, config):
+            self._state = None  # before there is another: a small device has no room for two
             self._state, self._state_config = policy.new_state(self.model, self.context, self.device), config
         self.reused, self._logits = reuse.length, None
         before = self._origin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -76,18 +77,38 @@ class RecordedForward(Forward):
         lanes.dense.synchronize()
         return self._answer
 
+    def warm_up(self, rows: int) -> None:
+        """Run every dense graph once on `rows` rows of anything: what libraries make at their first call is there.
+
+        Arenas then have room for the largest batch, in one piece. The cache must be empty.
+        """
+        rows = min(rows, len(self.buffers.q), self.backend.most_rows)
+        self.device.clear(self.buffers.tokens[:rows])
+        self.device.lanes.join()
+        for layer in range(self.model.layers):
+            self.dense(layer, Span(0, rows), 0)
+        self.head(Span(0, min(rows, self.head_rows)))
+        self.device.synchronize()
+
     def _record(self) -> Graph | None:
-        lane = self.device.lanes.dense
+        lane, failed = self.device.lanes.dense, self.device.module.CudaError
+        collecting = gc.isenabled()
+        gc.disable()  # memory that is freed while the lane records would end the recording
         lane.begin_capture()
         try:
             self._step()
             graph = lane.end_capture()
-        except (BackendError, self.device.module.CudaError) as error:
+        except BaseException as error:
+            with suppress(failed):
+                lane.end_capture()
+            if not isinstance(error, BackendError | failed):
+                raise
             log.warning("decode runs step by step, because it cannot be recorded: %s", error)
             self._recordable = False
-            with suppress(self.device.module.CudaError):
-                lane.end_capture()
             return None
+        finally:
+            if collecting:
+                gc.enable()
         log.info("recorded the decode step of %d layers as one CUDA graph", self.model.layers)
         return graph
 
@@ -95,7 +116,7 @@ class RecordedForward(Forward):
         b, place = self.buffers, self._place
         with self.device.lanes.one():
             for layer in range(self.model.layers):
-                self.part(layer, Span(0, 1), place)
+                self.part(layer, Span(0, 1), place, step=True)
                 self.provider.step(
                     b.q[:1],
                     place.k,
@@ -106,4 +127,4 @@ class RecordedForward(Forward):
                     length=self._where[1:2],
                     o=b.attention[:1],
                 )
-            self.device.lanes.dense.download(self.head(Span(0, 1)).address, self._answer)
+            self.device.lanes.dense.download(self.head(Span(0, 1), step=True).address, self._answer)

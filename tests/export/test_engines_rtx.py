@@ -62,7 +62,7 @@ def limits(bundle: Bundle) -> Limits:
 def test_every_dense_graph_is_built(rtx: Any, bundle: Bundle, sm: int) -> None:
     builder = PlanBuilder(rtx, (sm,))
     for graph in bundle.manifest.dense_graphs():
-        plan = builder.build(bundle.path(graph), make_profiles(graph, limits(bundle)))
+        plan = builder.build(bundle.path(graph), make_profiles(graph, limits(bundle)), recorded=True)
         assert len(memoryview(plan)) > 1000, graph.name
 
 
@@ -71,7 +71,7 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
     bundle = Bundle.open(bundles.named(shared_folder, family)[1])
     builder = PlanBuilder(rtx, SMS)
     for graph in bundle.manifest.dense_graphs():
-        builder.build(bundle.path(graph), make_profiles(graph, limits(bundle)))
+        builder.build(bundle.path(graph), make_profiles(graph, limits(bundle)), recorded=True)
 
 
 def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:

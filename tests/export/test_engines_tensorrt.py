@@ -66,6 +66,15 @@ def test_networks_are_strongly_typed_and_float32_means_float32(
     assert all(build.cleared == [int(double.BuilderFlag.TF32)] for build in double.built.values())
 
 
+def test_engines_that_decode_records_allocate_nothing_at_run_time(
+    bundle: Bundle, machine: Machine, double: Double
+) -> None:
+    """Where TensorRT has a word for it, which TensorRT for RTX has. Attention is recorded without engines."""
+    run(bundle, machine)
+    flag = int(double.BuilderFlag.REQUIRE_USER_ALLOCATION)
+    assert {name for name, build in double.built.items() if build.set == [flag]} == set(GRAPHS[:3])
+
+
 def test_attention_operators_are_plugins_and_nothing_else(
     bundle: Bundle, machine: Machine, double: Double
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import h2o_runtime.engines.machine as machine_module
 from h2o_export.engines.build import build
 from h2o_export.engines.job import BuildOptions, make_job
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.backends import tensorrt
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
@@ -113,6 +115,8 @@ def test_batches_beyond_the_engines_run_in_their_tiles(double: RuntimeDouble) ->
     """A logical batch is a matter of attention; engines take what they were built for."""
     config = PrefillConfig(chunk_size=48, batch_size=4096, local=12, heavy=20)
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        assert double.executions == {"dense_00": 1, "dense_01": 1, "dense_02": 1}  # a warm-up of each
+        double.executions.clear()
         same(ours.prefill(prompt(300), config), theirs.prefill(prompt(300), config))
         np.testing.assert_allclose(
             ours.logprobs(prompt(130), config), theirs.logprobs(prompt(130), config), atol=2e-5
@@ -174,7 +178,7 @@ class Counter:
 def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
     config: PrefillConfig, double: RuntimeDouble, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A layer's attention never; a dense tile waits for the one two tiles before, a token for itself."""
+    """In the loop over chunks; a tile and a batch wait for the one two before them, a token for itself."""
     with load(double) as generator:
         generator.prefill(prompt(300), config)
         generator.decode(3)
@@ -192,11 +196,11 @@ def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
             counter = Counter(emulated_cuda, patch)
             patch.setattr(policy, "attend", watched)
             generator.prefill(prompt(300, 1), config)
-            assert inside == []
-            tiles = 2 * -(-300 // 96)  # layers × tiles
-            assert counter.calls.count("Event.synchronize") <= tiles + 3  # and for the staging of copies
+            tiles = 2 * -(-300 // 96)  # layers × tiles, which are batches too
+            assert inside == tiles * ["Event.synchronize"]
+            assert counter.calls.count("Event.synchronize") <= 2 * tiles + 3  # and for the staging of copies
             assert counter.calls.count("Stream.synchronize") == 1  # for the logits
-            assert len(counter.calls) <= tiles + 4
+            assert len(counter.calls) <= 2 * tiles + 4
             counter.calls.clear()
             for token in range(5):
                 generator.decode(token)
@@ -252,6 +256,27 @@ def test_engines_that_were_never_built(double: RuntimeDouble) -> None:
     shutil.rmtree(double.bundle.folder / "engines")
     with pytest.raises(BundleError, match="no engines here: h2o-build"):
         load(double)
+
+
+# TensorRT for RTX
+
+
+def test_rtx_compiles_a_tokens_kernels_at_once_and_no_prompts() -> None:
+    """Its contexts are asked for through a configuration, whose names are the real bindings'."""
+    real = tensorrt_rtx()
+    strategies = real.DynamicShapesKernelSpecializationStrategy
+    asked = {}
+    for profile in ("decode", "prefill"):
+        config = mock.create_autospec(real.IRuntimeConfig, instance=True)
+        engine = mock.Mock(create_runtime_config=lambda config=config: config)
+        assert tensorrt._make_context(real, engine, profile) is engine.create_execution_context.return_value
+        engine.create_execution_context.assert_called_once_with(config)
+        config.set_execution_context_allocation_strategy.assert_called_once_with(
+            real.ExecutionContextAllocationStrategy.USER_MANAGED
+        )
+        asked[profile] = config.dynamic_shapes_kernel_specialization_strategy
+    assert asked == {"decode": strategies.EAGER, "prefill": strategies.NONE}
+    assert hasattr(real.ICudaEngine, "create_runtime_config")
 
 
 # The double itself

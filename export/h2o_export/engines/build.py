@@ -54,7 +54,7 @@ def _write_plan(builder: PlanBuilder, job: Job, engine: EngineSpec, folder: Path
         model = plugin_graph(source)
         source = folder / f"{engine.name}.onnx"
         source.write_bytes(model.SerializeToString())
-    (folder / engine.file).write_bytes(builder.build(source, engine.profiles))
+    (folder / engine.file).write_bytes(builder.build(source, engine.profiles, recorded=graph.kind == "dense"))
 
 
 def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:

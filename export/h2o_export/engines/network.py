@@ -44,15 +44,18 @@ class PlanBuilder:
         if handle is None:
             raise BackendError(f"{library}: TensorRT cannot load it: {self.logger.reason}")
 
-    def build(self, model: Path, profiles: Sequence[Profile]) -> Any:
-        """The serialized engine, as a buffer. Raises BackendError with TensorRT's first complaint, or Cancelled."""
+    def build(self, model: Path, profiles: Sequence[Profile], recorded: bool = False) -> Any:
+        """The serialized engine, as a buffer. Raises BackendError with TensorRT's first complaint, or Cancelled.
+
+        recorded: its calls are to become part of a CUDA graph.
+        """
         self.logger.errors.clear()
         builder = self._new_builder()
         network = builder.create_network(1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self.trt.OnnxParser(network, self.logger)
         if not parser.parse_from_file(str(model)):
             raise BackendError(f"{model}: TensorRT's parser refuses it: {self._parse_error(parser)}")
-        config = self._configure(builder)
+        config = self._configure(builder, recorded)
         for profile in profiles:
             try:
                 config.add_optimization_profile(_make_profile(builder, network, profile))
@@ -75,10 +78,13 @@ class PlanBuilder:
         except TypeError as error:  # what the bindings make of a driver that does not answer
             raise BackendError(f"TensorRT cannot start on this machine: {self.logger.reason}") from error
 
-    def _configure(self, builder: Any) -> Any:
+    def _configure(self, builder: Any, recorded: bool) -> Any:
         config = builder.create_builder_config()
         config.progress_monitor = self._monitor
         config.clear_flag(self.trt.BuilderFlag.TF32)  # float32 means float32: a bundle's tolerances hold
+        if recorded and hasattr(self.trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
+            # TensorRT for RTX would else allocate scratch memory at run time where shapes are large.
+            config.set_flag(self.trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
         if self.sm:
             config.num_compute_capabilities = len(self.sm)
             for index, sm in enumerate(self.sm):

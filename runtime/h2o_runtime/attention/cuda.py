@@ -209,6 +209,7 @@ class NativeCudaProvider:
 
     def _reserve(self, nbytes: int) -> CudaArray:
         if self._workspace.nbytes < nbytes:
+            self._workspace = self._device.empty((0,), np.uint8)  # the old one goes before the new one comes
             self._workspace = self._device.empty((nbytes,), np.uint8)
         return self._workspace
 

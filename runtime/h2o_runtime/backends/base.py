@@ -27,11 +27,12 @@ class Backend(Protocol):
         Raises BackendError when the engine is not installed, BundleError for bad files.
         """
 
-    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors, step: bool = False) -> None:
         """Run one graph. All arrays are C-contiguous and the caller's; results are written in place.
 
         The free dimension n is read off the arrays. An output array may be any slice of a larger one, so a
-        layer's k and v go straight into the cache.
+        layer's k and v go straight into the cache. `step` is for the one row of a step that may be recorded: of
+        each graph all such calls have the same arrays.
         """
 
     def deactivate(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from h2o_runtime.backends.base import Tensors
+from h2o_runtime.backends.onnxruntime_cuda import check_provider, cuda_providers
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device, HostDevice, Tensor
 from h2o_runtime.devices.cuda_array import address_of
@@ -56,10 +57,8 @@ class SharedArena:
         cls._registered = True
 
 
-def open_session(
-    model: str | bytes, threads: int, optimize: bool = True, device: Device | None = None
-) -> Any:
-    """A session with threads of its own on the shared arena, or on a GPU.
+def open_session(model: str | bytes, threads: int, optimize: bool = True, device: Any = None) -> Any:
+    """A session with threads of its own on the shared arena; on a GPU where `device` is a CudaDevice.
 
     Errors are ONNX Runtime's own, but for a BackendError where it is not installed or cannot use the device.
 
@@ -80,23 +79,12 @@ def open_session(
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if device is not None and device.memory == "cuda":
-        if "CUDAExecutionProvider" not in ort.get_available_providers():
-            raise BackendError(
-                "this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime && pip install "
-                "'h2o-edge[gpu]', or use --device cpu"
-            )
-        providers.insert(0, ("CUDAExecutionProvider", _cuda_options(device)))
-    return ort.InferenceSession(model, options, providers=providers)
-
-
-def _cuda_options(device: Any) -> dict[str, str]:
-    return {
-        "user_compute_stream": str(device.lanes.dense.handle),
-        "arena_extend_strategy": "kSameAsRequested",  # as much as is needed, not the next power of two
-        "use_tf32": "0",  # float32 means float32: a bundle's tolerances hold
-    }
+    on_gpu = device is not None and device.memory == "cuda"
+    providers = cuda_providers(ort, device.lanes.dense.handle) if on_gpu else ["CPUExecutionProvider"]
+    session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+    if on_gpu:
+        check_provider(session)
+    return session
 
 
 def _version(ort: Any) -> tuple[int, ...]:
@@ -158,12 +146,15 @@ class OnnxRuntimeBackend:
             if only is None or graph.name in only:
                 self._sessions[graph.name] = self._load(graph)
 
-    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors, step: bool = False) -> None:
         try:
             session = self._sessions[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
-        session.run(inputs, outputs)
+        try:
+            session.run(inputs, outputs)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+            raise BackendError(f"ONNX Runtime failed in {graph}: {_first_line(error)}") from error
 
     def deactivate(self) -> None:
         self._sessions.clear()
@@ -171,7 +162,8 @@ class OnnxRuntimeBackend:
     def _load(self, graph: GraphSpec) -> BoundSession:
         path = self.bundle.path(graph)
         try:
-            session = open_session(str(path), self.threads, device=self.device)
+            threads = self.threads if self.device.memory == "cpu" else 1  # those of a GPU's session are idle
+            session = open_session(str(path), threads, device=self.device)
             return BoundSession(session, self.device.memory)
         except BackendError:
             raise

@@ -54,7 +54,7 @@ class TensorRTBackend:
         for part in self._parts.values():
             part.use(self._scratch)
 
-    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors, step: bool = False) -> None:
         try:
             part = self._parts[graph]
         except KeyError:
@@ -66,7 +66,8 @@ class TensorRTBackend:
         for name, array in inputs.items():
             if placed[name] is not array:
                 lane.copy(array.address, placed[name].address, array.nbytes)
-        part.run(
+        context = part.contexts["decode" if step else "prefill"]
+        context.run(
             {name: placed[name] for name in inputs}, {name: placed[name] for name in outputs}, lane.handle
         )
         for name, array in outputs.items():
@@ -120,7 +121,7 @@ class _Loader:
 
 
 class _Engine:
-    """One engine and its contexts, by number of rows."""
+    """One engine and its contexts by their profiles: that of decode is for recorded steps and nothing else."""
 
     def __init__(
         self,
@@ -133,24 +134,38 @@ class _Engine:
     ) -> None:
         self._runtime, self._engine = runtime, engine
         self.scratch_bytes = int(engine.device_memory_size_v2)
-        self._contexts: dict[str, _Context] = {}
+        self.contexts: dict[str, _Context] = {}
         for index, profile in enumerate(spec.profiles):
-            context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+            context = _make_context(trt, engine, profile.name)
             if context is None:
                 raise fail("create_execution_context")
             try:
                 context.set_optimization_profile_async(index, stream)
             except RuntimeError:
                 raise fail("set_optimization_profile_async") from None
-            self._contexts[profile.name] = _Context(context, fail)
+            self.contexts[profile.name] = _Context(context, fail)
 
     def use(self, scratch: CudaArray) -> None:
-        for context in self._contexts.values():
+        for context in self.contexts.values():
             context.use(scratch)
 
-    def run(self, inputs: Tensors, outputs: Tensors, stream: int) -> None:
-        rows = len(next(iter(inputs.values())))
-        self._contexts["decode" if rows == 1 else "prefill"].run(inputs, outputs, stream)
+
+def _make_context(trt: Any, engine: Any, profile: str) -> Any:
+    """A context on memory of ours; None where TensorRT fails.
+
+    TensorRT for RTX compiles kernels for the shapes that it meets, and runs general ones until they are ready. For
+    a token that is worth the wait, since its recording keeps what it began with; prompts are of every length.
+    """
+    strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+    if not hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):
+        return engine.create_execution_context(strategy)
+    config = engine.create_runtime_config()
+    config.set_execution_context_allocation_strategy(strategy)
+    specialization = trt.DynamicShapesKernelSpecializationStrategy
+    config.dynamic_shapes_kernel_specialization_strategy = (
+        specialization.EAGER if profile == "decode" else specialization.NONE
+    )
+    return engine.create_execution_context(config)
 
 
 class _Context:

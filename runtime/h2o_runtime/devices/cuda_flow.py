@@ -13,7 +13,9 @@ from h2o_runtime.timings import PrefillTimer
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Event
 
-AHEAD = 2  # tiles that the host may be ahead of the GPU: enough to keep it busy, and soon over when cancelled
+# Tiles, and batches of attention, that the host may be ahead of the GPU: enough to keep it busy, and soon over
+# when cancelled.
+AHEAD = 2
 
 
 class CudaFlow:
@@ -30,7 +32,9 @@ class CudaFlow:
         self._dense_done: list[Event] = [make() for _ in tiles]
         self._attention_done: list[Event] = [make() for _ in tiles]
         self._pace: list[Event] = [make() for _ in range(AHEAD)]
+        self._pace_attention: list[Event] = [make() for _ in range(AHEAD)]
         self._started = 0  # dense graphs so far, over all layers
+        self._batches = 0  # of attention, over all layers
         self._finished = 0  # tiles of this layer whose attention is done
         lanes.join()
 
@@ -48,6 +52,7 @@ class CudaFlow:
         self._started += 1
 
     def needs(self, stop: int) -> None:
+        self._pace_attention[self._batches % AHEAD].synchronize()
         tile = next(index for index, end in enumerate(self._stops) if end >= stop)
         self._lanes.attention.wait(self._dense_done[tile])
 
@@ -55,6 +60,8 @@ class CudaFlow:
         while self._finished < len(self._stops) and self._stops[self._finished] <= stop:
             self._attention_done[self._finished].record(self._lanes.attention)
             self._finished += 1
+        self._pace_attention[self._batches % AHEAD].record(self._lanes.attention)
+        self._batches += 1
 
     def join(self) -> None:
         self._lanes.join()

@@ -59,7 +59,7 @@ class H2O:
         if call.prefix is Prefix.HISTORY and n <= self.chunk_size:
             self._short_turn(call, memory)
             return
-        self._recall(call, memory)
+        self._recall(call, memory, state)
         tail = tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
         for batch in logical_batches(n, self.batch_size, self.chunk_size):
             call.flow.needs(batch.stop)
@@ -126,7 +126,7 @@ class H2O:
         )
         memory.replace_score(memory.colsum)
 
-    def _recall(self, call: LayerCall, memory: LayerMemory) -> None:
+    def _recall(self, call: LayerCall, memory: LayerMemory, state: MemoryStore) -> None:
         """Set the memory that the first chunk sees."""
         if call.prefix is Prefix.NONE:
             memory.clear()
@@ -136,7 +136,9 @@ class H2O:
             memory.hold_all(call.past)
         else:
             memory.clear()
-            score = memory.history_score(call.past, call.cache.generated, self.local, self.heavy)
+            if call.layer == 0:
+                state.favour_generated(call.past, call.cache.generated, self.local, self.heavy)
+            score = memory.history_score(call.past)
             call.provider.memory_select(
                 score, memory.current, 0, call.past, self.local, self.sink, memory.scratch
             )

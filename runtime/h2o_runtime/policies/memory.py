@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from h2o_runtime.attention.base import PartialSoftmax
@@ -94,17 +96,16 @@ class LayerMemory:
         """Scores of rows start … stop - 1 begin at 0."""
         self._device.clear(self.score[start:stop])
 
-    def history_score(self, length: int, generated: np.ndarray, local: int, heavy: int) -> Tensor:
-        """Scores to select a memory of a conversation by: generated tokens count as local, so they come first.
+    def history_score(self, length: int) -> Tensor:
+        """Scores to select a memory of a conversation by, [length, Hs]; the stored scores stay as they are.
 
-        Decode keeps no scores. Of the generated tokens before the local window the last `heavy` are put above
-        all others. Returns a copy, [length, Hs]: the stored scores stay as they are.
+        They are those of the first `length` tokens, but for the store's favourites, which come before all others.
         """
-        score = self._device.download(self.score[:length]).copy()
-        positions = np.flatnonzero(generated[: length - local])
-        score[positions[max(len(positions) - heavy, 0) :]] = np.inf
-        altered = self._device.empty(score.shape, score.dtype)
-        self._device.upload(score, altered)
+        store = self._store
+        altered = store.altered[:length]
+        self._device.copy(self.score[:length], altered)
+        if store.favourites.shape[1]:
+            self._device.scatter_scores(altered, store.favourites, store.highest, add=False)
         return altered
 
 
@@ -140,8 +141,13 @@ class MemoryStore:
         self._colsum: Tensor = device.zeros((heads * size,), np.float32)
         self._m: Tensor = device.zeros((batch, query_heads), np.float32)
         self._l: Tensor = device.zeros((batch, query_heads), np.float32)
+        self.altered: Tensor = device.empty((capacity, heads), np.float32)
+        self._favourites: Tensor = device.zeros((heads * heavy,), np.int32)
+        self._highest: Tensor = device.empty((heads * heavy,), np.float32)
+        device.upload(np.full(heads * heavy, np.inf, np.float32), self._highest)
         self._layers = [LayerMemory(self, layer) for layer in range(layers)]
         self.set_current(0)
+        self.favour(np.zeros(0, np.int32))
 
     def layer(self, index: int) -> LayerMemory:
         return self._layers[index]
@@ -155,6 +161,22 @@ class MemoryStore:
             self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
         return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
 
+    def favour_generated(self, length: int, generated: np.ndarray, local: int, heavy: int) -> None:
+        """Of a conversation's `length` tokens, those that decode generated count as local, so they come first.
+
+        Decode keeps no scores. Of the generated tokens before the local window the last `heavy` are put above
+        all others, in every layer.
+        """
+        positions = np.flatnonzero(generated[: length - local]).astype(np.int32)
+        self.favour(positions[max(len(positions) - heavy, 0) :])
+
+    def favour(self, positions: np.ndarray) -> None:
+        """Positions int32 [k] that `LayerMemory.history_score` puts above all others."""
+        shape = (self._heads, len(positions))
+        self.favourites: Tensor = self._favourites[: math.prod(shape)].reshape(*shape)
+        self.highest: Tensor = self._highest[: math.prod(shape)].reshape(*shape)
+        self.device.upload(np.tile(positions, (self._heads, 1)), self.favourites)
+
     def set_current(self, size: int) -> None:
         self.current: Tensor = self._current[: self._heads * size].reshape(self._heads, size)
 
@@ -163,5 +185,11 @@ class MemoryStore:
 
     @property
     def nbytes(self) -> int:
-        total: int = 2 * self.score.nbytes + self.sets.nbytes + self.set_scores.nbytes + self.last.nbytes
+        total: int = (
+            2 * self.score.nbytes
+            + self.altered.nbytes
+            + self.sets.nbytes
+            + self.set_scores.nbytes
+            + self.last.nbytes
+        )
         return total
