@@ -62,8 +62,7 @@ class RecordedForward(Forward):
         self._steps = 0
 
     def decode(self, token: IntArray) -> Float32:
-        past, lanes = self.cache.length, self.device.lanes
-        lanes.join()
+        past, lanes = self.cache.length, self.device.lanes  # which a prefill leaves joined
         lanes.dense.write_integers(self._token.address, [int(token[0])])
         lanes.dense.write_integers(self._where.address, [past, past + 1])
         if self._graph is None and self._steps and self._recordable:
@@ -73,7 +72,6 @@ class RecordedForward(Forward):
         else:
             self._graph.launch(lanes.dense)
         self._steps += 1
-        lanes.join()
         lanes.dense.synchronize()
         return self._answer
 

@@ -31,6 +31,13 @@ class AttentionShape:
     scale: float
     dtype: np.dtype[Any]
 
+    @property
+    def half(self) -> bool:
+        """For native kernels: whether they store float16. Raises ValueError for what they do not store at all."""
+        if self.dtype not in (np.float32, np.float16):
+            raise ValueError(f"the native kernels store float32 or float16, not {self.dtype}")
+        return self.dtype == np.float16
+
 
 @dataclass(frozen=True)
 class PartialSoftmax:

@@ -29,16 +29,13 @@ class NativeCudaProvider:
         self._step_workspace = device.empty((0,), np.uint8)  # apart: a recorded step keeps its address
 
     def activate(self, shape: AttentionShape) -> None:
-        dtype = np.dtype(shape.dtype)
-        if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
-            raise ValueError(f"the native kernels store float32 or float16, not {dtype}")
         self._kv_heads = shape.kv_heads
         self._kernels = self._device.module.Kernels(
             query_heads=shape.query_heads,
             kv_heads=shape.kv_heads,
             head_size=shape.head_size,
             scale=shape.scale,
-            half=dtype == np.float16,
+            half=shape.half,
         )
 
     def deactivate(self) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax
 from h2o_runtime.devices import Tensor
@@ -32,9 +30,6 @@ class NativeCpuProvider:
         self._kernels: Kernels | None = None
 
     def activate(self, shape: AttentionShape) -> None:
-        dtype = np.dtype(shape.dtype)
-        if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
-            raise ValueError(f"the native kernels store float32 or float16, not {dtype}")
         self._kernels = self._module.Kernels(
             threads=self._threads or 0,
             isa=self._isa,
@@ -42,7 +37,7 @@ class NativeCpuProvider:
             kv_heads=shape.kv_heads,
             head_size=shape.head_size,
             scale=shape.scale,
-            half=dtype == np.float16,
+            half=shape.half,
         )
 
     def deactivate(self) -> None:

@@ -103,7 +103,7 @@ class Build:
     folder: Path
 
     @property
-    def library(self) -> str:
+    def plugins(self) -> str:
         return str(self.folder / "libh2o_trt_plugins.so")
 
     @property
@@ -166,14 +166,14 @@ def rtx() -> Path:
 
 
 def test_plugins_conform(build: Build) -> None:
-    run(str(build.folder / "h2o_trt_conformance"), build.library)
+    run(str(build.folder / "h2o_trt_conformance"), build.plugins)
 
 
 @pytest.mark.parametrize("way", ["loaded", "opened"])
 @pytest.mark.usefixtures("rtx")
 def test_a_registry_loads_the_library(build: Build, way: str) -> None:
     """Also where it was opened before, which alone registers nothing."""
-    run(sys.executable, "-c", REGISTRY, way, build.library, *OPERATORS)
+    run(sys.executable, "-c", REGISTRY, way, build.plugins, *OPERATORS)
 
 
 def test_polygraphy_finds_every_plugin(build: Build, rtx: Path, tmp_path: Path) -> None:
@@ -181,30 +181,30 @@ def test_polygraphy_finds_every_plugin(build: Build, rtx: Path, tmp_path: Path) 
     if build.soname != "libnvinfer.so.11":
         pytest.skip("the registry of TensorRT for RTX has the layout of TensorRT 11")
     (tmp_path / build.soname).symlink_to(rtx)
-    command = (sys.executable, "-c", REGISTRY, "polygraphy", build.library, *OPERATORS)
+    command = (sys.executable, "-c", REGISTRY, "polygraphy", build.plugins, *OPERATORS)
     run(*command, LD_LIBRARY_PATH=str(tmp_path), **ASKED)
 
 
 def test_it_registers_when_asked(build: Build, stub: Path) -> None:
     """With TensorRT where dlopen looks, and where only a path leads to it, as when pip has installed it."""
     opened = run(
-        sys.executable, "-c", OPEN, str(stub), build.library, LD_LIBRARY_PATH=str(stub.parent), **ASKED
+        sys.executable, "-c", OPEN, str(stub), build.plugins, LD_LIBRARY_PATH=str(stub.parent), **ASKED
     )
     assert (opened.stdout, opened.stderr) == ("mapped\n" + REGISTERED, "")
-    opened = run(sys.executable, "-c", OPEN, str(stub), str(stub), build.library, **ASKED)
+    opened = run(sys.executable, "-c", OPEN, str(stub), str(stub), build.plugins, **ASKED)
     assert (opened.stdout, opened.stderr) == ("mapped\n" + REGISTERED, "")
 
 
 @pytest.mark.parametrize("environment", [{}, {"H2O_TRT_REGISTER": "0"}])
 def test_it_does_not_register_unasked(build: Build, stub: Path, environment: dict[str, str]) -> None:
-    opened = run(sys.executable, "-c", OPEN, str(stub), str(stub), build.library, **environment)
+    opened = run(sys.executable, "-c", OPEN, str(stub), str(stub), build.plugins, **environment)
     assert (opened.stdout, opened.stderr) == ("gone\n", "")
 
 
 def test_it_opens_without_tensorrt(build: Build) -> None:
-    opened = run(sys.executable, "-c", OPEN, "", build.library)
+    opened = run(sys.executable, "-c", OPEN, "", build.plugins)
     assert (opened.stdout, opened.stderr) == ("gone\n", "")
-    opened = run(sys.executable, "-c", OPEN, "", build.library, **ASKED)
+    opened = run(sys.executable, "-c", OPEN, "", build.plugins, **ASKED)
     assert opened.stderr.startswith(f"h2o plugins: not registered: {build.soname}: cannot open shared object")
 
 
