@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from h2o_cli.benchmark import checkpoint
-from h2o_cli.benchmark.shapes import SHAPES
+from h2o_cli.bench import checkpoint
+from h2o_cli.bench.shapes import SHAPES
 
 
 @click.command()

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from tests.cli.conftest import Run
 
-from h2o_cli.benchmark.contestants import Contestant
-from h2o_cli.benchmark.floor import Rates, attention_flop, better, decode_bytes, visible_pairs
-from h2o_cli.benchmark.gguf_file import pairs_side_by_side
-from h2o_cli.benchmark.measure import Measurement, Plan
-from h2o_cli.benchmark.report import COLUMNS
+from h2o_cli.bench.contestants import Contestant
+from h2o_cli.bench.floor import Rates, attention_flop, better, decode_bytes, visible_pairs
+from h2o_cli.bench.gguf_file import pairs_side_by_side
+from h2o_cli.bench.measure import Measurement, Plan
+from h2o_cli.bench.report import COLUMNS
 from h2o_runtime import PrefillConfig
 from h2o_runtime.manifest import Manifest
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tests import bundles
 
-from h2o_cli.benchmark import floor
-from h2o_cli.benchmark.contestants import Entry, attentions, models
-from h2o_cli.benchmark.engines.base import Absent, make_engine
-from h2o_cli.benchmark.floor import Rates, measure_gpu_rates
-from h2o_cli.benchmark.subject import Subject
+from h2o_cli.bench import floor
+from h2o_cli.bench.contestants import Entry, attentions, models
+from h2o_cli.bench.engines.base import Absent, make_engine
+from h2o_cli.bench.floor import Rates, measure_gpu_rates
+from h2o_cli.bench.subject import Subject
 from h2o_runtime import PrefillConfig
 
 CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20)

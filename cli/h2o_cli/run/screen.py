@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from h2o_cli import common
-from h2o_cli.run_interrupt import stop_on_ctrl_c
-from h2o_cli.run_report import summary, work
+from h2o_cli.run.interrupt import stop_on_ctrl_c
+from h2o_cli.run.report import summary, work
 from h2o_runtime import Watch
 from h2o_runtime.completion import Completion, Request, TextModel, TextPiece
 from h2o_runtime.errors import ContextOverflowError

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from h2o_cli.benchmark.shapes import SHAPES
+from h2o_cli.bench.shapes import SHAPES
 from h2o_runtime.errors import BackendError, BundleError, H2OError, OutputError
 from h2o_runtime.manifest import Manifest
 
@@ -75,7 +75,7 @@ def _once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 def _write_checkpoint(shape: str, folder: Path) -> None:
     try:
-        from h2o_cli.benchmark.checkpoint import write
+        from h2o_cli.bench.checkpoint import write
     except ImportError as error:
         raise _needs_export(error) from None
     write(SHAPES[shape], folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.benchmark.engines.base import Absent, Ids, Settings
+from h2o_cli.bench.engines.base import Absent, Ids, Settings
 
 
 def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:

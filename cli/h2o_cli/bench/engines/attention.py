@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.benchmark.engines.base import Absent, Engine, Ids, Settings, require_device
+from h2o_cli.bench.engines.base import Absent, Engine, Ids, Settings, require_device
 from h2o_runtime import PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.select import make_provider

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from h2o_cli.benchmark.report import PHASES, Results
+from h2o_cli.bench.report import PHASES, Results
 
 WIDTH = 200  # where nobody says how wide the paper is
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from h2o_cli.benchmark.engines.base import Absent
-from h2o_cli.benchmark.subject import Subject
+from h2o_cli.bench.engines.base import Absent
+from h2o_cli.bench.subject import Subject
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import H2OError
 
@@ -125,7 +125,7 @@ def _in_words(config: PrefillConfig) -> str:
 
 
 def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
-    from h2o_cli.benchmark.gguf_file import FILE, write_gguf
+    from h2o_cli.bench.gguf_file import FILE, write_gguf
 
     def prepare() -> dict[str, Any]:
         entry.on_cpu_only()
@@ -157,7 +157,7 @@ def _transformers(entry: Entry, decoding: bool) -> list[Contestant]:
 
 
 def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
-    from h2o_cli.benchmark.engines.onnxruntime_genai import build_model
+    from h2o_cli.bench.engines.onnxruntime_genai import build_model
 
     def prepare() -> dict[str, Any]:
         entry.on_cpu_only()
@@ -175,7 +175,7 @@ def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
 
 
 def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
-    from h2o_cli.benchmark.engines.openvino_genai import build_model
+    from h2o_cli.bench.engines.openvino_genai import build_model
 
     def prepare() -> dict[str, Any]:
         entry.on_cpu_only()

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from h2o_cli.benchmark.contestants import Entry
-from h2o_cli.benchmark.floor import Rates, attention_flop, decode_bytes, dense_flop
-from h2o_cli.benchmark.measure import Missing, Series
+from h2o_cli.bench.contestants import Entry
+from h2o_cli.bench.floor import Rates, attention_flop, decode_bytes, dense_flop
+from h2o_cli.bench.measure import Missing, Series
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.footprint import footprint
 from h2o_runtime.manifest import ModelSpec

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from h2o_cli.benchmark.report import PHASES, Results
+from h2o_cli.bench.report import PHASES, Results
 from h2o_runtime.errors import BackendError, OutputError
 
 Row = dict[str, Any]

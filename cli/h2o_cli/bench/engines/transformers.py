@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from h2o_cli.benchmark.engines.base import Absent, Ids, Settings, require_device
+from h2o_cli.bench.engines.base import Absent, Ids, Settings, require_device
 
 
 class TransformersEngine:

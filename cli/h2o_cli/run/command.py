@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from h2o_cli.chat import converse, opening
-from h2o_cli.common import guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
 from h2o_cli.model_options import model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
-from h2o_cli.run_prompt import PromptSource, argument_text
-from h2o_cli.run_report import answer_json
-from h2o_cli.run_sampling import sampling_config, sampling_options
-from h2o_cli.run_screen import answer, prepare_output
+from h2o_cli.run.conversation import converse, opening
+from h2o_cli.run.prompt import PromptSource
+from h2o_cli.run.report import answer_json
+from h2o_cli.run.sampling_options import sampling_config, sampling_options
+from h2o_cli.run.screen import answer, prepare_output
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.manifest import Manifest
@@ -140,7 +140,3 @@ def _answer_once(model: TextModel, settings: Request, text: str, flags: TextFlag
         print_json(answer_json(model, completion, flags.logprobs))
     if completion.finish_reason == "cancelled":
         raise Cancelled("stopped by Ctrl-C")
-
-
-if __name__ == "__main__":
-    main()

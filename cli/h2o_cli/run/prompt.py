@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal
 
 import click
 
+from h2o_cli.common import argument_text
 from h2o_runtime.errors import InputError
 from h2o_runtime.text import decode_utf8
 
@@ -64,14 +64,6 @@ class PromptSource:
             return Path(self.value).read_bytes()
         except OSError as error:
             raise InputError(f"{self.value}: cannot be read: {error.strerror}") from error
-
-
-def argument_text(value: str, flag: str) -> str:
-    """An argument as UTF-8, whatever the locale: Python hides bytes that it cannot decode in surrogates.
-
-    Raises InputError for bytes that are not UTF-8.
-    """
-    return decode_utf8(os.fsencode(value), flag)
 
 
 def _without_newline(text: str) -> str:

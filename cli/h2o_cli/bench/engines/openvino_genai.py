@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from h2o_cli.benchmark.engines.base import Absent, Ids, Settings
+from h2o_cli.bench.engines.base import Absent, Ids, Settings
 
 
 def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:

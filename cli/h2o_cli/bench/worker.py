@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from h2o_cli.benchmark.engines.base import Absent, Engine, make_engine
+from h2o_cli.bench.engines.base import Absent, Engine, make_engine
 from h2o_runtime.errors import H2OError
 from h2o_runtime.process import peak_bytes, resident_bytes
 
@@ -68,7 +68,7 @@ class Worker:
         return {"seconds": seconds, "cpu": (time.process_time() - used) / tokens}
 
     def rates(self) -> Answer:
-        from h2o_cli.benchmark.floor import measure_gpu_rates, measure_rates
+        from h2o_cli.bench.floor import measure_gpu_rates, measure_rates
 
         return measure_rates(self._threads) if self._device == "cpu" else measure_gpu_rates()
 

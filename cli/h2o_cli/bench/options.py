@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from h2o_cli.benchmark.subject import default_work_dir
+from h2o_cli.bench.subject import default_work_dir
 from h2o_cli.common import json_option, threads_option, verbose_option
 from h2o_cli.model_options import engine_options
 from h2o_cli.prefill_options import prefill_options

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from h2o_cli.benchmark.engines.base import Ids, Settings
+from h2o_cli.bench.engines.base import Ids, Settings
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends.onnxruntime import import_onnxruntime
 from h2o_runtime.engines import TARGETS

@@ -57,36 +57,36 @@ def make_engine(name: str, settings: Settings) -> Engine:
 
 
 def _h2o(settings: Settings) -> Engine:
-    from h2o_cli.benchmark.engines.h2o import H2OEngine
+    from h2o_cli.bench.engines.h2o import H2OEngine
 
     return H2OEngine(settings)
 
 
 def _attention(settings: Settings) -> Engine:
-    from h2o_cli.benchmark.engines.attention import attention_engine
+    from h2o_cli.bench.engines.attention import attention_engine
 
     return attention_engine(settings)
 
 
 def _llama_cpp(settings: Settings) -> Engine:
-    from h2o_cli.benchmark.engines.llama_cpp import LlamaCppEngine
+    from h2o_cli.bench.engines.llama_cpp import LlamaCppEngine
 
     return LlamaCppEngine(settings)
 
 
 def _transformers(settings: Settings) -> Engine:
-    from h2o_cli.benchmark.engines.transformers import TransformersEngine
+    from h2o_cli.bench.engines.transformers import TransformersEngine
 
     return TransformersEngine(settings)
 
 
 def _onnxruntime_genai(settings: Settings) -> Engine:
-    from h2o_cli.benchmark.engines.onnxruntime_genai import OnnxRuntimeGenAIEngine
+    from h2o_cli.bench.engines.onnxruntime_genai import OnnxRuntimeGenAIEngine
 
     return OnnxRuntimeGenAIEngine(settings)
 
 
 def _openvino_genai(settings: Settings) -> Engine:
-    from h2o_cli.benchmark.engines.openvino_genai import OpenVinoGenAIEngine
+    from h2o_cli.bench.engines.openvino_genai import OpenVinoGenAIEngine
 
     return OpenVinoGenAIEngine(settings)

@@ -10,7 +10,7 @@ import tempfile
 from types import TracebackType
 from typing import Any
 
-from h2o_cli.benchmark.engines.base import Absent
+from h2o_cli.bench.engines.base import Absent
 
 # Every library that brings threads of its own reads one of these.
 _THREAD_VARIABLES = (
@@ -36,7 +36,7 @@ class WorkerProcess:
         threads = str(settings["threads"])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "h2o_cli.benchmark.worker"],
+            [sys.executable, "-m", "h2o_cli.bench.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from h2o_cli.run_screen import answer, is_terminal
+from h2o_cli.run.screen import answer, is_terminal
 from h2o_runtime.completion import Request, TextModel
 from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
 from h2o_runtime.text import decode_utf8

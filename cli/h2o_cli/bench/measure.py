@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from h2o_cli.benchmark.contestants import Contestant
-from h2o_cli.benchmark.engines.base import Absent
-from h2o_cli.benchmark.process import Failed, WorkerProcess
+from h2o_cli.bench.contestants import Contestant
+from h2o_cli.bench.engines.base import Absent
+from h2o_cli.bench.process import Failed, WorkerProcess
 
 # A second trial of a setting is worth its time only where it is short.
 SHORT_TRIAL = 10.0

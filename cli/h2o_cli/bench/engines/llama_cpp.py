@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.benchmark.engines.base import Absent, Ids, Settings
+from h2o_cli.bench.engines.base import Absent, Ids, Settings
 
 F32, F16 = 0, 1  # ggml types
 

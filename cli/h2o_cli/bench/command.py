@@ -12,16 +12,16 @@ from typing import Any
 import click
 from rich.console import Console
 
-from h2o_cli.bench_options import bench_options
-from h2o_cli.bench_screen import show
-from h2o_cli.benchmark.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
-from h2o_cli.benchmark.engines.base import Absent
-from h2o_cli.benchmark.floor import Rates, better
-from h2o_cli.benchmark.machine import describe
-from h2o_cli.benchmark.measure import Measurement, Plan
-from h2o_cli.benchmark.process import Failed, WorkerProcess
-from h2o_cli.benchmark.report import Results, make_rows
-from h2o_cli.benchmark.subject import Subject
+from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
+from h2o_cli.bench.engines.base import Absent
+from h2o_cli.bench.floor import Rates, better
+from h2o_cli.bench.machine import describe
+from h2o_cli.bench.measure import Measurement, Plan
+from h2o_cli.bench.options import bench_options
+from h2o_cli.bench.process import Failed, WorkerProcess
+from h2o_cli.bench.report import Results, make_rows
+from h2o_cli.bench.screen import show
+from h2o_cli.bench.subject import Subject
 from h2o_cli.common import guarded, print_json, start_logging
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.backends.onnxruntime import default_threads
@@ -82,7 +82,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     if flags["csv_file"]:
         _write(flags["csv_file"], results.to_csv())
     if flags["png_file"]:
-        from h2o_cli.benchmark.picture import draw
+        from h2o_cli.bench.picture import draw
 
         draw(results, flags["png_file"])
     if flags["as_json"]:
@@ -131,7 +131,7 @@ def _check_outputs(*paths: Path | None) -> None:
         if path is not None and not path.parent.is_dir():
             raise OutputError(f"{path}: no such folder: {path.parent}")
     if paths[-1] is not None:
-        from h2o_cli.benchmark.picture import import_pyplot
+        from h2o_cli.bench.picture import import_pyplot
 
         import_pyplot()
 
@@ -143,7 +143,3 @@ def _write(path: Path, text: str) -> None:
         with suppress(OSError):
             path.unlink()
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-if __name__ == "__main__":
-    main()
