@@ -13,15 +13,15 @@ import click
 from rich.console import Console
 
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
-from h2o_cli.bench.engines.base import Absent
-from h2o_cli.bench.floor import Rates, better
+from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
-from h2o_cli.bench.measure import Measurement, Plan
+from h2o_cli.bench.measure import Measurement, Rounds
+from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.options import bench_options
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import Results, make_rows
 from h2o_cli.bench.screen import show
-from h2o_cli.bench.subject import Subject
+from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, print_json, start_logging
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.backends.onnxruntime import default_threads
@@ -67,7 +67,7 @@ def attention(**flags: Any) -> None:
 def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     start_logging(flags["verbose"])
     _check_outputs(flags["csv_file"], flags["png_file"])
-    subject = Subject.open(flags["model"], flags["work_dir"], flags["dtype"], flags["checkpoint"])
+    model = BenchmarkModel.open(flags["model"], flags["work_dir"], flags["dtype"], flags["checkpoint"])
     threads = flags["threads"] or default_threads()
     if threads > default_threads():
         raise ConfigError(
@@ -75,10 +75,12 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         )
     backend, device = flags["backend"], resolve_device(flags["device"], flags["backend"])
     entry = Entry(
-        subject, threads, prefill_config(subject.manifest.prefill, flags), backend, device, flags["attention"]
+        model, threads, prefill_config(model.manifest.prefill, flags), backend, device, flags["attention"]
     )
-    plan = Plan(flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"])
-    results = run(mode, entry, plan, flags["peers"])
+    rounds = Rounds(
+        flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
+    )
+    results = run(mode, entry, rounds, flags["peers"])
     if flags["csv_file"]:
         _write(flags["csv_file"], results.to_csv())
     if flags["png_file"]:
@@ -91,7 +93,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         show(results)
 
 
-def run(mode: str, entry: Entry, plan: Plan, peers: tuple[str, ...]) -> Results:
+def run(mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...]) -> Results:
     """The whole measurement. Raises BackendError where not even the own runtime gives a number."""
     contestants: Sequence[Contestant] = (
         attentions(entry, peers) if mode == "attention" else models(entry, peers, mode == "decode")
@@ -100,7 +102,7 @@ def run(mode: str, entry: Entry, plan: Plan, peers: tuple[str, ...]) -> Results:
     machine = describe()
     with console.status("measuring the machine") as status:
         rates = _rates(entry)
-        measurement = Measurement(contestants, plan, lambda text: status.update(text))
+        measurement = Measurement(contestants, rounds, lambda text: status.update(text))
         measurement.run()
         status.update("measuring the machine")
         rates = better(rates, _rates(entry))
@@ -108,7 +110,7 @@ def run(mode: str, entry: Entry, plan: Plan, peers: tuple[str, ...]) -> Results:
         raise BackendError(f"nothing could be measured: {measurement.missing[0].reason}")
     return Results(
         mode=mode,
-        model=entry.subject.name,
+        model=entry.model.name,
         command=shlex.join(["h2o-bench", *sys.argv[1:]]),
         machine=machine,
         rates=rates,
@@ -117,10 +119,10 @@ def run(mode: str, entry: Entry, plan: Plan, peers: tuple[str, ...]) -> Results:
     )
 
 
-def _rates(entry: Entry) -> Rates:
+def _rates(entry: Entry) -> MachineRates:
     try:
         with WorkerProcess("machine", entry.common) as worker:
-            return Rates(**worker.ask("rates"))
+            return MachineRates(**worker.ask("rates"))
     except (Absent, Failed) as reason:
         raise BackendError(f"the machine's own speed could not be measured: {reason}") from None
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from h2o_cli.bench.engines.base import Absent
-from h2o_cli.bench.subject import Subject
+from h2o_cli.bench.model import BenchmarkModel
+from h2o_cli.bench.systems.base import Absent
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import H2OError
 
@@ -26,7 +26,7 @@ class Contestant:
     """
 
     name: str
-    engine: str
+    system: str
     label: str
     settings: dict[str, Any]
     prepare: Callable[[], dict[str, Any]] = field(default=dict)
@@ -48,7 +48,7 @@ class Contestant:
 class Entry:
     """What all contestants of a run have in common."""
 
-    subject: Subject
+    model: BenchmarkModel
     threads: int
     prefill: PrefillConfig
     backend: str
@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def common(self) -> dict[str, Any]:
-        model = self.subject.manifest.model
+        model = self.model.manifest.model
         return {
             "threads": self.threads,
             "device": self.device,
@@ -71,10 +71,10 @@ class Entry:
             raise Absent("measured on the CPU only: use --device cpu")
 
     def checkpoint(self) -> Path:
-        if self.subject.checkpoint is None:
-            source = self.subject.manifest.checkpoint.source
+        if self.model.checkpoint is None:
+            source = self.model.manifest.checkpoint.source
             raise Absent(f"the bundle's checkpoint ({source}) is not here: name it with --checkpoint")
-        return self.subject.checkpoint
+        return self.model.checkpoint
 
 
 def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contestant]:
@@ -92,7 +92,7 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
 
 def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
     """One layer's attention, ours first."""
-    common = entry.common | {"bundle": str(entry.subject.bundle)}
+    common = entry.common | {"bundle": str(entry.model.bundle)}
     kinds = {"torch SDPA": "torch", "onnxruntime GQA": "onnxruntime"}
     return [
         *_ours(entry, "attention", ("h2o", "full")),
@@ -100,18 +100,18 @@ def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
     ]
 
 
-def _ours(entry: Entry, engine: str, policies: tuple[str, ...]) -> list[Contestant]:
+def _ours(entry: Entry, system: str, policies: tuple[str, ...]) -> list[Contestant]:
     found = []
     for policy in policies:
         config = PrefillConfig(**(asdict(entry.prefill) | {"policy": policy}))
         settings = entry.common | {
-            "bundle": str(entry.subject.bundle),
+            "bundle": str(entry.model.bundle),
             "prefill": asdict(config),
             "backend": entry.backend,
             "attention": entry.attention,
             "kind": "h2o",
         }
-        found.append(Contestant(policy, engine, _in_words(config), settings))
+        found.append(Contestant(policy, system, _in_words(config), settings))
     return found
 
 
@@ -131,8 +131,8 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
         entry.on_cpu_only()
         if importlib.util.find_spec("llama_cpp") is None:
             raise Absent("not installed: pip install llama-cpp-python gguf")
-        checkpoint, dtype = entry.checkpoint(), entry.subject.manifest.model.dtype
-        folder = entry.subject.converted("gguf", lambda empty: write_gguf(checkpoint, empty, dtype))
+        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        folder = entry.model.converted("gguf", lambda empty: write_gguf(checkpoint, empty, dtype))
         return {"file": str(folder / FILE)}
 
     sizes = MICRO_BATCHES[:1] if decoding else MICRO_BATCHES  # one token is no batch
@@ -157,14 +157,14 @@ def _transformers(entry: Entry, decoding: bool) -> list[Contestant]:
 
 
 def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
-    from h2o_cli.bench.engines.onnxruntime_genai import build_model
+    from h2o_cli.bench.systems.onnxruntime_genai import build_model
 
     def prepare() -> dict[str, Any]:
         entry.on_cpu_only()
         if importlib.util.find_spec("onnxruntime_genai") is None:
             raise Absent("not installed: pip install onnxruntime-genai")
-        checkpoint, dtype = entry.checkpoint(), entry.subject.manifest.model.dtype
-        folder = entry.subject.converted(
+        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        folder = entry.model.converted(
             "onnxruntime-genai", lambda empty: build_model(checkpoint, empty, dtype)
         )
         return {"folder": str(folder)}
@@ -175,14 +175,14 @@ def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
 
 
 def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
-    from h2o_cli.bench.engines.openvino_genai import build_model
+    from h2o_cli.bench.systems.openvino_genai import build_model
 
     def prepare() -> dict[str, Any]:
         entry.on_cpu_only()
         if importlib.util.find_spec("openvino_genai") is None:
             raise Absent("not installed: pip install openvino-genai")
-        checkpoint, dtype = entry.checkpoint(), entry.subject.manifest.model.dtype
-        folder = entry.subject.converted("openvino", lambda empty: build_model(checkpoint, empty, dtype))
+        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        folder = entry.model.converted("openvino", lambda empty: build_model(checkpoint, empty, dtype))
         return {"folder": str(folder)}
 
     kinds = {"": "dense"} if decoding else {"": "dense", "trishape": "sparse", "xattention": "sparse"}

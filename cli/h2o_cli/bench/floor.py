@@ -23,7 +23,7 @@ FLOATS = 1 << 25  # 128 MiB, more than the caches
 
 
 @dataclass(frozen=True)
-class Rates:
+class MachineRates:
     """The best that was measured: floating-point operations, None where nothing could tell, and bytes, a second."""
 
     flops: float | None
@@ -95,11 +95,11 @@ def measure_gpu_rates(repetitions: int = 30) -> dict[str, Any]:
     return rates
 
 
-def better(one: Rates, other: Rates) -> Rates:
+def better(one: MachineRates, other: MachineRates) -> MachineRates:
     """The faster of two measurements: a busy moment does not lower the floor."""
     compute = max(one, other, key=lambda rates: rates.flops or 0.0)
     memory = max(one, other, key=lambda rates: rates.bandwidth)
-    return Rates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by, one.gpu)
+    return MachineRates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by, one.gpu)
 
 
 def dense_flop(model: ModelSpec, tokens: int) -> int:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from h2o_cli.bench.contestants import Contestant
-from h2o_cli.bench.engines.base import Absent
 from h2o_cli.bench.process import Failed, WorkerProcess
+from h2o_cli.bench.systems.base import Absent
 
 # A second trial of a setting is worth its time only where it is short.
 SHORT_TRIAL = 10.0
@@ -45,7 +45,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Rounds:
     """repetitions  rounds that are counted, after `warm_up` runs that are not
     decode_tokens  tokens a round, 0 where prefill is measured
     time_limit   seconds of one run above which a contestant is not tried, by its time at the last length
@@ -58,17 +58,17 @@ class Plan:
     time_limit: float
 
 
-class Running:
+class OpenContestant:
     """An opened contestant and what it has done so far."""
 
-    def __init__(self, contestant: Contestant, length: int, plan: Plan) -> None:
-        self._plan = plan
-        self._process = WorkerProcess(contestant.engine, contestant.settings)
+    def __init__(self, contestant: Contestant, length: int, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._process = WorkerProcess(contestant.system, contestant.settings)
         self.series = Series(contestant, self._process.version, length)
-        room = plan.decode_tokens * (plan.repetitions + max(plan.warm_up, 1) + 1)
+        room = rounds.decode_tokens * (rounds.repetitions + max(rounds.warm_up, 1) + 1)
         try:
             self.series.libraries = self._process.ask("open", context=length + room)["libraries"]
-            if plan.decode_tokens:
+            if rounds.decode_tokens:
                 self._process.ask("prefill", tokens=length)
         except BaseException:
             self.close()
@@ -76,8 +76,8 @@ class Running:
 
     def step(self) -> tuple[float, dict[str, Any]]:
         """One run → (seconds, the worker's answer)."""
-        if self._plan.decode_tokens:
-            answer = self._process.ask("decode", tokens=self._plan.decode_tokens)
+        if self._rounds.decode_tokens:
+            answer = self._process.ask("decode", tokens=self._rounds.decode_tokens)
             times = sorted(answer["seconds"])
             return times[len(times) // 2], answer
         answer = self._process.ask("prefill", tokens=self.series.length)
@@ -100,21 +100,26 @@ class Running:
         self._process.close()
 
 
-class Measurement:
-    """Runs a plan over contestants; `series` and `missing` fill as it goes."""
+Trial = tuple[float, OpenContestant]  # processor seconds of its best warm run
 
-    def __init__(self, contestants: Sequence[Contestant], plan: Plan, tell: Callable[[str], None]) -> None:
-        self._plan, self._tell = plan, tell
+
+class Measurement:
+    """Runs rounds over contestants; `series` and `missing` fill as it goes."""
+
+    def __init__(
+        self, contestants: Sequence[Contestant], rounds: Rounds, tell: Callable[[str], None]
+    ) -> None:
+        self._rounds, self._tell = rounds, tell
         self.series: list[Series] = []
         self.missing: list[Missing] = []
         self._last: dict[str, tuple[int, float]] = {}  # name → length, seconds of its best setting
         self._contestants = list(self._ready(contestants))
 
     def run(self) -> None:
-        for length in sorted(self._plan.lengths):
+        for length in sorted(self._rounds.lengths):
             with ExitStack() as stack:
-                running = [one for name in self._names() for one in self._opened(name, length, stack)]
-                self._rounds(running, length)
+                opened = [one for name in self._names() for one in self._opened(name, length, stack)]
+                self._run_rounds(opened, length)
 
     def _ready(self, contestants: Sequence[Contestant]) -> Iterator[Contestant]:
         for contestant in contestants:
@@ -127,64 +132,66 @@ class Measurement:
     def _names(self) -> list[str]:
         return list(dict.fromkeys(contestant.name for contestant in self._contestants))
 
-    def _opened(self, name: str, length: int, stack: ExitStack) -> list[Running]:
+    def _opened(self, name: str, length: int, stack: ExitStack) -> list[OpenContestant]:
         """The settings of one peer that go through the rounds, opened and warm."""
         settings = [one for one in self._contestants if one.name == name and one.sensible(length)]
         before, seconds = self._last.get(name, (length, 0.0))
-        if seconds * (length / before) ** 2 > self._plan.time_limit:
-            reason = f"would take longer than {self._plan.time_limit:g} s a run; {seconds:.1f} s at {before}"
+        if seconds * (length / before) ** 2 > self._rounds.time_limit:
+            reason = (
+                f"would take longer than {self._rounds.time_limit:g} s a run; {seconds:.1f} s at {before}"
+            )
             self.missing.append(Missing(name, "", length, reason))
             return []
-        trials: list[tuple[float, Running]] = []
+        trials: list[Trial] = []
         for contestant in settings:
             self._tell(f"{length}: {name}, {contestant.label}")
             try:
-                running = Running(contestant, length, self._plan)
+                opened = OpenContestant(contestant, length, self._rounds)
             except (Absent, Failed) as reason:
                 self._lose(contestant, length, reason)
                 continue
-            stack.callback(running.close)
+            stack.callback(opened.close)
             try:
-                trials.append((self._warm_up(running, len(settings) > 1), running))
+                trials.append((self._warm_up(opened, len(settings) > 1), opened))
             except (Absent, Failed) as reason:
                 self._lose(contestant, length, reason)
-                running.close()
+                opened.close()
             trials = self._best_two(trials, length)
-        return [running for _, running in trials]
+        return [opened for _, opened in trials]
 
-    def _warm_up(self, running: Running, compared: bool) -> float:
+    def _warm_up(self, opened: OpenContestant, compared: bool) -> float:
         """The processor seconds of its best run: they vary less than the time does where others work too."""
-        steps = [running.step() for _ in range(self._plan.warm_up)]
+        steps = [opened.step() for _ in range(self._rounds.warm_up)]
         if compared and min((step[0] for step in steps), default=0.0) < SHORT_TRIAL:
-            steps.append(running.step())
+            steps.append(opened.step())
         return min((step[1]["cpu"] for step in steps), default=0.0)
 
-    def _best_two(self, trials: list[tuple[float, Running]], length: int) -> list[tuple[float, Running]]:
+    def _best_two(self, trials: list[Trial], length: int) -> list[Trial]:
         """The fastest and, where it is close, the next; all others end, with a word on why."""
         trials = sorted(trials, key=lambda trial: trial[0])
         kept = [trial for trial in trials[:2] if trial[0] <= CLOSE * trials[0][0]]
-        for seconds, running in trials[len(kept) :]:
-            contestant = running.series.contestant
+        for seconds, opened in trials[len(kept) :]:
+            contestant = opened.series.contestant
             reason = (
                 f"another setting took {trials[0][0]:.4g} processor seconds in a trial, this {seconds:.4g}"
             )
             self.missing.append(Missing(contestant.name, contestant.label, length, reason))
-            running.close()
+            opened.close()
             if trials[0][0] > 1.0 and seconds > HOPELESS * trials[0][0]:
                 self._contestants.remove(contestant)
         return kept
 
-    def _rounds(self, running: list[Running], length: int) -> None:
-        for index in range(self._plan.repetitions):
-            self._tell(f"{length}: round {index + 1} of {self._plan.repetitions}")
-            turn = index % max(len(running), 1)
-            for one in [*running[turn:], *running[:turn]]:  # nobody is always first
+    def _run_rounds(self, opened: list[OpenContestant], length: int) -> None:
+        for index in range(self._rounds.repetitions):
+            self._tell(f"{length}: round {index + 1} of {self._rounds.repetitions}")
+            turn = index % max(len(opened), 1)
+            for one in [*opened[turn:], *opened[:turn]]:  # nobody is always first
                 try:
                     one.count()
                 except (Absent, Failed) as reason:
                     self._lose(one.series.contestant, length, reason)
-                    running = [other for other in running if other is not one]
-        for one in running:
+                    opened = [other for other in opened if other is not one]
+        for one in opened:
             series = one.finish()
             self.series.append(series)
             name, middle = series.contestant.name, sorted(series.seconds)[len(series.seconds) // 2]

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from h2o_cli.bench.subject import default_work_dir
+from h2o_cli.bench.model import default_work_dir
 from h2o_cli.common import json_option, threads_option, verbose_option
-from h2o_cli.model_options import engine_options
+from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -92,7 +92,7 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             default=default_work_dir,
             help="Where checkpoints, bundles and peers' files are made and kept.",
         ),
-        engine_options,
+        execution_options,
         prefill_options,
         threads_option,
         json_option,

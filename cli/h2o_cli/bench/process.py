@@ -10,7 +10,7 @@ import tempfile
 from types import TracebackType
 from typing import Any
 
-from h2o_cli.bench.engines.base import Absent
+from h2o_cli.bench.systems.base import Absent
 
 # Every library that brings threads of its own reads one of these.
 _THREAD_VARIABLES = (
@@ -27,12 +27,12 @@ class Failed(Exception):  # noqa: N818 - an outcome that the results report
 
 
 class WorkerProcess:
-    """A contestant's process: starts with the engine constructed, ends with `close`.
+    """A contestant's process: starts with the system constructed, ends with `close`.
 
     Raises Absent where the contestant cannot take part, Failed where it breaks.
     """
 
-    def __init__(self, engine: str, settings: dict[str, Any]) -> None:
+    def __init__(self, system: str, settings: dict[str, Any]) -> None:
         threads = str(settings["threads"])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(
@@ -45,7 +45,7 @@ class WorkerProcess:
             preexec_fn=lambda: _pin(settings["threads"]),
         )
         try:
-            self.version = str(self.ask("start", engine=engine, settings=settings)["version"])
+            self.version = str(self.ask("start", system=system, settings=settings)["version"])
         except BaseException:
             self.close()
             raise

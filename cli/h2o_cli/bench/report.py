@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from h2o_cli.bench.contestants import Entry
-from h2o_cli.bench.floor import Rates, attention_flop, decode_bytes, dense_flop
+from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop
 from h2o_cli.bench.measure import Missing, Series
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.footprint import footprint
@@ -56,7 +56,7 @@ class Results:
     model: str
     command: str
     machine: dict[str, Any]
-    rates: Rates
+    rates: MachineRates
     rows: tuple[dict[str, Any], ...]
     missing: tuple[Missing, ...]
 
@@ -79,9 +79,11 @@ class Results:
         return out.getvalue()
 
 
-def make_rows(mode: str, entry: Entry, series: Sequence[Series], rates: Rates) -> tuple[dict[str, Any], ...]:
+def make_rows(
+    mode: str, entry: Entry, series: Sequence[Series], rates: MachineRates
+) -> tuple[dict[str, Any], ...]:
     """Rows in the order of lengths and contestants. Of a peer's settings all that ran are there."""
-    model = entry.subject.manifest.model
+    model = entry.model.manifest.model
     work = _work(mode, model)
     best = rates.bandwidth if mode == "decode" else rates.flops
     rows = []
@@ -156,7 +158,7 @@ def _phases(series: Series) -> dict[str, float | None]:
 
 def _estimate(mode: str, model: ModelSpec, series: Series, policy: PrefillConfig) -> int | None:
     """What the runtime says it needs, on top of its libraries."""
-    if series.contestant.engine != "h2o" or mode == "decode":
+    if series.contestant.system != "h2o" or mode == "decode":
         return None
     return footprint(model, series.length, policy).total
 

@@ -1,6 +1,6 @@
 """A contestant's own process: reads commands as JSON lines, answers each with one line.
 
-    {"do": "start", "engine": …, "settings": …}   → {"version"}
+    {"do": "start", "system": …, "settings": …}   → {"version"}
     {"do": "open", "context": n}                  → {"libraries": bytes in use before anything was loaded}
     {"do": "prefill", "tokens": n}                → {"seconds", "cpu", "token", "phases"}
     {"do": "decode", "tokens": n}                 → {"seconds": [one a token], "cpu": a token's}
@@ -21,7 +21,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from h2o_cli.bench.engines.base import Absent, Engine, make_engine
+from h2o_cli.bench.systems.base import Absent, System
+from h2o_cli.bench.systems.registry import make_system
 from h2o_runtime.errors import H2OError
 from h2o_runtime.process import peak_bytes, resident_bytes
 
@@ -30,21 +31,21 @@ SMALLEST_VOCABULARY = 256
 
 
 class Worker:
-    """Carries out commands one by one on one engine."""
+    """Carries out commands one by one on one system."""
 
     def __init__(self) -> None:
-        self._engine: Engine | None = None
+        self._system: System | None = None
         self._draw = np.random.default_rng(1)
         self._vocabulary = SMALLEST_VOCABULARY
         self._threads, self._device = 1, "cpu"
 
-    def start(self, engine: str, settings: dict[str, Any]) -> Answer:
+    def start(self, system: str, settings: dict[str, Any]) -> Answer:
         self._vocabulary = settings.get("vocabulary", SMALLEST_VOCABULARY)
         self._threads, self._device = settings["threads"], settings["device"]
-        if engine == "machine":
+        if system == "machine":
             return {"version": np.__version__}
-        self._engine = make_engine(engine, settings)
-        return {"version": self._engine.version}
+        self._system = make_system(system, settings)
+        return {"version": self._system.version}
 
     def open(self, context: int) -> Answer:
         libraries = resident_bytes()
@@ -76,9 +77,9 @@ class Worker:
         return {"peak": peak_bytes()}
 
     @property
-    def _active(self) -> Engine:
-        assert self._engine is not None, "start comes first"
-        return self._engine
+    def _active(self) -> System:
+        assert self._system is not None, "start comes first"
+        return self._system
 
 
 def serve(commands: TextIO, answers: TextIO) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.bench.engines.base import Absent, Ids, Settings
+from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
 
 def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
@@ -28,7 +28,7 @@ def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
         raise Absent(f"its model builder fails on this checkpoint: {lines[-1][:300]}")
 
 
-class OnnxRuntimeGenAIEngine:
+class OnnxRuntimeGenAISystem:
     """settings: folder, threads."""
 
     def __init__(self, settings: Settings) -> None:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchmarkModel:
     """checkpoint is None where the bundle's own is not on this machine: peers are then absent."""
 
     name: str
@@ -27,7 +27,7 @@ class Subject:
     manifest: Manifest
 
     @classmethod
-    def open(cls, name: str, work: Path, dtype: str, checkpoint: Path | None = None) -> Subject:
+    def open(cls, name: str, work: Path, dtype: str, checkpoint: Path | None = None) -> BenchmarkModel:
         """`name` is a bundle's folder or a key of SHAPES, whose random checkpoint and bundle are then made."""
         if name in SHAPES and not Path(name).is_dir():
             folder = work / f"{name}-{dtype}"
@@ -75,7 +75,7 @@ def _once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 def _write_checkpoint(shape: str, folder: Path) -> None:
     try:
-        from h2o_cli.bench.checkpoint import write
+        from h2o_cli.bench.random_checkpoint import write
     except ImportError as error:
         raise _needs_export(error) from None
     write(SHAPES[shape], folder)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.bench.engines.base import Absent, Engine, Ids, Settings, require_device
+from h2o_cli.bench.systems.base import Absent, Ids, Settings, System, require_device
 from h2o_runtime import PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.select import make_provider
@@ -23,9 +23,9 @@ from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span
 
 
-def attention_engine(settings: Settings) -> Engine:
+def attention_system(settings: Settings) -> System:
     """settings: bundle, threads, device, kind ("h2o", "torch", "onnxruntime"); for "h2o" prefill and attention."""
-    kinds: dict[str, Callable[[Settings], Engine]] = {
+    kinds: dict[str, Callable[[Settings], System]] = {
         "h2o": PolicyAttention,
         "torch": TorchAttention,
         "onnxruntime": OnnxRuntimeAttention,

@@ -7,14 +7,14 @@ from dataclasses import asdict
 
 import numpy as np
 
-from h2o_cli.bench.engines.base import Ids, Settings
+from h2o_cli.bench.systems.base import Ids, Settings
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends.onnxruntime import import_onnxruntime
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
 
 
-class H2OEngine:
+class H2OSystem:
     """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention."""
 
     def __init__(self, settings: Settings) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.bench.engines.base import Absent, Ids, Settings
+from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
 F32, F16 = 0, 1  # ggml types
 
 
-class LlamaCppEngine:
+class LlamaCppSystem:
     """settings: file, threads, dtype, flash_attention, micro_batch."""
 
     def __init__(self, settings: Settings) -> None:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from h2o_cli.bench.engines.base import Absent, Ids, Settings
+from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
 
 def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
@@ -29,7 +29,7 @@ def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
         raise Absent(f"optimum-cli fails on this checkpoint: {lines[-1][:300]}")
 
 
-class OpenVinoGenAIEngine:
+class OpenVinoGenAISystem:
     """settings: folder, threads, dtype, sparse ("" for dense, "trishape" or "xattention")."""
 
     def __init__(self, settings: Settings) -> None:

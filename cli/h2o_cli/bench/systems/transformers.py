@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from h2o_cli.bench.engines.base import Absent, Ids, Settings, require_device
+from h2o_cli.bench.systems.base import Absent, Ids, Settings, require_device
 
 
-class TransformersEngine:
+class TransformersSystem:
     """settings: checkpoint, threads, device, dtype."""
 
     def __init__(self, settings: Settings) -> None:
