@@ -24,9 +24,9 @@ from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, print_json, start_logging
 from h2o_cli.prefill_options import prefill_config
-from h2o_runtime.backends.onnxruntime import default_threads
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, ConfigError, OutputError
+from h2o_runtime.process import default_threads
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

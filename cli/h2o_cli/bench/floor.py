@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.backends.onnxruntime import BoundSession, open_session
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import ModelSpec
+from h2o_runtime.ort.session import BoundSession, open_session
 
 SIDE = 1024  # of the square matrices that are multiplied: short runs meet more quiet moments
 GPU_SIDE = 8192

@@ -7,13 +7,15 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from h2o_runtime.process import default_threads
+
 
 def describe() -> dict[str, Any]:
     """Processor, cores, memory, system, and how busy it was."""
     return {
         "cpu": _cpu_name(),
         "architecture": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": default_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "vector": _vector_extensions(),
         "system": f"{platform.system()} {platform.release()}",

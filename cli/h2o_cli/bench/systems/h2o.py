@@ -9,9 +9,9 @@ import numpy as np
 
 from h2o_cli.bench.systems.base import Ids, Settings
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.backends.onnxruntime import import_onnxruntime
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
+from h2o_runtime.ort.library import import_onnxruntime
 
 
 class H2OSystem:

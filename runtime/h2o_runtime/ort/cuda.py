@@ -6,7 +6,7 @@ from typing import Any
 
 from h2o_runtime.errors import BackendError
 
-PROVIDER = "CUDAExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
 REMEDY = (
     "pip uninstall onnxruntime && pip install 'h2o-edge[gpu]' brings one that can, with the CUDA libraries that it "
     "needs; or use --device cpu"
@@ -30,14 +30,14 @@ class CudaArena:
             "Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
         )
         ort.create_and_register_allocator_v2(
-            PROVIDER, memory, {}, ort.OrtArenaCfg({"arena_extend_strategy": 1})
+            CUDA_PROVIDER, memory, {}, ort.OrtArenaCfg({"arena_extend_strategy": 1})
         )
         cls._registered = True
 
 
 def cuda_providers(ort: Any, stream: int) -> list[Any]:
     """Providers of a session whose work goes down `stream`. Raises BackendError where there is none for CUDA."""
-    if PROVIDER not in ort.get_available_providers():
+    if CUDA_PROVIDER not in ort.get_available_providers():
         raise BackendError(f"this ONNX Runtime has no CUDA provider: {REMEDY}")
     if hasattr(ort, "preload_dlls"):  # finds those that came with pip
         ort.preload_dlls()
@@ -46,12 +46,12 @@ def cuda_providers(ort: Any, stream: int) -> list[Any]:
         "user_compute_stream": str(stream),
         "use_tf32": "0",  # float32 means float32: a bundle's tolerances hold
     }
-    return [(PROVIDER, options), "CPUExecutionProvider"]
+    return [(CUDA_PROVIDER, options), "CPUExecutionProvider"]
 
 
 def check_provider(session: Any) -> None:
     """Raises BackendError for a session on the CPU: a provider that does not load is left out without an error."""
-    if session.get_providers()[0] != PROVIDER:
+    if session.get_providers()[0] != CUDA_PROVIDER:
         raise BackendError(
             f"ONNX Runtime's CUDA provider is installed but does not load, for want of cuDNN or another library of "
             f"CUDA: {REMEDY}"
