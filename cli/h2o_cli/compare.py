@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.console import Console
@@ -28,6 +28,7 @@ from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import BackendError, BundleError, CheckpointError, InputError
+from h2o_runtime.names import ProviderName
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ Progress = Callable[[str], None]
 @execution_options
 @click.option(
     "--against",
-    type=click.Choice(["native", "functions"]),
+    type=click.Choice(get_args(ProviderName)),
     help="Also compare log-probabilities with this attention provider's.",
 )
 @click.option(

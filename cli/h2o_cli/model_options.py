@@ -5,9 +5,7 @@ from __future__ import annotations
 import click
 
 from h2o_cli.common import Command, threads_option
-from h2o_runtime.attention.select import PROVIDERS
-from h2o_runtime.backends.select import BACKENDS
-from h2o_runtime.devices.select import DEVICES
+from h2o_runtime.names import BACKENDS, DEVICES, PROVIDERS
 
 _EXECUTION = (
     click.option(

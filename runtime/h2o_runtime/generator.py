@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, Watch
+from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
 from h2o_runtime.policies import make_policy
 from h2o_runtime.policies.memory import MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
@@ -72,11 +73,11 @@ class Generator:
     def load(
         cls,
         path: str | Path,
-        backend: Literal["onnxruntime", "tensorrt", "tensorrt-rtx"] = "onnxruntime",
+        backend: BackendName = "onnxruntime",
         context: int | None = None,
-        attention: Literal["auto", "native", "functions"] = "auto",
+        attention: ProviderChoice = "auto",
         threads: int | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: DeviceChoice = "auto",
     ) -> Generator:
         """Open a bundle and make it ready to run.
 

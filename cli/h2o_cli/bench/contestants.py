@@ -6,12 +6,13 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.systems.base import Absent
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import H2OError
+from h2o_runtime.names import BackendName, DeviceName, ProviderChoice
 
 MICRO_BATCHES = (512, 1024, 2048)
 PEERS = ("llama.cpp", "transformers", "onnxruntime-genai", "openvino-genai")
@@ -51,9 +52,9 @@ class Entry:
     model: BenchmarkModel
     threads: int
     prefill: PrefillConfig
-    backend: str
-    device: Literal["cpu", "cuda"]
-    attention: str
+    backend: BackendName
+    device: DeviceName
+    attention: ProviderChoice
 
     @property
     def common(self) -> dict[str, Any]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 from h2o_plugins import NativeKernelsMissing, cuda_kernels
 from h2o_runtime.devices.base import Device
 from h2o_runtime.devices.host import HostDevice
 from h2o_runtime.errors import BackendError, ConfigError
+from h2o_runtime.names import DEVICES, DeviceName
 from h2o_runtime.ort.cuda import CUDA_PROVIDER
 from h2o_runtime.ort.library import import_onnxruntime
-
-DEVICES = ("auto", "cpu", "cuda")
 
 log = logging.getLogger(__name__)
 
 
-def resolve_device(name: str, backend: str) -> Literal["cpu", "cuda"]:
+def resolve_device(name: str, backend: str) -> DeviceName:
     """Which device is meant: "auto" takes a GPU where the backend can use it.
 
     Raises ConfigError for an unknown name or a backend that cannot run there.
