@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from h2o_cli.common import Command, threads_option
+from h2o_cli.prefill_options import click_option
+from h2o_runtime.caches import CACHES
 from h2o_runtime.names import BACKENDS, DEVICES, PROVIDERS
+from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.registry import Registry
 
 _EXECUTION = (
     click.option(
@@ -39,6 +45,13 @@ _CONTEXT = click.option(
 )
 
 
+_CHOICES: tuple[Registry[Any], ...] = (DECODE, CACHES)
+
+
+def _has_choice(registry: Registry[Any]) -> bool:
+    return len(registry.names) > 1 or len(registry.options) > 1
+
+
 def execution_options(command: Command) -> Command:
     """`backend`, `device` and `attention`."""
     for option in reversed(_EXECUTION):
@@ -47,5 +60,23 @@ def execution_options(command: Command) -> Command:
 
 
 def model_options(command: Command) -> Command:
-    """Arguments of `Generator.load` by their names: those of `execution_options`, `context` and `threads`."""
+    """What `load_arguments` makes the arguments of `Generator.load` of."""
+    for registry in reversed(_CHOICES):
+        for one in reversed(registry.options if _has_choice(registry) else ()):
+            command = click_option(one)(command)
     return _CONTEXT(threads_option(execution_options(command)))
+
+
+def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `Generator.load` by their names: what `model_options` added, with policies in place of names.
+
+    Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
+    """
+    plain = ("backend", "device", "attention", "context", "threads")
+    decoding, cache = (registry.make(_given(registry, flags)) for registry in _CHOICES)
+    return {name: flags.pop(name) for name in plain} | {"decoding": decoding, "cache": cache}
+
+
+def _given(registry: Registry[Any], flags: dict[str, Any]) -> dict[str, Any]:
+    values = {one.name: flags.pop(one.name, None) for one in registry.options}
+    return {name: value for name, value in values.items() if value is not None}

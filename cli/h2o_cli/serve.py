@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from h2o_cli.common import Exit, guarded, verbose_option
-from h2o_cli.model_options import model_options
+from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import BackendError, InputError
@@ -111,9 +111,10 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     start_logging(log_format, verbose)
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
+    arguments = load_arguments(flags)
 
     def load() -> TextModel:
-        return TextModel.load(bundle, **flags)
+        return TextModel.load(bundle, **arguments)
 
     if not serve(settings, prefill, load):
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.

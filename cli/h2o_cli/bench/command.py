@@ -114,6 +114,7 @@ def run(mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...]) -> Resu
         command=shlex.join(["h2o-bench", *sys.argv[1:]]),
         machine=machine,
         rates=rates,
+        lead=entry.lead,
         rows=make_rows(mode, entry, measurement.series, rates),
         missing=tuple(measurement.missing),
     )

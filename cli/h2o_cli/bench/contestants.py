@@ -1,4 +1,4 @@
-"""Who takes part: our two policies, and every peer that is installed, each with the settings worth trying."""
+"""Who takes part: our policies, and every peer that is installed, each with the settings worth trying."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from h2o_cli.bench.model import BenchmarkModel
-from h2o_cli.bench.systems.base import Absent
+from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import BackendName, DeviceName, ProviderChoice
+from h2o_runtime.policies.prefill import PREFILL
 
 MICRO_BATCHES = (512, 1024, 2048)
 PEERS = ("llama.cpp", "transformers", "onnxruntime-genai", "openvino-genai")
@@ -23,6 +24,7 @@ ATTENTION_PEERS = ("torch SDPA", "onnxruntime GQA")
 class Contestant:
     """name is the same for all settings of one peer: the best of them stands for it.
 
+    exact    computes full attention
     prepare  makes a peer's files of the weights and returns the settings that name them
     """
 
@@ -30,6 +32,7 @@ class Contestant:
     system: str
     label: str
     settings: dict[str, Any]
+    exact: bool = True
     prepare: Callable[[], dict[str, Any]] = field(default=dict)
 
     def sensible(self, length: int) -> bool:
@@ -55,6 +58,18 @@ class Entry:
     backend: BackendName
     device: DeviceName
     attention: ProviderChoice
+
+    @property
+    def lead(self) -> str:
+        """The policy that everybody is compared with: the configured one, or the first that is sparse."""
+        if not self.prefill.algorithm.exact:
+            return self.prefill.algorithm.name
+        return next(policy.name for policy in PREFILL if not policy.exact)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Those of ours that take part: the lead, and the truth."""
+        return self.lead, *(policy.name for policy in PREFILL if policy.exact)
 
     @property
     def common(self) -> dict[str, Any]:
@@ -86,8 +101,8 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
         "onnxruntime-genai": _onnxruntime_genai,
         "openvino-genai": _openvino_genai,
     }
-    # Decode attends to everything under either policy: one of them fills the cache.
-    found = _ours(entry, "h2o", ("h2o",) if decoding else ("h2o", "full"))
+    # What a generated token sees is the decode policy's matter: one prefill policy fills the cache.
+    found = _ours(entry, OWN_SYSTEM, (entry.lead,) if decoding else entry.policies)
     return [*found, *(one for peer in peers for one in makers[peer](entry, decoding))]
 
 
@@ -96,7 +111,7 @@ def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
     common = entry.common | {"bundle": str(entry.model.bundle)}
     kinds = {"torch SDPA": "torch", "onnxruntime GQA": "onnxruntime"}
     return [
-        *_ours(entry, "attention", ("h2o", "full")),
+        *_ours(entry, "attention", entry.policies),
         *(Contestant(peer, "attention", "causal", common | {"kind": kinds[peer]}) for peer in peers),
     ]
 
@@ -104,25 +119,16 @@ def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
 def _ours(entry: Entry, system: str, policies: tuple[str, ...]) -> list[Contestant]:
     found = []
     for policy in policies:
-        config = PrefillConfig(**(asdict(entry.prefill) | {"policy": policy}))
+        config = entry.prefill.altered(policy=policy)
         settings = entry.common | {
             "bundle": str(entry.model.bundle),
             "prefill": asdict(config),
             "backend": entry.backend,
             "attention": entry.attention,
-            "kind": "h2o",
+            "kind": "policy",
         }
-        found.append(Contestant(policy, system, _in_words(config), settings))
+        found.append(Contestant(policy, system, config.in_short(), settings, config.algorithm.exact))
     return found
-
-
-def _in_words(config: PrefillConfig) -> str:
-    if config.policy == "full":
-        return f"B={config.batch_size}"
-    return (
-        f"S={config.chunk_size} B={config.batch_size} L={config.local} H={config.heavy} "
-        f"score={config.score} heads={config.score_heads} sink={config.sink} tail={config.dense_tail}"
-    )
 
 
 def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
@@ -143,7 +149,7 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
             "llama.cpp",
             f"flash attention {'on' if flash else 'off'}, micro-batch {size}, cache as weights",
             entry.common | {"flash_attention": flash, "micro_batch": size},
-            prepare,
+            prepare=prepare,
         )
         for flash in (True, False)
         for size in sizes
@@ -154,7 +160,11 @@ def _transformers(entry: Entry, decoding: bool) -> list[Contestant]:
     def prepare() -> dict[str, Any]:
         return {"checkpoint": str(entry.checkpoint())}
 
-    return [Contestant("transformers", "transformers", "SDPA, eager, dynamic cache", entry.common, prepare)]
+    return [
+        Contestant(
+            "transformers", "transformers", "SDPA, eager, dynamic cache", entry.common, prepare=prepare
+        )
+    ]
 
 
 def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
@@ -171,7 +181,9 @@ def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
         return {"folder": str(folder)}
 
     return [
-        Contestant("onnxruntime-genai", "onnxruntime-genai", "CPU, its own builder", entry.common, prepare)
+        Contestant(
+            "onnxruntime-genai", "onnxruntime-genai", "CPU, its own builder", entry.common, prepare=prepare
+        )
     ]
 
 
@@ -193,7 +205,8 @@ def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
             "openvino-genai",
             f"continuous batching, {sparse or 'dense'} prefill",
             entry.common | {"sparse": sparse},
-            prepare,
+            exact=not sparse,
+            prepare=prepare,
         )
         for sparse, kind in kinds.items()
     ]

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from h2o_cli.bench.report import PHASES, Results
 from h2o_runtime.errors import BackendError, OutputError
+from h2o_runtime.policies.prefill import PREFILL
 
 Row = dict[str, Any]
-COLOURS = {"h2o": "#c0392b", "full": "#2c3e50"}
+OWN_COLOURS = (
+    "#c0392b",
+    "#2c3e50",
+    "#d35400",
+    "#1f618d",
+    "#7d3c98",
+)  # of policies, in the order of their registry
 PEER_COLOURS = ("#2980b9", "#27ae60", "#8e44ad", "#d68910", "#16a085", "#7f8c8d")
-PHASE_COLOURS = {"dense": "#7f8c8d", "phase1": "#c0392b", "phase2": "#e67e22", "tail": "#f1c40f"}
+PHASE_COLOURS = ("#7f8c8d", "#c0392b", "#e67e22", "#f1c40f", "#2980b9", "#8e44ad", "#16a085")
 TITLES = {
     "prefill": ("time to first token, s", "prompt tokens a second"),
     "decode": ("time a token, s", "tokens a second"),
@@ -43,7 +51,7 @@ def draw(results: Results, path: Path) -> None:
         axes[1][0].set_yscale("linear")
         axes[1][0].set_ylim(0, 1.05)
     else:
-        _phases(axes[1][0], best)
+        _phases(axes[1][0], best, results.lead)
     _curves(axes[1][1], best, lambda row: row["peak_bytes"] / 2**20, "peak memory, MiB")
     rates, machine = results.rates, results.machine
     figure.suptitle(
@@ -78,15 +86,16 @@ def _curves(
 ) -> None:
     names = list(dict.fromkeys(row["name"] for row in rows))
     peers = iter(PEER_COLOURS * len(names))
+    ours = dict(zip(PREFILL.names, itertools.cycle(OWN_COLOURS), strict=False))
     for name in names:
         own = [row for row in rows if row["name"] == name]
         lengths = [row["length"] for row in own]
-        colour = COLOURS.get(name) or next(peers)
+        colour = ours.get(name) or next(peers)
         axes.plot(lengths, [value(row) for row in own], "o-", color=colour, label=name, markersize=4)
         if spread:
             low, high = [row["q1_s"] for row in own], [row["q3_s"] for row in own]
             axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
-        if floor and name in COLOURS:
+        if floor and name in ours:
             axes.plot(lengths, [row["floor_s"] for row in own], "--", color=colour, label=f"{name}: floor")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -98,18 +107,19 @@ def _curves(
     axes.legend(fontsize=8)
 
 
-def _phases(axes: Any, rows: list[Row]) -> None:
-    """Where h2o's time goes, and how much of it the floor is."""
-    own = [row for row in rows if row["name"] == "h2o"]
+def _phases(axes: Any, rows: list[Row], lead: str) -> None:
+    """Where the leading policy's time goes, and how much of it the floor is."""
+    own = [row for row in rows if row["name"] == lead]
+    used = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in own)]
     places = range(len(own))
     bottom = [0.0] * len(own)
-    for phase in PHASES:
+    for phase, colour in zip(used, itertools.cycle(PHASE_COLOURS), strict=False):
         share = [(row[f"{phase}_s"] or 0.0) / row["median_s"] for row in own]
-        axes.bar(places, share, bottom=bottom, color=PHASE_COLOURS[phase], label=phase)
+        axes.bar(places, share, bottom=bottom, color=colour, label=phase)
         bottom = [below + height for below, height in zip(bottom, share, strict=True)]
     axes.plot(places, [row["floor_share"] for row in own], "k_", markersize=30, label="floor")
     axes.set_xticks(places, [f"{row['length']:,}" for row in own])
     axes.set_ylim(0, 1.15)
-    axes.set_title("h2o: share of the time")
+    axes.set_title(f"{lead}: share of the time")
     axes.set_xlabel("tokens")
     axes.legend(fontsize=8, ncols=5, loc="upper center")

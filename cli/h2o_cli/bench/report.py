@@ -12,11 +12,14 @@ from typing import Any
 from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop
 from h2o_cli.bench.measure import Missing, Series
+from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.footprint import footprint
-from h2o_runtime.manifest import ModelSpec
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.timings import DENSE
 
-PHASES = ("dense", "phase1", "phase2", "tail")
+PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL for phase in policy.phases))
 COLUMNS = (
     "mode",
     "name",
@@ -57,6 +60,7 @@ class Results:
     command: str
     machine: dict[str, Any]
     rates: MachineRates
+    lead: str  # the policy that the others are compared with
     rows: tuple[dict[str, Any], ...]
     missing: tuple[Missing, ...]
 
@@ -90,8 +94,9 @@ def make_rows(
     for one in series:
         length = one.length
         alike = {other.contestant.name: other for other in series if other.length == length}
-        ours, truth = alike.get("h2o"), alike.get("full")
-        policy = PrefillConfig(**one.contestant.settings.get("prefill", {"policy": "full"}))
+        ours = alike.get(entry.lead)
+        truth = next((alike[name] for name in entry.policies if name in alike and name != entry.lead), None)
+        policy = PrefillConfig(**one.contestant.settings.get("prefill", {"policy": entry.policies[-1]}))
         least = work(policy, length)
         middle = statistics.median(one.seconds)
         floor = least / best if best else None
@@ -153,18 +158,21 @@ def _paired_ratio(theirs: list[float], ours: list[float]) -> float:
 def _phases(series: Series) -> dict[str, float | None]:
     if not series.phases:
         return {f"{phase}_s": None for phase in PHASES}
-    return {f"{phase}_s": statistics.median(phases[phase] for phases in series.phases) for phase in PHASES}
+    return {
+        f"{phase}_s": statistics.median(phases.get(phase, 0.0) for phases in series.phases)
+        for phase in PHASES
+    }
 
 
 def _estimate(mode: str, model: ModelSpec, series: Series, policy: PrefillConfig) -> int | None:
     """What the runtime says it needs, on top of its libraries."""
-    if series.contestant.system != "h2o" or mode == "decode":
+    if series.contestant.system != OWN_SYSTEM or mode == "decode":
         return None
     return footprint(model, series.length, policy).total
 
 
 def _agrees(series: Series, truth: Series | None) -> bool | None:
     """Whether full attention's likeliest token is the same, for those who compute full attention."""
-    if truth is None or series.token < 0 or series.contestant.name in ("h2o", "openvino-genai sparse"):
+    if truth is None or series.token < 0 or not series.contestant.exact:
         return None
     return series.token == truth.token

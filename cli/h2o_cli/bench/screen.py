@@ -21,10 +21,11 @@ def show(results: Results) -> None:
         highlight=False,
     )
     timed = any(row["dense_s"] is not None for row in results.rows)
+    phases = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in results.rows)]
     table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
     achieved = "GB/s" if results.mode == "decode" else "GFLOP/s"
     columns = ["median", "min … max", "tokens/s", achieved, "cpu", "h2o faster by", "by cpu", "of floor"]
-    for name in [*columns, "peak MiB"] + (["/".join(PHASES)] if timed else []):
+    for name in [*columns, "peak MiB"] + (["/".join(phases)] if timed else []):
         table.add_column(name, justify="right")
     for row in results.rows:
         cells = [
@@ -42,7 +43,7 @@ def show(results: Results) -> None:
             f"{row['peak_bytes'] / 2**20:,.0f}",
         ]
         if timed:
-            parts = [row[f"{phase}_s"] for phase in PHASES]
+            parts = [row[f"{phase}_s"] for phase in phases]
             cells.append("" if parts[0] is None else " / ".join(_time(part) for part in parts))
         table.add_row(*cells)
     console.print(table)

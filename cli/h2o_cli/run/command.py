@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
-from h2o_cli.model_options import model_options
+from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_cli.run.conversation import converse, opening
 from h2o_cli.run.prompt import PromptSource
@@ -107,7 +107,7 @@ def main(
     )
     settings = _settings(bundle, flags)
     text = shown.source.read() if shown.source else None
-    with TextModel.load(bundle, **flags) as model:
+    with TextModel.load(bundle, **load_arguments(flags)) as model:
         if shown.converses:
             converse(model, settings, system, text)
         elif text is not None:

@@ -24,6 +24,8 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "prefill_ms": {
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # by kind of work
+        "decode": {"name": model.generator.decoding.name, **asdict(model.generator.decoding)},
+        "cache": {"name": model.generator.cache.name, **asdict(model.generator.cache)},
         "context": model.generator.context,
         "backend": model.generator.backend.name,
         "device": model.generator.device.name,

@@ -22,9 +22,9 @@ from h2o_runtime.schedule import Span
 
 
 def attention_system(settings: Settings) -> System:
-    """settings: bundle, threads, device, kind ("h2o", "torch", "onnxruntime"); for "h2o" prefill and attention."""
+    """settings: bundle, threads, device, kind: "policy" (with prefill and attention), "torch", "onnxruntime"."""
     kinds: dict[str, Callable[[Settings], System]] = {
-        "h2o": PolicyAttention,
+        "policy": PolicyAttention,
         "torch": TorchAttention,
         "onnxruntime": OnnxRuntimeAttention,
     }

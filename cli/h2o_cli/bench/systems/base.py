@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Settings = dict[str, Any]
 
+OWN_SYSTEM = "h2o"  # this runtime, in the registry
+
 
 class System(Protocol):
     """One request at a time, in token ids. Importing its library is done on construction, loading in `open`.

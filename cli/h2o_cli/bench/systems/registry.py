@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from h2o_cli.bench.systems.attention import attention_system
-from h2o_cli.bench.systems.base import Settings, System
+from h2o_cli.bench.systems.base import OWN_SYSTEM, Settings, System
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_cli.bench.systems.llama_cpp import LlamaCppSystem
 from h2o_cli.bench.systems.onnxruntime_genai import OnnxRuntimeGenAISystem
@@ -16,7 +16,7 @@ from h2o_cli.bench.systems.transformers import TransformersSystem
 # A peer's library is imported where its system is constructed: in that contestant's own process only.
 SYSTEMS: MappingProxyType[str, Callable[[Settings], System]] = MappingProxyType(
     {
-        "h2o": H2OSystem,
+        OWN_SYSTEM: H2OSystem,
         "attention": attention_system,
         "llama.cpp": LlamaCppSystem,
         "transformers": TransformersSystem,
