@@ -33,7 +33,7 @@ _RESERVED = {"messages", "tools", "add_generation_prompt", "documents"}
 
 
 @dataclass(frozen=True)
-class Asker:
+class RequestBuilder:
     """Makes runtime requests for one model. prefill: what requests override."""
 
     model: TextModel

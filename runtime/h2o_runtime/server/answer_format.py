@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from h2o_runtime.completion import Completion, TextPiece
-from h2o_runtime.server.engine import Progress
+from h2o_runtime.server.inference import Progress
 
 Chunk = dict[str, Any]
 TokenBytes = Callable[[int], bytes]
