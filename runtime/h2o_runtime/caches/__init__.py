@@ -1,0 +1,11 @@
+"""Caches own where keys and values lie. To add one is a file beside these and its class in `CACHES`."""
+
+from __future__ import annotations
+
+from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.registry import Registry
+
+__all__ = ["CACHES", "Cache", "Contiguous", "KVStore", "LayerStore", "Rows"]
+
+CACHES: Registry[Cache] = Registry("cache", "h2o_edge.caches", Contiguous)
