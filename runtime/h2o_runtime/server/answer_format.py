@@ -78,12 +78,14 @@ def usage(completion: Completion) -> dict[str, Any]:
 
 def extras(completion: Completion) -> dict[str, Any]:
     """Members beyond OpenAI's: llama.cpp's timings, and what sparse prefill did."""
-    config, new = completion.prefill, completion.timings.prompt_n
+    policy = completion.prefill.algorithm
     return {
         "timings": asdict(completion.timings),
         "h2o": {
-            **config.algorithm.counts(new),
-            "prefill": asdict(config),
+            **policy.counts(completion.timings.prompt_n),
+            "prefill": asdict(completion.prefill),
+            "exact": policy.exact,
+            "summary": policy.summary(),
         },
     }
 

@@ -13,6 +13,7 @@ from h2o_runtime.server.inference import InferenceState
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE
 from h2o_runtime.server.problems import Problem, unavailable
+from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillRequest, form
 from h2o_runtime.server.schemas.responses import Health, ModelList, ModelObject
 from h2o_runtime.server.service import Service
 
@@ -46,6 +47,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def props() -> dict[str, Any]:
         """How the server is set up, with llama.cpp's names where it has one."""
         return _props(service)
+
+    @router.post("/props/prefill")
+    async def prefill(body: PrefillRequest) -> PrefillDescription:
+        """How a request with these overrides would be prefilled."""
+        builder = service.builder
+        config = await service.handler.in_text_thread(lambda: builder.prefill_config(body.prefill))
+        return PrefillDescription(prefill=asdict(config), summary=config.algorithm.summary())
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -109,6 +117,8 @@ def _props(service: Service) -> dict[str, Any]:
         "device": model.generator.device.name,
         "attention": model.generator.provider.name,
         "prefill": asdict(service.prefill),
+        "prefill_summary": service.prefill.algorithm.summary(),
+        "prefill_options": form(),
         "limits": {
             "max_queue": limits.queue,
             "queue_timeout": limits.queue_timeout,
