@@ -5,11 +5,9 @@ from __future__ import annotations
 import click
 
 from h2o_cli.common import Command, threads_option
-from h2o_runtime.attention.select import PROVIDERS
-from h2o_runtime.backends.select import BACKENDS
-from h2o_runtime.devices.select import DEVICES
+from h2o_runtime.names import BACKENDS, DEVICES, PROVIDERS
 
-_ENGINE = (
+_EXECUTION = (
     click.option(
         "--backend",
         type=click.Choice(BACKENDS),
@@ -41,13 +39,13 @@ _CONTEXT = click.option(
 )
 
 
-def engine_options(command: Command) -> Command:
+def execution_options(command: Command) -> Command:
     """`backend`, `device` and `attention`."""
-    for option in reversed(_ENGINE):
+    for option in reversed(_EXECUTION):
         command = option(command)
     return command
 
 
 def model_options(command: Command) -> Command:
-    """Arguments of `Generator.load` by their names: those of `engine_options`, `context` and `threads`."""
-    return _CONTEXT(threads_option(engine_options(command)))
+    """Arguments of `Generator.load` by their names: those of `execution_options`, `context` and `threads`."""
+    return _CONTEXT(threads_option(execution_options(command)))

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from h2o_runtime import PrefillConfig
-from h2o_runtime.config import prefill_options as settings
 from h2o_runtime.options import Option
+from h2o_runtime.policies.prefill import PREFILL
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,7 +26,7 @@ def click_option(one: Option) -> Callable[[Command], Command]:
 
 def prefill_options(command: Command) -> Command:
     """Add a flag for every setting of every prefill policy, named as in `PrefillConfig`."""
-    for one in reversed(settings()):
+    for one in reversed(PREFILL.options):
         command = click_option(one)(command)
     return command
 
@@ -36,7 +36,7 @@ def prefill_config(defaults: PrefillConfig, given: dict[str, Any]) -> PrefillCon
 
     Takes its own arguments out of `given`. Raises ConfigError where the result contradicts itself.
     """
-    values = {one.name: given.pop(one.name) for one in settings()}
+    values = {one.name: given.pop(one.name) for one in PREFILL.options}
     return PrefillConfig(
         **(asdict(defaults) | {name: value for name, value in values.items() if value is not None})
     )

@@ -8,4 +8,11 @@ from h2o_runtime.registry import Registry
 
 __all__ = ["CACHES", "Cache", "Contiguous", "KVStore", "LayerStore", "Rows"]
 
-CACHES: Registry[Cache] = Registry("cache", "h2o_edge.caches", Contiguous)
+CACHES: Registry[Cache] = Registry(
+    Contiguous,
+    field="cache",
+    flag="--cache",
+    label="Cache",
+    meaning="How keys and values are kept",
+    group="h2o_edge.caches",
+)

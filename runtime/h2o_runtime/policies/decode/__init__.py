@@ -10,4 +10,11 @@ from h2o_runtime.registry import Registry
 
 __all__ = ["DECODE", "DecodePolicy", "FullDecode", "StepCall"]
 
-DECODE: Registry[DecodePolicy[Any]] = Registry("decode", "h2o_edge.decode_policies", FullDecode)
+DECODE: Registry[DecodePolicy[Any]] = Registry(
+    FullDecode,
+    field="decode",
+    flag="--decode",
+    label="Decode",
+    meaning="What a generated token sees",
+    group="h2o_edge.decode_policies",
+)

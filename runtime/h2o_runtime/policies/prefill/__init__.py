@@ -14,4 +14,12 @@ from h2o_runtime.registry import Registry
 
 __all__ = ["PREFILL", "LayerCall", "PrefillPolicy", "PrefillReport", "PromptCall"]
 
-PREFILL: Registry[PrefillPolicy[Any]] = Registry("policy", "h2o_edge.prefill_policies", H2O, Full)
+PREFILL: Registry[PrefillPolicy[Any]] = Registry(
+    H2O,
+    Full,
+    field="policy",
+    flag="--prefill",
+    label="Attention",
+    meaning="How a prompt is read",
+    group="h2o_edge.prefill_policies",
+)
