@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, error_of
-from tests.runtime.server.toy_policy import install
+from tests.runtime.server.typed_policy import install
 
 from h2o_runtime import PrefillConfig
-from h2o_runtime.config import prefill_options
+from h2o_runtime.policies.prefill import PREFILL
 
 
 def described(server: Server) -> dict[str, Any]:
@@ -25,9 +25,9 @@ def described(server: Server) -> dict[str, Any]:
 
 def test_every_option_is_described(server: Server) -> None:
     members, form = described(server), server.get("/props").json()["prefill_options"]
-    assert list(members) == [option.name for option in prefill_options()]
+    assert list(members) == [option.name for option in PREFILL.options]
     assert [entry["name"] for entry in form] == list(members)
-    for option, entry in zip(prefill_options(), form, strict=True):
+    for option, entry in zip(PREFILL.options, form, strict=True):
         kind, absent = members[option.name]["anyOf"]
         assert absent == {"type": "null"}
         assert kind["type"] == entry["type"]
@@ -76,8 +76,8 @@ def test_another_packages_policy(serve: Serve, tmp_path: Path) -> None:
     members = described(server)
     types = {name: members[name]["anyOf"][0]["type"] for name in ("stride", "share", "careful")}
     assert types == {"stride": "integer", "share": "number", "careful": "boolean"}
-    assert "strided" in members["policy"]["anyOf"][0]["enum"]
-    chosen = {"policy": "strided", "stride": 4.0, "share": 1, "careful": True}
+    assert "typed" in members["policy"]["anyOf"][0]["enum"]
+    chosen = {"policy": "typed", "stride": 4.0, "share": 1, "careful": True}
     answer = server.complete(prefill=chosen)
     assert answer.status_code == 200, answer.text
     told = answer.json()["h2o"]

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from h2o_runtime.config import prefill_options
 from h2o_runtime.options import MOST, Option, options_of
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.server.schemas.base import WHOLE, Strict
@@ -34,7 +33,7 @@ def _type(option: Option) -> Any:
 def _fields() -> dict[str, Any]:
     return {
         option.name: (_type(option) | None, Field(None, description=option.meaning))
-        for option in prefill_options()
+        for option in PREFILL.options
     }
 
 
@@ -73,7 +72,7 @@ def form() -> list[dict[str, Any]]:
             "numeric": option.numeric,
             "policies": _having(option),
         }
-        for option in prefill_options()
+        for option in PREFILL.options
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.server.page.browser import watched_page
 from tests.runtime.server.page.person import ask, choose, figures, sent
 from tests.runtime.server.running import Server
-from tests.runtime.server.toy_policy import install
+from tests.runtime.server.typed_policy import install
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -56,13 +56,13 @@ def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: 
     try:
         server.wait_until_ready()
         with watched_page(browser, server.url) as page:
-            choose(page, temperature=0, max_tokens=4, policy="strided", stride=3, careful="true", share=0.25)
+            choose(page, temperature=0, max_tokens=4, policy="typed", stride=3, careful="true", share=0.25)
             page.get_by_text("Every 3th token").wait_for()
             page.get_by_role("button", name="Settings").click()
             assert labels(page) == ["Attention", "Stride", "Share", "Careful"]
             page.get_by_role("button", name="Done").click()
             body = sent(page, lambda: ask(page, "Hello."))
-            assert body["prefill"] == {"policy": "strided", "stride": 3, "share": 0.25, "careful": True}
+            assert body["prefill"] == {"policy": "typed", "stride": 3, "share": 0.25, "careful": True}
             assert figures(page)["Chunks"] == "1"
             page.get_by_role("button", name="Show memory").click()
             page.get_by_text("keeps no memory that could be shown").wait_for()

@@ -1,4 +1,4 @@
-"""A prefill policy of another package, with an option of each type. It pretends: all tokens see everything."""
+"""A prefill policy of another package, with an option of each type. It reads as full attention does."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from h2o_runtime.policies.prefill.full import Full
 
 
 @dataclass(frozen=True)
-class Strided(Full):
-    name: ClassVar[str] = "strided"
+class Typed(Full):
+    name: ClassVar[str] = "typed"
     title: ClassVar[str] = "every few"
     exact: ClassVar[bool] = False
 
@@ -29,9 +29,9 @@ class Strided(Full):
 
 def install(folder: Path) -> dict[str, str]:
     """Put the policy into a package of its own → the environment in which Python finds it."""
-    about = folder / "toy-1.0.dist-info"
+    about = folder / "typed-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[h2o_edge.prefill_policies]\nstrided = toy_policy:Strided\n")
-    (folder / "toy_policy.py").write_text(Path(__file__).read_text())
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: typed\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[h2o_edge.prefill_policies]\ntyped = typed_policy:Typed\n")
+    (folder / "typed_policy.py").write_text(Path(__file__).read_text())
     return {"PYTHONPATH": str(folder)}
