@@ -123,7 +123,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
 
 def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
-    from h2o_runtime.server.settings import Limits, ServerSettings
+    from h2o_runtime.server.settings import RequestLimits, ServerSettings
 
     return ServerSettings(
         host=flags.pop("host"),
@@ -132,7 +132,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         api_keys=(*flags.pop("api_key"), *_keys(flags.pop("api_key_file"))),
         cors_origins=flags.pop("cors_origin"),
         grace=flags.pop("grace"),
-        limits=Limits(
+        limits=RequestLimits(
             queue=flags.pop("max_queue"),
             queue_timeout=flags.pop("queue_timeout"),
             body_bytes=flags.pop("max_body") * _MIB,

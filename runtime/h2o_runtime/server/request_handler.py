@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse, Response
 from h2o_runtime.completion import Completion, Request, TextPiece
 from h2o_runtime.errors import H2OError
 from h2o_runtime.process import give_back_memory
-from h2o_runtime.server.engine import Engine, Failure, Job, JobEvent, Progress, State
-from h2o_runtime.server.formats import AnswerFormat, Chunk
+from h2o_runtime.server.answer_format import AnswerFormat, Chunk
+from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.rates import Rates, Work, whole_seconds
+from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
 from h2o_runtime.server.slot import Slot, Ticket
 from h2o_runtime.server.stream import DONE, KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
 
@@ -30,13 +30,15 @@ Result = TypeVar("Result")
 _QUIET = 10.0  # seconds without an event after which a comment tells that the connection lives
 
 
-class Desk:
+class RequestHandler:
     """Takes requests and sees them through, whatever happens on the way. Lives in the event loop."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, queue: int, queue_timeout: float | None) -> None:
-        self.engine = engine
+    def __init__(
+        self, inference: InferenceThread, metrics: Metrics, queue: int, queue_timeout: float | None
+    ) -> None:
+        self.inference = inference
         self.metrics = metrics
-        self.rates = Rates()
+        self.service_time = ServiceTime()
         self.running: Job | None = None
         self.slot = Slot(queue, self.retry_after)
         self._queue_timeout = queue_timeout
@@ -46,11 +48,11 @@ class Desk:
 
     def retry_after(self) -> int:
         """Seconds until the running request is likely to be done, which makes a place in the queue."""
-        return whole_seconds(self.rates.remaining(self.running.work) if self.running else 0.0)
+        return whole_seconds(self.service_time.remaining(self.running.work) if self.running else 0.0)
 
     def check(self) -> None:
         """Raise Problem when no request can be taken now."""
-        self.check_engine()
+        self.check_inference()
         self.slot.check()
 
     async def in_text_thread(self, work: Callable[[], Result]) -> Result:
@@ -71,12 +73,12 @@ class Desk:
     ) -> Response:
         """Answer a validated request. make: tokenizes it, in the text thread. Raises Problem, ClientGone."""
         try:
-            self.check_engine()
+            self.check_inference()
             ticket = self.slot.enter()
             try:
                 request = await unless_gone(http, self.in_text_thread(make))
                 waited = await unless_gone(http, ticket.turn(self._queue_timeout))
-                self.check_engine()
+                self.check_inference()
             except BaseException:
                 ticket.leave()
                 raise
@@ -96,11 +98,11 @@ class Desk:
         else:
             self.metrics.finished("invalid" if error.status_code < 500 else "refused")
 
-    def check_engine(self) -> None:
+    def check_inference(self) -> None:
         """Raise Problem when there is no model to ask."""
-        if self.engine.state is State.LOADING:
+        if self.inference.state is InferenceState.LOADING:
             raise unavailable("the model is being loaded: try again in a moment", 1, "loading")
-        if self.engine.state is State.FAILED:
+        if self.inference.state is InferenceState.FAILED:
             raise Problem(500, "inference has failed: the server needs a restart", code="inference_failed")
 
     def close(self) -> None:
@@ -109,7 +111,7 @@ class Desk:
 
     def _start(self, request: Request, name: str, ticket: Ticket) -> Job:
         """From here on the slot is free when the inference thread says so, whoever listens."""
-        room = self.engine.model.generator.context - len(request.prompt.ids) + 1
+        room = self.inference.model.generator.context - len(request.prompt.ids) + 1
         limit = room if request.max_tokens is None else min(request.max_tokens, room)
 
         def done() -> None:
@@ -119,9 +121,9 @@ class Desk:
             if not self.slot.busy and not self._closed:
                 self._text.submit(give_back_memory)
 
-        job = Job(name, request, Work(len(request.prompt.ids), limit), done)
+        job = Job(name, request, RequestWork(len(request.prompt.ids), limit), done)
         self.running = job
-        self.engine.submit(job)
+        self.inference.submit(job)
         return job
 
     async def _plain(self, http: HttpRequest, job: Job, shape: AnswerFormat) -> Response:
@@ -161,7 +163,7 @@ class Desk:
             self.metrics.finished("failed")
             return
         self.metrics.completed(last)
-        self.rates.measured(last.timings)
+        self.service_time.measured(last.timings)
         t = last.timings
         log.info(
             "%s: prompt %d (+%d cached) in %.0f ms, answer %d in %.0f ms, %s",

@@ -14,7 +14,6 @@ from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, I
 from h2o_runtime.grammar import GrammarCompiler
 from h2o_runtime.sampling import Sampling
 from h2o_runtime.server.json_body import parse
-from h2o_runtime.server.schemas.base import Generation, Prefill
 from h2o_runtime.server.schemas.chat import (
     AssistantMessage,
     ChatRequest,
@@ -25,6 +24,8 @@ from h2o_runtime.server.schemas.chat import (
     ToolChoice,
 )
 from h2o_runtime.server.schemas.completion import CompletionRequest
+from h2o_runtime.server.schemas.generation import Generation
+from h2o_runtime.server.schemas.prefill import Prefill
 from h2o_runtime.server.tools import call_schema
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _RESERVED = {"messages", "tools", "add_generation_prompt", "documents"}
 
 
 @dataclass(frozen=True)
-class Asker:
+class RequestBuilder:
     """Makes runtime requests for one model. prefill: what requests override."""
 
     model: TextModel

@@ -14,7 +14,7 @@ _LONGEST = 3600
 
 
 @dataclass
-class Work:
+class RequestWork:
     """What the running request has done and still has to do, in tokens."""
 
     prompt_left: int
@@ -28,8 +28,8 @@ class Work:
 
 
 @dataclass
-class Rates:
-    """Running means over requests; None as long as there was none."""
+class ServiceTime:
+    """How long requests take: running means over those before, None as long as there was none."""
 
     prefill: float | None = None  # tokens per second
     decode: float | None = None  # tokens per second
@@ -43,7 +43,7 @@ class Rates:
             self.decode = _mean(self.decode, timings.predicted_per_second)
         self.answer = _mean(self.answer, timings.predicted_n)
 
-    def remaining(self, work: Work) -> float:
+    def remaining(self, work: RequestWork) -> float:
         """Seconds that `work` still takes, likely."""
         prefill = self.prefill
         if prefill is None and work.prompt_done:

@@ -7,8 +7,7 @@ from typing import Any
 
 from h2o_runtime.completion import Completion, TextPiece
 from h2o_runtime.sampling import SampledToken
-from h2o_runtime.server.engine import Progress
-from h2o_runtime.server.formats import (
+from h2o_runtime.server.answer_format import (
     Chunk,
     Head,
     TokenBytes,
@@ -18,6 +17,7 @@ from h2o_runtime.server.formats import (
     token_name,
     usage,
 )
+from h2o_runtime.server.inference import Progress
 from h2o_runtime.server.schemas.completion import CompletionRequest
 
 

@@ -16,14 +16,14 @@ from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.events import Prefilled
 from h2o_runtime.forward import Watch
 from h2o_runtime.server.memory_view import MemorySnapshot
-from h2o_runtime.server.rates import Work
+from h2o_runtime.server.service_time import RequestWork
 
 log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY = 0.1  # seconds
 
 
-class State(Enum):
+class InferenceState(Enum):
     LOADING = "loading"
     READY = "ready"
     FAILED = "failed"  # an error that nobody foresaw: nothing more is computed
@@ -54,7 +54,7 @@ class Job:
     Events are read in the event loop; `cancel` may be called by anyone, any number of times.
     """
 
-    def __init__(self, name: str, request: Request, work: Work, done: Callable[[], None]) -> None:
+    def __init__(self, name: str, request: Request, work: RequestWork, done: Callable[[], None]) -> None:
         """name: the answer's id. done: called in the event loop when the inference thread is free again."""
         self.name = name
         self.request = request
@@ -77,7 +77,7 @@ class Job:
         return self._cancelled.is_set()
 
 
-class Engine:
+class InferenceThread:
     """Loads the model in its thread, then runs one job after the other. Made and used in the event loop."""
 
     def __init__(self, load: Callable[[], TextModel]) -> None:
@@ -88,7 +88,7 @@ class Engine:
         # A daemon: a computation that does not come back must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self.loaded: asyncio.Future[TextModel] = self._loop.create_future()
-        self.state = State.LOADING
+        self.state = InferenceState.LOADING
         self.memory: MemorySnapshot | None = None  # of the last prefill
         self.cached_tokens = 0
 
@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        return self.state is State.READY
+        return self.state is InferenceState.READY
 
     def start(self) -> None:
         self._thread.start()
@@ -108,7 +108,7 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Run the job as soon as those before it are done."""
         self._jobs.put(job)
-        if self.state is State.FAILED:
+        if self.state is InferenceState.FAILED:
             self._refuse_all()
 
     def stop(self, timeout: float) -> bool:
@@ -168,17 +168,17 @@ class Engine:
 
     def _ready(self, model: TextModel) -> None:
         self._model = model
-        self.state = State.READY
+        self.state = InferenceState.READY
         if not self.loaded.done():
             self.loaded.set_result(model)
 
     def _not_loaded(self, error: Exception) -> None:
-        self.state = State.FAILED
+        self.state = InferenceState.FAILED
         if not self.loaded.done():
             self.loaded.set_exception(error)
 
     def _failed(self) -> None:
-        self.state = State.FAILED
+        self.state = InferenceState.FAILED
         self._refuse_all()
 
     def _refuse_all(self) -> None:
@@ -193,8 +193,8 @@ class Engine:
 class _Reporter:
     """Carries what happens in the inference thread over to the event loop, progress not too often."""
 
-    def __init__(self, engine: Engine, model: TextModel, job: Job) -> None:
-        self._engine = engine
+    def __init__(self, inference: InferenceThread, model: TextModel, job: Job) -> None:
+        self._inference = inference
         self._model = model
         self._job = job
         self._next = 0.0
@@ -205,10 +205,10 @@ class _Reporter:
         if done != self._done and (now >= self._next or done == total):
             self._done = done
             self._next = now + _PROGRESS_EVERY
-            self._engine._tell(self._took, Progress(done, total, self._model.generator.reused))
+            self._inference._tell(self._took, Progress(done, total, self._model.generator.reused))
 
     def event(self, event: TextEvent) -> None:
-        self._engine._tell(self._took, event)
+        self._inference._tell(self._took, event)
 
     def _took(self, event: JobEvent) -> None:
         if isinstance(event, Progress):

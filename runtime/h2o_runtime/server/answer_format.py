@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from h2o_runtime.completion import Completion, TextPiece
-from h2o_runtime.server.engine import Progress
+from h2o_runtime.server.inference import Progress
 
 Chunk = dict[str, Any]
 TokenBytes = Callable[[int], bytes]
@@ -78,12 +78,14 @@ def usage(completion: Completion) -> dict[str, Any]:
 
 def extras(completion: Completion) -> dict[str, Any]:
     """Members beyond OpenAI's: llama.cpp's timings, and what sparse prefill did."""
-    config, new = completion.prefill, completion.timings.prompt_n
+    policy = completion.prefill.algorithm
     return {
         "timings": asdict(completion.timings),
         "h2o": {
-            **config.algorithm.counts(new),
-            "prefill": asdict(config),
+            **policy.counts(completion.timings.prompt_n),
+            "prefill": asdict(completion.prefill),
+            "exact": policy.exact,
+            "summary": policy.summary(),
         },
     }
 
