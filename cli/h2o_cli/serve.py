@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -15,10 +15,8 @@ from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import BackendError, InputError
 from h2o_runtime.manifest import Manifest
+from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
-
-if TYPE_CHECKING:
-    from h2o_runtime.server.settings import ServerSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,8 +27,12 @@ def server_options(command: Command) -> Command:
     """Where to listen, whom to let in, how much to take."""
     for option in reversed(
         (
-            click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-            click.option("--port", type=int, default=8080, show_default=True, help="0 takes a free one."),
+            click.option(
+                "--host", default=ServerSettings.host, show_default=True, help="Address to listen on."
+            ),
+            click.option(
+                "--port", type=int, default=ServerSettings.port, show_default=True, help="0 takes a free one."
+            ),
             click.option("--alias", help="The model's name in the API.  [default: the bundle's folder]"),
             click.option(
                 "--api-key",
@@ -54,7 +56,11 @@ def server_options(command: Command) -> Command:
                 help="A web page's origin that may use the API; repeatable, * is all.  [default: this machine's]",
             ),
             click.option(
-                "--max-queue", type=int, default=8, show_default=True, help="Most requests that wait."
+                "--max-queue",
+                type=int,
+                default=RequestLimits.queue,
+                show_default=True,
+                help="Most requests that wait.",
             ),
             click.option(
                 "--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"
@@ -62,21 +68,21 @@ def server_options(command: Command) -> Command:
             click.option(
                 "--max-body",
                 type=click.IntRange(min=1),
-                default=16,
+                default=RequestLimits.body_bytes // _MIB,
                 show_default=True,
                 help="Longest request body, in MiB.",
             ),
             click.option(
                 "--body-timeout",
                 type=float,
-                default=30,
+                default=RequestLimits.body_timeout,
                 show_default=True,
                 help="Seconds in which headers and body must have arrived.",
             ),
             click.option(
                 "--grace",
                 type=float,
-                default=30,
+                default=ServerSettings.grace,
                 show_default=True,
                 help="Seconds that the running request gets to finish when the server is stopped.",
             ),
@@ -123,8 +129,6 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
 
 def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
-    from h2o_runtime.server.settings import RequestLimits, ServerSettings
-
     return ServerSettings(
         host=flags.pop("host"),
         port=flags.pop("port"),

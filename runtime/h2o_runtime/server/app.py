@@ -79,7 +79,7 @@ def _add_middleware(app: FastAPI, settings: ServerSettings, handler: RequestHand
     limits = settings.limits
     app.add_middleware(_HeadAsGet)
     app.add_middleware(BodyLimits, most_bytes=limits.body_bytes, seconds=limits.body_timeout)
-    app.add_middleware(Admission, handler=handler)
+    app.add_middleware(Admission, handler=handler, paths=completions.PATHS)
     app.add_middleware(Authorization, keys=settings.api_keys)
     app.add_middleware(
         _Cors,

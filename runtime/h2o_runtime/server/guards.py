@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import anyio
 from starlette.datastructures import Headers
@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from h2o_runtime.server.problems import Problem
 from h2o_runtime.server.request_handler import RequestHandler
 
-ANSWERS = frozenset({"/v1/chat/completions", "/v1/completions"})
 _OPEN = frozenset({"/", "/health"})  # the page asks for the key itself
 _CLOSE = {"Connection": "close"}  # what is left of the body is not read
 
@@ -56,12 +55,14 @@ class Authorization:
 class Admission:
     """Refuses a request for an answer at once when the queue is full, before its body is looked at."""
 
-    def __init__(self, app: ASGIApp, handler: RequestHandler) -> None:
+    def __init__(self, app: ASGIApp, handler: RequestHandler, paths: Collection[str]) -> None:
+        """paths: where answers are asked for."""
         self._app = app
         self._handler = handler
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in ANSWERS:
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._paths:
             try:
                 self._handler.check()
             except Problem as problem:

@@ -22,7 +22,7 @@ class RequestLimits:
     queue: int = 8
     queue_timeout: float | None = None
     body_bytes: int = 16 << 20
-    body_timeout: float = 30.0
+    body_timeout: float = 30
 
     def __post_init__(self) -> None:
         if self.queue < 0:
@@ -57,7 +57,7 @@ class ServerSettings:
     port: int = 8080
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
-    grace: float = 30.0
+    grace: float = 30
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:

@@ -13,6 +13,8 @@ from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.responses import ChatCompletion, TextCompletion
 from h2o_runtime.server.service import Service
 
+_CHAT, _TEXT = PATHS = ("/v1/chat/completions", "/v1/completions")
+
 # With stream: true. The data of each event is a chunk as JSON, or an error object, and [DONE] at the end.
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 
@@ -20,7 +22,7 @@ _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "require
 def add_routes(router: APIRouter, service: Service) -> None:
     alias = service.settings.alias
 
-    @router.post("/v1/chat/completions", responses=_answers(ChatCompletion))
+    @router.post(_CHAT, responses=_answers(ChatCompletion))
     async def chat_completions(http: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         builder = service.builder
@@ -32,7 +34,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             progress=bool(body.return_progress),
         )
 
-    @router.post("/v1/completions", responses=_answers(TextCompletion))
+    @router.post(_TEXT, responses=_answers(TextCompletion))
     async def completions(http: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         builder = service.builder

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from h2o_runtime.options import MOST
 from h2o_runtime.server.inference import InferenceState
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE
@@ -17,7 +18,7 @@ from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillReques
 from h2o_runtime.server.schemas.responses import Health, ModelList, ModelObject
 from h2o_runtime.server.service import Service
 
-Index = Annotated[int, Query(ge=0, le=2**31 - 1)]
+Index = Annotated[int, Query(ge=0, le=MOST)]
 
 
 def add_routes(router: APIRouter, service: Service) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from h2o_runtime.options import MOST
+
 
 def _of_type(kind: type) -> Callable[[Any], Any]:
     """Literals compare with ==, and to Python 1 is True."""
@@ -30,7 +32,7 @@ Yes = Annotated[Literal[True], BeforeValidator(_of_type(bool))]
 No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
 
 WHOLE = BeforeValidator(_whole)
-Count = Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
+Count = Annotated[int, Field(ge=0, le=MOST), WHOLE]
 Real = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]

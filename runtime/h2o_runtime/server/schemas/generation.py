@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from h2o_runtime.options import MOST
 from h2o_runtime.server.schemas.base import WHOLE, Count, No, One, Real, Share, Stop, Strict, Yes
 from h2o_runtime.server.schemas.prefill import Prefill
 
@@ -32,7 +33,7 @@ class Generation(Strict):
     presence_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
     frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    repeat_last_n: Annotated[int, Field(ge=-1, le=2**31 - 1), WHOLE] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=MOST), WHOLE] | None = None
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real] | None = Field(
         None, description="Token id to what is added to its logit."
     )
