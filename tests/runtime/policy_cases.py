@@ -1,0 +1,57 @@
+"""Settings of every prefill policy that its property tests draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from h2o_runtime import PrefillConfig
+
+
+@dataclass(frozen=True)
+class PolicyCase:
+    """any       a strategy of configurations for prompts of some 150 tokens
+    covering  a strategy of those under which a prompt of at most n tokens is full attention
+    """
+
+    any: st.SearchStrategy[PrefillConfig]
+    covering: Callable[[int], st.SearchStrategy[PrefillConfig]]
+
+
+@st.composite
+def h2o_configs(draw: st.DrawFn, tails: tuple[int, ...] = (0, 5, 70)) -> PrefillConfig:
+    chunk = draw(st.integers(8, 40))
+    local = draw(st.integers(1, chunk - 1))
+    heavy = draw(st.integers(0, chunk - 1 - local))
+    return PrefillConfig(
+        chunk_size=chunk,
+        batch_size=chunk + draw(st.integers(0, 60)),
+        local=local,
+        heavy=heavy,
+        score=draw(st.sampled_from(["colsum", "window"])),
+        score_window=draw(st.integers(1, local)),
+        score_heads=draw(st.sampled_from(["kv", "query"])),
+        sink=draw(st.integers(0, heavy)),
+        dense_tail=draw(st.sampled_from(tails)),
+    )
+
+
+@st.composite
+def h2o_covering(draw: st.DrawFn, n: int) -> PrefillConfig:
+    config = draw(h2o_configs())
+    if draw(st.booleans()):
+        return config.altered(dense_tail=n + draw(st.integers(0, 9)))
+    chunk = max(n, config.chunk_size) + draw(st.integers(0, 9))
+    return config.altered(chunk_size=chunk, batch_size=chunk + draw(st.integers(0, 60)))
+
+
+full_configs = st.builds(
+    lambda batch: PrefillConfig(policy="full", batch_size=batch), batch=st.integers(1, 200)
+)
+
+CASES = {
+    "h2o": PolicyCase(h2o_configs(), h2o_covering),
+    "full": PolicyCase(full_configs, lambda n: full_configs),
+}

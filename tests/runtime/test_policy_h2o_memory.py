@@ -1,0 +1,388 @@
+"""What must hold for the h2o policy and its memory, whatever its sizes: properties on small random models."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests import bundles
+from tests.bundles import IntArray, random_ids, relative_error
+from tests.reference import llama, operators
+from tests.runtime.policy_cases import h2o_configs
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.attention import AttentionShape
+from h2o_runtime.attention.functions import FunctionProvider
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.devices import HostDevice
+from h2o_runtime.kv import KV
+from h2o_runtime.policies.prefill import LayerCall
+from h2o_runtime.reuse import Prefix
+from h2o_runtime.timings import PrefillTimer
+
+Array = NDArray[Any]
+FULL = PrefillConfig(policy="full")
+CONTEXT = 256
+NAMES = ("llama-g2-d64-llama3", "qwen2-g4-d32")  # the second has 8 query heads on 2, and biases
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def checkpoint(request: pytest.FixtureRequest, shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, request.param)[0]
+
+
+@pytest.fixture(scope="module")
+def generator(checkpoint: Path, shared_folder: Path) -> Iterator[Generator]:
+    bundle = shared_folder / checkpoint.name.replace("checkpoint", "bundle")
+    with Generator.load(bundle, context=CONTEXT) as loaded:
+        yield loaded
+
+
+prompts = st.builds(random_ids, st.integers(2, 150), st.integers(0, 50))
+every = settings(max_examples=30, deadline=None)
+
+
+@contextmanager
+def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
+    """Every call of memory_select while the block runs: its arguments as they were, and the result."""
+    calls: list[dict[str, Any]] = []
+    select = generator.provider.memory_select
+
+    def recording(
+        score: Array, memory: Array, start: int, stop: int, local: int, sink: int, out: Array
+    ) -> None:
+        call = {"score": score[:stop].copy(), "memory": memory.copy(), "start": start, "stop": stop}
+        select(score, memory, start, stop, local, sink, out)
+        calls.append({**call, "out": out.copy()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generator.provider, "memory_select", recording)
+        yield calls
+
+
+# --- Where sparse prefill is full attention ---------------------------------------------------------------
+
+
+@every
+@given(config=h2o_configs(), ids=prompts)
+def test_a_prompt_within_one_chunk_is_full_attention(
+    generator: Generator, config: PrefillConfig, ids: IntArray
+) -> None:
+    ids = ids[: config.chunk_size]
+    sparse = generator.logprobs(ids, config)
+    assert generator.memory_sets() == []
+    np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
+
+
+@every
+@given(config=h2o_configs(), ids=prompts)
+def test_a_tail_as_long_as_the_prompt_is_full_attention(
+    generator: Generator, config: PrefillConfig, ids: IntArray
+) -> None:
+    sparse = generator.logprobs(ids, replace(config, dense_tail=len(ids)))
+    np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    config=h2o_configs(tails=(0,)),
+    share=st.floats(0, 1),
+    n=st.integers(1, 90),
+    native=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_memory_of_the_whole_past_is_full_attention(
+    generator: Generator, config: PrefillConfig, share: float, n: int, native: bool, seed: int
+) -> None:
+    """A history of at most M tokens is remembered whole, so the first chunk after it misses nothing."""
+    model = generator.model
+    past = max(1, int(share * config.memory))
+    rng = np.random.default_rng(seed)
+    device = HostDevice()
+    shape = (past + n, model.kv_heads, model.head_size)
+    k, v = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+    q = 2 * rng.normal(size=(n, model.query_heads, model.head_size)).astype(np.float32)
+    policy = config.algorithm
+    provider: Any = generator.provider
+    if not native:
+        provider = FunctionProvider(Bundle.open(generator.bundle.folder), threads=2)
+        provider.activate(
+            AttentionShape(
+                model.query_heads, model.kv_heads, model.head_size, model.scale, np.dtype(np.float32)
+            )
+        )
+    o = np.full_like(q, np.nan)
+    call = LayerCall(
+        layer=0,
+        q=q,
+        o=o,
+        k=k[past:],
+        v=v[past:],
+        kv=KV(k, v, past + n),
+        past=past,
+        prefix=Prefix.HISTORY,
+        provider=provider,
+        timer=PrefillTimer(),
+        flow=device.flow([]),
+        checkpoint=lambda done: None,
+    )
+    policy.attend(call, policy.new_state(model, past + n, device))
+    expected = operators.cached_attention(q, k, v, past + n, scale=model.scale)
+    first = slice(0, config.chunk_size)
+    np.testing.assert_allclose(o[first], expected[first], atol=2e-5 * np.abs(expected).max())
+    assert np.isfinite(o).all()
+
+
+# --- What may not matter ----------------------------------------------------------------------------------
+
+
+@every
+@given(config=h2o_configs(tails=(0,)), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9))
+def test_later_tokens_change_nothing_at_or_before_a_chunk(
+    generator: Generator, config: PrefillConfig, ids: IntArray, chunk: int, seed: int
+) -> None:
+    end = (chunk + 1) * config.chunk_size
+    assume(end < len(ids))
+    other = ids.copy()
+    other[end:] = random_ids(len(ids) - end, 1000 + seed)
+    logprobs, sets = generator.logprobs(ids, config), generator.boundary_memory()
+    changed, changed_sets = generator.logprobs(other, config), generator.boundary_memory()
+    np.testing.assert_allclose(changed[: end - 1], logprobs[: end - 1], atol=1e-5)
+    np.testing.assert_array_equal(changed_sets[:, : chunk + 1], sets[:, : chunk + 1])
+
+
+@every
+@given(config=h2o_configs(), ids=prompts, extra=st.integers(0, 200))
+def test_the_batch_size_changes_no_result(
+    generator: Generator, config: PrefillConfig, ids: IntArray, extra: int
+) -> None:
+    expected, sets = generator.logprobs(ids, config), generator.memory_sets()
+    other = replace(config, batch_size=config.chunk_size + extra)
+    np.testing.assert_allclose(generator.logprobs(ids, other), expected, atol=1e-4)
+    for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@every
+@given(config=h2o_configs(), ids=prompts, question=st.integers(1, 60), extra=st.integers(0, 200))
+def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
+    generator: Generator, config: PrefillConfig, ids: IntArray, question: int, extra: int
+) -> None:
+    second = np.concatenate([ids[:-1], random_ids(question, 77)])
+    other = replace(config, batch_size=config.chunk_size + extra)
+    generator.reset()
+    expected, sets = generator.prefill(second, other).copy(), generator.memory_sets()
+    generator.reset()
+    generator.prefill(ids, config)
+    got = generator.prefill(second, other)
+    assert generator.reused <= len(ids) - 1
+    if min(len(ids), len(second)) - config.dense_tail > 2 * config.chunk_size:
+        assert generator.reused >= config.chunk_size
+    assert relative_error(got, expected) < 1e-4
+    for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+# --- Memory sets and scores -------------------------------------------------------------------------------
+
+
+@every
+@given(config=h2o_configs(), ids=prompts)
+def test_memory_sets_are_sorted_unique_in_range_and_hold_window_and_sinks(
+    generator: Generator, config: PrefillConfig, ids: IntArray
+) -> None:
+    generator.reset()
+    generator.prefill(ids, config)
+    boundaries = (len(ids) - 1) // config.chunk_size
+    heads = generator.model.kv_heads if config.score_heads == "kv" else generator.model.query_heads
+    sets = generator.boundary_memory()
+    assert sets.shape == (generator.model.layers, boundaries, heads, config.memory)
+    assert sets.dtype == np.int32
+    for boundary in range(boundaries):
+        end = (boundary + 1) * config.chunk_size
+        here = sets[:, boundary].reshape(-1, config.memory)
+        assert (np.diff(here, axis=1) > 0).all()
+        assert here.min() >= 0
+        assert here.max() < end
+        np.testing.assert_array_equal(
+            here[:, -config.local :],
+            np.broadcast_to(np.arange(end - config.local, end), (len(here), config.local)),
+        )
+        np.testing.assert_array_equal(
+            here[:, : config.sink], np.broadcast_to(np.arange(config.sink), (len(here), config.sink))
+        )
+    if boundaries:
+        np.testing.assert_array_equal(np.stack(generator.memory_sets()), sets[:, -1])
+
+
+@every
+@given(config=h2o_configs(), ids=prompts)
+def test_a_memory_comes_from_the_one_before_and_its_chunk(
+    generator: Generator, config: PrefillConfig, ids: IntArray
+) -> None:
+    generator.reset()
+    generator.prefill(ids, config)
+    sets = generator.boundary_memory()
+    for boundary in range(1, sets.shape[1]):
+        for before, after in zip(
+            sets[:, boundary - 1].reshape(-1, config.memory),
+            sets[:, boundary].reshape(-1, config.memory),
+            strict=True,
+        ):
+            old = after[after < boundary * config.chunk_size]
+            assert set(old.tolist()) <= set(before.tolist())
+
+
+@every
+@given(config=h2o_configs(), ids=prompts)
+def test_column_sums_never_decrease(generator: Generator, config: PrefillConfig, ids: IntArray) -> None:
+    generator.reset()
+    with recorded_selections(generator) as calls:
+        generator.prefill(ids, replace(config, score="colsum"))
+    for before, after in itertools.pairwise(calls):
+        if after["start"] == before["stop"]:  # else another layer begins
+            assert (after["score"][: before["stop"]] >= before["score"]).all()
+    for call in calls:
+        assert (call["score"] >= 0).all()
+
+
+# --- Conversations ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    config=h2o_configs(),
+    first=st.integers(1, 120),
+    answer=st.integers(0, 20),
+    new=st.integers(1, 100),
+    seed=st.integers(0, 99),
+)
+def test_a_conversations_next_turn(
+    generator: Generator,
+    checkpoint: Path,
+    config: PrefillConfig,
+    first: int,
+    answer: int,
+    new: int,
+    seed: int,
+) -> None:
+    """At most S new tokens attend to the cache as it is; more are chunks behind a memory of the history."""
+    everything = random_ids(first + answer + new, seed)
+    past = first + answer
+    generator.reset()
+    generator.prefill(everything[:first], config)
+    for token in everything[first:past].tolist():
+        generator.decode(token)
+    cache, state = generator.store, generator.session.prefill_state
+    keys = [array[:past].astype(np.float64) for array in cache.keys]
+    values = [array[:past].astype(np.float64) for array in cache.values]
+    scores = [array[:past].astype(np.float64) for array in state.score]
+    got = generator.prefill(everything, config)
+    assert generator.reused == past
+
+    model = bundles.reference_model(checkpoint)
+    x = model.weights["model.embed_tokens.weight"][everything[past:]]
+    for layer in range(model.layers):
+        q, k, v = llama.project_qkv(model, layer, x, past)
+        k, v = np.concatenate([keys[layer], k]), np.concatenate([values[layer], v])
+        attention = (
+            operators.cached_attention(q, k, v, past + new, scale=model.scale)
+            if new <= config.chunk_size
+            else chunks_after_history(q, k, v, scores[layer], first, config, model.scale)
+        )
+        x = llama.finish_layer(model, layer, x, attention)
+    expected = llama.logits_of(model, llama.final_norm(model, x[-1:]))[0]
+    assert relative_error(got, expected) < 1e-4
+
+
+def chunks_after_history(
+    q: Array, k: Array, v: Array, score: Array, prompt: int, config: PrefillConfig, scale: float
+) -> Array:
+    """Attention [n, Hq, d] of new tokens in chunks; of the history, positions from `prompt` on were generated."""
+    past, length, heads = len(k) - len(q), len(k), score.shape[1]
+    score = np.concatenate([score, np.zeros((len(q), heads))])
+    score[prompt:past] = 0.0  # decode keeps no scores
+    memory = np.tile(np.arange(past, dtype=np.int32), (heads, 1))
+    sizes: dict[str, int] = {"local": config.local, "heavy": config.heavy, "sink": config.sink}
+    if past > config.memory:
+        ranked = score.copy()
+        # Generated tokens count as local: they come before all others, the latest first.
+        ranked[prompt : past - config.local][-config.heavy or past :] = np.inf
+        memory = select(ranked, memory[:, :0], 0, past, sizes)
+    o = np.empty_like(q)
+    for start in range(past, length, config.chunk_size):
+        stop = min(start + config.chunk_size, length)
+        rows, new = slice(start, stop), slice(start - past, stop - past)
+        *state, received = operators.chunked_intra_attention(
+            q[new], k[rows], v[rows], chunk_size=config.chunk_size, scale=scale, score_heads=heads
+        )
+        o[new], colsum = operators.memory_fused_attention(q[new], k, v, memory, *state, scale=scale)
+        if config.score == "colsum":
+            score[rows] = received
+            for s in range(heads):
+                score[memory[s], s] += colsum[s]
+        else:
+            k_mem, _ = operators.memory_gather(k, v, memory)
+            window = min(config.score_window, stop - start)
+            votes, score[rows] = operators.candidate_score(q[new][-window:], k[rows], k_mem, scale=scale)
+            for s in range(heads):
+                score[memory[s], s] = votes[s]
+        if stop < length:
+            memory = select(score, memory, start, stop, sizes)
+    if config.dense_tail:
+        tail = q[-config.dense_tail :]
+        o[-config.dense_tail :] = operators.cached_attention(tail, k, v, length, scale=scale)
+    return o
+
+
+def select(score: Array, memory: Array, start: int, stop: int, sizes: dict[str, int]) -> Array:
+    """The next memory set. Draws of the test whose choice rounding could decide are given up."""
+    assume(operators.selection_margin(score, memory, start, stop, **sizes).min() > 1e-4)
+    return operators.memory_select(score, memory, start, stop, **sizes)
+
+
+def test_generated_tokens_are_remembered_before_all_others(generator: Generator) -> None:
+    config = PrefillConfig(chunk_size=16, batch_size=64, local=4, heavy=6, score_window=1, dense_tail=0)
+    ids = random_ids(100, 5)
+    generator.reset()
+    generator.prefill(ids[:40], config)
+    for token in ids[40:49].tolist():
+        generator.decode(token)
+    with recorded_selections(generator) as calls:
+        generator.prefill(ids, config)
+    histories = [call for call in calls if call["start"] == 0]
+    assert len(histories) == generator.model.layers
+    for call in histories:
+        assert call["stop"] == 49
+        for row in call["out"]:
+            assert row[-9:].tolist() == list(range(40, 49))
+
+
+def test_decoding_attends_to_everything(generator: Generator, checkpoint: Path) -> None:
+    """After a sparse prefill too: nothing was evicted from the cache."""
+    config = PrefillConfig(chunk_size=16, batch_size=64, local=4, heavy=4, score_window=1, dense_tail=0)
+    ids = random_ids(90, 6)
+    generator.reset()
+    generator.prefill(ids[:80], config)
+    model = bundles.reference_model(checkpoint)
+    for position in range(80, 90):
+        keys = [array[:position].astype(np.float64) for array in generator.store.keys]
+        values = [array[:position].astype(np.float64) for array in generator.store.values]
+        got = generator.decode(int(ids[position]))
+        x = model.weights["model.embed_tokens.weight"][ids[position : position + 1]]
+        for layer in range(model.layers):
+            q, k, v = llama.project_qkv(model, layer, x, position)
+            k, v = np.concatenate([keys[layer], k]), np.concatenate([values[layer], v])
+            o = operators.cached_attention(q, k, v, position + 1, scale=model.scale)
+            x = llama.finish_layer(model, layer, x, o)
+        expected = llama.logits_of(model, llama.final_norm(model, x))[0]
+        assert relative_error(got, expected) < 1e-4
