@@ -31,7 +31,7 @@ from h2o_runtime.errors import BackendError, BundleError, CheckpointError, Input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import Checkpoint
     from h2o_export.comparison.report import Row
 
 STAGES = ("files", "dense", "attention", "pipeline")
@@ -171,13 +171,13 @@ def _configurations(h2o: PrefillConfig) -> list[PrefillConfig]:
 
 def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Checkpoint | None:
     """The checkpoint that was named, or the bundle's own where it still is; None, with a note, where not."""
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import open_checkpoint
 
     origin = bundle.manifest.checkpoint
-    if named is None and not Path(origin.source).is_dir():
+    if named is None and not Path(origin.source).exists():
         notes.append(f"no comparison with transformers: {origin.source} is not here; give --checkpoint")
         return None
-    checkpoint = Checkpoint.open(named or origin.source)
+    checkpoint = open_checkpoint(named or origin.source)
     if checkpoint.sha256() != origin.sha256:
         raise CheckpointError(
             f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs)"

@@ -71,7 +71,7 @@ def main(
     options = exporter.ExportOptions(checkpoint, output, dtype, prefill, force)
     if not dry_run:
         check_output(options.output, force)
-    opened = checkpoints.Checkpoint.open(checkpoint)
+    opened = checkpoints.open_checkpoint(checkpoint)
     if dry_run:
         from h2o_export.plan import make_plan
 
@@ -108,7 +108,7 @@ def main(
 def _import_exporter(validate: bool) -> tuple[Any, Any]:
     """The exporter's modules. What only the validation needs is looked for here too, before hours of work."""
     try:
-        from h2o_export import checkpoint, exporter
+        from h2o_export import checkpoints, exporter
 
         if validate:
             import transformers  # noqa: F401
@@ -118,7 +118,7 @@ def _import_exporter(validate: bool) -> tuple[Any, Any]:
         ) from None
     if validate:
         import_onnxruntime()
-    return exporter, checkpoint
+    return exporter, checkpoints
 
 
 def _show_plan(plan: Plan) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import NodeProto, TensorProto, helper
 
-from h2o_export.config import ModelConfig
 from h2o_export.operators import DOMAIN, VERSION, function_protos
 from h2o_export.trace import OPSET
+from h2o_runtime.attention import AttentionShape
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.manifest import GraphSpec, TensorSpec
 
@@ -39,9 +39,8 @@ class AttentionGraph:
 class AttentionGraphBuilder:
     """Builds the attention graphs of one model for one prefill configuration."""
 
-    model: ModelConfig
+    model: AttentionShape
     prefill: PrefillConfig
-    dtype: str  # of q, k, v, o and the caches
 
     @property
     def score_heads(self) -> int:
@@ -156,7 +155,7 @@ class AttentionGraphBuilder:
         ]
 
     def _tensor(self, name: str, rows: str, heads: int) -> TensorSpec:
-        return TensorSpec(name=name, dtype=self.dtype, shape=(rows, heads, self.model.head_size))  # type: ignore[arg-type]
+        return TensorSpec(name=name, dtype=self.model.dtype.name, shape=(rows, heads, self.model.head_size))  # type: ignore[arg-type]
 
     def _float(self, name: str, rows: str) -> TensorSpec:
         return TensorSpec(name=name, dtype="float32", shape=(rows, self.score_heads))

@@ -1,4 +1,4 @@
-"""What an export would write, worked out from `config.json` and the safetensors headers alone."""
+"""What an export would write, worked out from the checkpoint's configuration alone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from h2o_export.attention import AttentionGraphBuilder
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import dense_interface, dense_parts
 from h2o_export.exporter import ExportOptions, model_spec
+from h2o_export.layers import layer_kind
 from h2o_runtime.footprint import Footprint, footprint
 from h2o_runtime.manifest import GraphSpec, ModelSpec
 
@@ -46,9 +47,10 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions, context: int | Non
     config = checkpoint.config
     model = model_spec(config, options.dtype)
     context = context or min(config.max_position_embeddings, 8192)
+    shape = layer_kind(config.family).shape(config, options.dtype)
     graphs = []
     for part in dense_parts(config):
         inputs, outputs = dense_interface(part, config, options.dtype)
         graphs.append(GraphSpec(name=part.name, file=part.file, kind="dense", inputs=inputs, outputs=outputs))
-    graphs += [graph.spec for graph in AttentionGraphBuilder(config, options.prefill, options.dtype).all()]
+    graphs += [graph.spec for graph in AttentionGraphBuilder(shape, options.prefill).all()]
     return Plan(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

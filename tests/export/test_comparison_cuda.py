@@ -18,7 +18,7 @@ from tests import bundles
 from tests.engine_runtime import RuntimeDouble, plugin_library
 
 import h2o_runtime.engines.machine as machine_module
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import open_checkpoint
 from h2o_export.comparison import GraphComparison, PipelineComparison, Subject
 from h2o_export.engines.build import build
 from h2o_export.engines.job import BuildOptions, make_job
@@ -80,7 +80,7 @@ def test_onnx_runtime_with_cuda_attention(
     graphs = GraphComparison(subject, None)
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
-    truth = Checkpoint.open(str(checkpoint))
+    truth = open_checkpoint(str(checkpoint))
     rows += PipelineComparison(subject, ids).against_checkpoint(truth, [config], str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {row.subject for row in rows} == {"onnxruntime", "native-cuda", "onnxruntime+native-cuda"}
@@ -93,7 +93,7 @@ def test_tensorrt_engines_of_every_graph(bundle: Bundle, double: RuntimeDouble, 
     graphs = GraphComparison(subject, None)
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
-    checkpoint = Checkpoint.open(str(bundles.named(shared_folder, NAME)[0]))
+    checkpoint = open_checkpoint(str(bundles.named(shared_folder, NAME)[0]))
     rows += PipelineComparison(subject, ids).against_checkpoint(checkpoint, [CONFIG], str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {(row.graph, row.subject) for row in rows} >= {

@@ -19,6 +19,7 @@ from tests import bundles
 from tests.engines import tensorrt_rtx
 
 from h2o_export.attention import AttentionGraph, AttentionGraphBuilder
+from h2o_export.comparison.runners import attention_shape
 from h2o_export.engines.build import build
 from h2o_export.engines.job import BuildOptions, make_job
 from h2o_export.engines.network import PlanBuilder
@@ -75,8 +76,8 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
 
 
 def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:
-    model: Any = bundle.manifest.model  # it has the sizes that the builder asks for
-    return AttentionGraphBuilder(model, replace(SMALL, **changes), bundle.manifest.model.dtype).all()
+    shape = attention_shape(bundle.manifest.model)
+    return AttentionGraphBuilder(shape, replace(SMALL, **changes)).all()
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

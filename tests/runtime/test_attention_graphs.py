@@ -16,32 +16,10 @@ from tests.runtime.operator_cases import (
 )
 
 from h2o_export.attention import AttentionGraphBuilder
-from h2o_export.config import ModelConfig, RopeConfig
 from h2o_export.operators import OPERATORS
 from h2o_runtime import PrefillConfig
+from h2o_runtime.attention import AttentionShape
 from h2o_runtime.backends.onnxruntime import open_session
-
-
-def model_config(case: Case) -> ModelConfig:
-    return ModelConfig(
-        family="llama",
-        hidden_size=64,
-        layers=2,
-        query_heads=case.query_heads,
-        kv_heads=case.kv_heads,
-        head_size=case.d,
-        intermediate_size=64,
-        vocab_size=100,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=512,
-        rope=RopeConfig(10000.0),
-        tied=False,
-        qkv_bias=False,
-        o_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-    )
-
 
 RULES = [(score, heads) for score in ("colsum", "window") for heads in ("kv", "query")]
 Score = Literal["colsum", "window"]
@@ -60,7 +38,8 @@ def builder(case: Case, score: Score, heads: Heads) -> AttentionGraphBuilder:
         score_heads=heads,
         sink=SINK,
     )
-    return AttentionGraphBuilder(model_config(case), prefill, case.dtype)
+    shape = AttentionShape(case.query_heads, case.kv_heads, case.d, case.scale, np.dtype(case.dtype))
+    return AttentionGraphBuilder(shape, prefill)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -31,10 +31,10 @@ def write_gguf(checkpoint: Path, folder: Path, dtype: str) -> None:
     """
     gguf: Any = importlib.import_module("gguf")
 
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import open_checkpoint
     from h2o_runtime.errors import UnsupportedModelError
 
-    opened = Checkpoint.open(str(checkpoint))
+    opened = open_checkpoint(str(checkpoint))
     c = opened.config
     if c.qkv_bias or c.o_bias or c.mlp_bias or c.qk_norm:
         raise UnsupportedModelError(f"only plain Llama weights are written as GGUF, not those of {c.family}")

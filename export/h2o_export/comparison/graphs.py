@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from polygraphy.backend.base import BaseRunner
 from polygraphy.backend.onnxrt import OnnxrtRunner
 from polygraphy.comparator import Comparator, RunResults
@@ -19,6 +18,7 @@ from h2o_export.comparison.report import RELATIVE_TOLERANCE, Row, compare_runs
 from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner, attention_shape
 from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import save_twin
+from h2o_export.layers import layer_kind
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends.onnxruntime import default_threads, import_onnxruntime, open_session
 from h2o_runtime.engines import TARGETS
@@ -42,22 +42,22 @@ class GraphComparison:
 
     def dense(self, ids: Sequence[int], progress: Progress) -> Iterator[Row]:
         """Each dense graph on what really reaches it: the truth's outputs run on into the next graph."""
-        feed: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
-        rope: Feed = {}
+        known: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
+        kind = layer_kind(self.model.family)
         backend = self.subject.open_backend(len(ids))
         for graph in self.bundle.manifest.dense_graphs():
             progress(graph.name)
+            if "residual_out" in known:
+                known |= {
+                    "attention": kind.reference(known, self.model.scale),
+                    "residual": known["residual_out"],
+                }
+            feed = {spec.name: known[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             backend.activate(only=[graph.name])
             results = self._run(graph, feed, [BackendRunner(backend, graph, self.subject.device)])
             backend.deactivate()
             yield from compare_runs("dense", graph.name, results, {}, self.share)
-            truth = {name: np.asarray(value) for name, value in results[0][1][0].items()}
-            rope = rope or {name: truth[name] for name in ("cos", "sin")}
-            if "q" in truth:
-                dtype = np.dtype(self.model.dtype)
-                residual, attention = truth["residual_out"], _causal_attention(truth, self.model.scale)
-                feed = {"attention": attention.astype(dtype), "residual": residual.astype(dtype)}
-                feed |= rope if graph is not self.bundle.manifest.dense_graphs()[-2] else {}
+            known |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
 
     def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
         """Each attention graph on random inputs, by every provider named, and by its engine where there is one."""
@@ -106,15 +106,3 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot write there: {error.strerror}") from error
-
-
-def _causal_attention(qkv: Feed, scale: float) -> NDArray[np.float64]:
-    """Plain causal attention in float64 between two dense graphs. q [n, Hq, d]; k, v [n, Hkv, d]."""
-    q, k, v = (qkv[name].astype(np.float64) for name in "qkv")
-    group = q.shape[1] // k.shape[1]
-    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.einsum("ihd,jhd->hij", q, k) * scale
-    scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
-    return out

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import Checkpoint
 from h2o_export.comparison.report import Row, compare_arrays
 from h2o_export.comparison.single_pass import SinglePass
 from h2o_export.comparison.subject import Provider, Subject
