@@ -26,6 +26,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, Watch
+from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.policies import make_policy
 from h2o_runtime.policies.memory import MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
@@ -36,7 +37,6 @@ from h2o_runtime.timings import PrefillTimer
 log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 8192
-MAX_CONTEXT = 1 << 24  # positions stay exact in float32, which the graphs sort and rotate them in
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]

@@ -12,9 +12,8 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.engines import EngineSpec, Target
 from h2o_runtime.engines.machine import find_target
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.manifest import GraphSpec
-
-MAX_CONTEXT = 1 << 24  # as the runtime's: positions stay exact in float32
 
 
 @dataclass(frozen=True)
