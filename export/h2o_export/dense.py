@@ -5,6 +5,7 @@ All middle layers are the same graph, so a model of any depth is traced three ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,16 +103,21 @@ def _name_in_layer(module: str, rest: str, config: ModelConfig) -> str:
     return MLP.checkpoint_name(last) if inner == "mlp" else rest  # post_attention_layernorm
 
 
-def parameter_count(config: ModelConfig) -> int:
-    """Number of weights, a tied embedding counted once."""
-    sizes: dict[str, int] = {}
+def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
+    found: dict[str, tuple[int, ...]] = {}
     for part in dense_parts(config):
         with torch.device("meta"):
             module = part.module(config)
         for name, parameter in module.named_parameters():
             if name != FREQUENCIES:
-                sizes[parameter_source(part, name, config)] = parameter.numel()
-    return sum(sizes.values())
+                found[parameter_source(part, name, config)] = tuple(parameter.shape)
+    return found
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Number of weights, a tied embedding counted once."""
+    return sum(math.prod(shape) for shape in checkpoint_tensors(config).values())
 
 
 @dataclass(frozen=True)
