@@ -19,7 +19,10 @@ from h2o_export.operators import DOMAIN, VERSION, function_protos
 from h2o_export.trace import OPSET
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.config import PrefillConfig
-from h2o_runtime.manifest import GraphSpec, TensorSpec
+from h2o_runtime.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
+
+ROWS = FreeSize(name="n", counts="rows")
+CACHE = FreeSize(name="cap", counts="cache")
 
 _ELEMENT = {
     "float32": TensorProto.FLOAT,
@@ -66,7 +69,7 @@ class AttentionGraphBuilder:
             *self._state(""),
             self._float("colsum", "n"),
         )
-        return self._graph("phase1", inputs, outputs, [node])
+        return self._graph("phase1", inputs, outputs, [node], FreeSizes(sizes=(ROWS,)))
 
     def phase2(self) -> AttentionGraph:
         """Inputs q [n, Hq, d] of one full chunk, the caches, memory [Hs, Mp], the chunk's Phase 1 state,
@@ -103,7 +106,10 @@ class AttentionGraphBuilder:
             sink=self.prefill.sink,
         )
         update = self._add_colsum() if self.prefill.score == "colsum" else self._replace_by_votes()
-        return self._graph("phase2", inputs, outputs, [fused, *update, select])
+        rows = FreeSize(name="n", counts="rows", most=self.prefill.chunk_size)
+        slots = FreeSize(name="Mp", counts="slots", most=self.prefill.memory)
+        free = FreeSizes(sizes=(rows, CACHE, slots), spans=("chunk_range",))
+        return self._graph("phase2", inputs, outputs, [fused, *update, select], free)
 
     def decode(self) -> AttentionGraph:
         heads = self.model.query_heads
@@ -111,7 +117,8 @@ class AttentionGraphBuilder:
         length = TensorSpec(name="length", dtype="int64", shape=())
         node = _node("CachedAttention", ("q", "k_cache", "v_cache", "length"), ("o",), scale=self.model.scale)
         inputs = (self._tensor("q", "n", heads), *caches, length)
-        return self._graph("decode", inputs, (self._tensor("o", "n", heads),), [node])
+        free = FreeSizes(sizes=(ROWS, CACHE), spans=("length",), step=True)
+        return self._graph("decode", inputs, (self._tensor("o", "n", heads),), [node], free)
 
     def _add_colsum(self) -> list[NodeProto]:
         """score_next = score, with colsum added in the rows of the memory."""
@@ -165,7 +172,12 @@ class AttentionGraphBuilder:
         return tuple(TensorSpec(name=name + suffix, dtype="float32", shape=shape) for name in ("m", "l"))
 
     def _graph(
-        self, name: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], nodes: list[NodeProto]
+        self,
+        name: str,
+        inputs: Iterable[TensorSpec],
+        outputs: Iterable[TensorSpec],
+        nodes: list[NodeProto],
+        free: FreeSizes,
     ) -> AttentionGraph:
         inputs, outputs = tuple(inputs), tuple(outputs)
         graph = helper.make_graph(
@@ -179,7 +191,12 @@ class AttentionGraphBuilder:
             producer_name="h2o-export",
         )
         spec = GraphSpec(
-            name=name, file=f"onnx/{name}.onnx", kind="attention", inputs=inputs, outputs=outputs
+            name=name,
+            file=f"onnx/{name}.onnx",
+            kind="attention",
+            inputs=inputs,
+            outputs=outputs,
+            free=free,
         )
         return AttentionGraph(spec, model)
 

@@ -23,7 +23,7 @@ from h2o_export.mlp import MLP
 from h2o_export.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.trace import trace
 from h2o_export.weights import StoredTensor, WeightFile
-from h2o_runtime.manifest import FileSpec, GraphSpec, TensorSpec
+from h2o_runtime.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 FREQUENCIES = "inv_freq"  # the one parameter that no checkpoint has
@@ -75,6 +75,21 @@ def dense_interface(
         return (attended, residual("residual"), *rope), (residual("residual_out"), *given)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
     return (attended, residual("residual")), (logits,)
+
+
+def dense_spec(part: DensePart, config: ModelConfig, dtype: str, weights: tuple[str, ...] = ()) -> GraphSpec:
+    """What the manifest says of a dense graph; `weights` are files of the bundle."""
+    inputs, outputs = dense_interface(part, config, dtype)
+    rows = FreeSize(name="n", counts="logits" if part.after is None else "rows")
+    return GraphSpec(
+        name=part.name,
+        file=part.file,
+        kind="dense",
+        inputs=inputs,
+        outputs=outputs,
+        weights=weights,
+        free=FreeSizes(sizes=(rows,), step=True),
+    )
 
 
 def parameter_source(part: DensePart, parameter: str, config: ModelConfig) -> str:
@@ -162,15 +177,7 @@ class DenseExporter:
                 files.add(f"onnx/{tensor.file}")
         traced.model.graph.name = part.name
         (self.folder / f"{part.name}.onnx").write_bytes(ir.to_proto(traced.model).SerializeToString())
-        inputs, outputs = dense_interface(part, self.checkpoint.config, self.dtype)
-        return GraphSpec(
-            name=part.name,
-            file=part.file,
-            kind="dense",
-            inputs=inputs,
-            outputs=outputs,
-            weights=tuple(sorted(files)),
-        )
+        return dense_spec(part, self.checkpoint.config, self.dtype, tuple(sorted(files)))
 
     def _trace(self, part: DensePart) -> TracedPart:
         model, parameters = trace_part(part, self.checkpoint.config, self.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from h2o_export.attention import AttentionGraphBuilder
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense import dense_interface, dense_parts
+from h2o_export.dense import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.layers import layer_kind
 from h2o_runtime.footprint import Footprint, footprint
@@ -48,9 +48,6 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions, context: int | Non
     model = model_spec(config, options.dtype)
     context = context or min(config.max_position_embeddings, 8192)
     shape = layer_kind(config.family).shape(config, options.dtype)
-    graphs = []
-    for part in dense_parts(config):
-        inputs, outputs = dense_interface(part, config, options.dtype)
-        graphs.append(GraphSpec(name=part.name, file=part.file, kind="dense", inputs=inputs, outputs=outputs))
+    graphs = [dense_spec(part, config, options.dtype) for part in dense_parts(config)]
     graphs += [graph.spec for graph in AttentionGraphBuilder(shape, options.prefill).all()]
     return Plan(model, options, tuple(graphs), context, footprint(model, context, options.prefill))
