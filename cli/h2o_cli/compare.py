@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,15 +80,15 @@ def main(
     dense      each dense graph against its float64 twin
     attention  each attention graph against the ONNX function bodies in float64
     pipeline   log-probabilities against transformers (policy full) and against an independent
-               single-pass computation of the h2o policy
+               computation of the sparse policy
 
-    The prefill flags set the h2o policy of the pipeline stage (by default small chunks, so that a prompt of
-    1,100 tokens has several). Exit code 3: a tolerance was missed.
+    The prefill flags set the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
+    of 1,100 tokens has several). Exit code 3: a tolerance was missed.
     """
     start_logging(verbose)
     opened = Bundle.open(bundle)
-    h2o = prefill_config(SMALL, flags)
-    job = Job(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), h2o, **flags)
+    prefill = prefill_config(SMALL, flags)
+    job = Job(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), prefill, **flags)
     console = Console(stderr=True)
     with console.status("comparing") as status:
         rows, notes = _run(job, status.update)
@@ -118,7 +118,7 @@ class Job:
     bundle: Bundle
     stages: Sequence[str]
     ids: list[int]
-    h2o: PrefillConfig
+    prefill: PrefillConfig
     checkpoint: str | None
     against: Any
     save: Path | None
@@ -144,29 +144,18 @@ def _run(job: Job, progress: Progress) -> tuple[list[Row], list[str]]:
             rows += comparison.attention([job.attention] + ([job.against] if job.against else []), progress)
         if "pipeline" in job.stages:
             whole = engine.PipelineComparison(subject, job.ids)
-            configs = _configurations(job.h2o)
+            configs = engine.configurations(job.prefill)
             if job.against:
                 rows += whole.between(configs, job.against, progress)
             truth = _open_checkpoint(job.bundle, job.checkpoint, notes)
             if truth is not None:
+                notes += engine.without_reference(configs)
                 rows += whole.against_checkpoint(truth, configs, progress)
     except BundleError as error:
         if all(row.passed for row in rows):
             raise
         notes.append(f"not compared any further: {error}")  # a difference is known, and this follows from it
     return rows, notes
-
-
-def _configurations(h2o: PrefillConfig) -> list[PrefillConfig]:
-    """Policy full, and h2o under both score rules unless the window does not fit."""
-    if h2o.policy == "full":
-        return [h2o]
-    both = (
-        [replace(h2o, score="colsum"), replace(h2o, score="window")]
-        if h2o.score_window <= h2o.local
-        else [h2o]
-    )
-    return [PrefillConfig(policy="full"), *both]
 
 
 def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Checkpoint | None:

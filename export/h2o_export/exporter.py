@@ -11,13 +11,13 @@ from typing import Literal
 
 import onnx
 
-from h2o_export.attention import AttentionGraphBuilder
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
 from h2o_export.dense import DenseExporter, parameter_count
 from h2o_export.formats import FORMATS
 from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
+from h2o_export.policies import policy_graphs
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
@@ -69,7 +69,7 @@ def write_bundle(
     files.update(dense.files)
     progress("attention graphs")
     shape = layer_kind(checkpoint.config.family).shape(checkpoint.config, options.dtype)
-    for graph in AttentionGraphBuilder(shape, options.prefill).all():
+    for graph in policy_graphs(options.prefill, shape):
         onnx.checker.check_model(graph.model, full_check=True)
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
         graphs.append(graph.spec)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from h2o_export.attention import AttentionGraphBuilder
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.layers import layer_kind
+from h2o_export.policies import policy_graphs
 from h2o_runtime.footprint import Footprint, footprint
 from h2o_runtime.manifest import GraphSpec, ModelSpec
 
@@ -49,5 +49,5 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions, context: int | Non
     context = context or min(config.max_position_embeddings, 8192)
     shape = layer_kind(config.family).shape(config, options.dtype)
     graphs = [dense_spec(part, config, options.dtype) for part in dense_parts(config)]
-    graphs += [graph.spec for graph in AttentionGraphBuilder(shape, options.prefill).all()]
+    graphs += [graph.spec for graph in policy_graphs(options.prefill, shape)]
     return Plan(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

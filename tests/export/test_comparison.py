@@ -17,15 +17,15 @@ from onnx import TensorProto
 from tests import bundles
 from tests.reference import llama, operators
 
-from h2o_export.attention import AttentionGraphBuilder
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.pipeline import PipelineComparison
 from h2o_export.comparison.report import compare_arrays
-from h2o_export.comparison.single_pass import SinglePass
 from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import float64_twin, save_twin
 from h2o_export.layers import layer_kind
+from h2o_export.policies import policy_graphs
+from h2o_export.policies.h2o_single_pass import SinglePass
 from h2o_export.reference import StreamedModel
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundle import Bundle
@@ -136,8 +136,7 @@ def test_the_twin_of_attention_graphs_computes_in_float64(shared_folder: Path, t
         bundle = tmp_path / score
         (bundle / "onnx").mkdir(parents=True)
         shape = layer_kind("llama").shape(open_checkpoint(str(checkpoint)).config, "float32")
-        builder = AttentionGraphBuilder(shape, config)
-        for graph in builder.all():
+        for graph in policy_graphs(config, shape):
             (bundle / graph.spec.file).write_bytes(graph.model.SerializeToString())
         q, o = (draw.standard_normal((S, 4, 64)).astype(np.float32) for _ in range(2))
         k, v = (draw.standard_normal((2 * S, 2, 64)).astype(np.float32) for _ in range(2))
@@ -260,7 +259,7 @@ def test_the_single_pass_equals_the_reference_that_goes_chunk_by_chunk(
 def test_the_policy_of_the_single_pass_is_sparse(shared_folder: Path) -> None:
     checkpoint, _ = bundles.named(shared_folder, LLAMA3)
     ids = bundles.random_ids(211, seed=3)
-    full = _single_pass(checkpoint, ids, SinglePass(PrefillConfig(policy="full"), kv_heads=2))
+    full = _single_pass(checkpoint, ids, SinglePass(CASES["one chunk"], kv_heads=2))
     plain = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64)
     *_, hidden = plain.hidden_states(ids.tolist())
     assert bundles.relative_error(full, plain.logits(hidden).numpy()) < EXACT

@@ -18,12 +18,13 @@ import pytest
 from tests import bundles
 from tests.engines import tensorrt_rtx
 
-from h2o_export.attention import AttentionGraph, AttentionGraphBuilder
+from h2o_export.attention_graphs import AttentionGraph
 from h2o_export.comparison.runners import attention_shape
 from h2o_export.engines.build import build
 from h2o_export.engines.job import BuildOptions, make_job
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import Limits, make_profiles
+from h2o_export.policies import policy_graphs
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.engines import EngineManifest, Machine, Profile, TensorRange, open_engines
@@ -76,8 +77,7 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
 
 
 def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:
-    shape = attention_shape(bundle.manifest.model)
-    return AttentionGraphBuilder(shape, replace(SMALL, **changes)).all()
+    return policy_graphs(replace(SMALL, **changes), attention_shape(bundle.manifest.model))
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

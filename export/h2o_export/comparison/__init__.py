@@ -2,7 +2,14 @@
 
 from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.graphs import GraphComparison
-from h2o_export.comparison.pipeline import PipelineComparison
+from h2o_export.comparison.pipeline import PipelineComparison, configurations, without_reference
 from h2o_export.comparison.subject import Subject
 
-__all__ = ["GraphComparison", "PipelineComparison", "Subject", "compare_files"]
+__all__ = [
+    "GraphComparison",
+    "PipelineComparison",
+    "Subject",
+    "compare_files",
+    "configurations",
+    "without_reference",
+]

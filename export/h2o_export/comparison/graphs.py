@@ -12,17 +12,18 @@ from polygraphy.backend.onnxrt import OnnxrtRunner
 from polygraphy.comparator import Comparator, RunResults
 from polygraphy.json import save_json
 
+from h2o_export.attention_graphs import AttentionStep, Feed, Room
 from h2o_export.comparison.engines import AttentionEngines
-from h2o_export.comparison.feeds import Sizes, attention_feed
 from h2o_export.comparison.report import RELATIVE_TOLERANCE, Row, compare_runs
-from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner, attention_shape
+from h2o_export.comparison.runners import BackendRunner, StepRunner, attention_shape
 from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import save_twin
 from h2o_export.layers import layer_kind
+from h2o_export.policies import policy_entry, policy_steps
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends.onnxruntime import default_threads, import_onnxruntime, open_session
-from h2o_runtime.engines import TARGETS
-from h2o_runtime.errors import BundleError, OutputError
+from h2o_runtime.engines import TARGETS, EngineManifest
+from h2o_runtime.errors import BundleError, ConfigError, OutputError
 from h2o_runtime.manifest import GraphSpec
 
 Progress = Callable[[str], None]
@@ -35,6 +36,7 @@ class GraphComparison:
         self.subject = subject
         self.bundle = subject.bundle
         self.model = self.bundle.manifest.model
+        self.shape = attention_shape(self.model)
         self.save = save
         if save is not None:
             _make_folder(save)
@@ -61,28 +63,44 @@ class GraphComparison:
 
     def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
         """Each attention graph on random inputs, by every provider named, and by its engine where there is one."""
-        config, device = self.bundle.manifest.prefill, self.subject.device
+        device = self.subject.device
         for name in providers:
             provider = make_provider(name, self.bundle, device, self.subject.threads)
-            provider.activate(attention_shape(self.model))
-            for graph in self._attention_graphs():
-                progress(f"{graph.name}, {provider.name}")
-                runner = ProviderRunner(provider, graph, config, device)
-                yield from self._attention_graph(graph, runner, Sizes.few(config))
+            provider.activate(self.shape)
+            for step in self._steps:
+                progress(f"{step.name}, {provider.name}")
+                runner = StepRunner(provider, step, self.bundle.graph(step.name), device)
+                yield from self._attention_graph(step, runner, Room(self._rows, self._rows, self._rows))
             provider.deactivate()
         if self.subject.backend != "onnxruntime" and TARGETS[self.subject.backend].plugins:
             engines = AttentionEngines(self.bundle, self.subject.backend)
-            for graph in self._attention_graphs():
-                progress(f"{graph.name}, {self.subject.backend}")
-                sizes = Sizes.of(engines.manifest)
-                yield from self._attention_graph(graph, engines.runner(graph), sizes)
+            room = self._room(engines.manifest)
+            for step in self._steps:
+                progress(f"{step.name}, {self.subject.backend}")
+                yield from self._attention_graph(step, engines.runner(self.bundle.graph(step.name)), room)
 
-    def _attention_graphs(self) -> list[GraphSpec]:
-        return [graph for graph in self.bundle.manifest.graphs if graph.kind == "attention"]
+    @property
+    def _steps(self) -> tuple[AttentionStep, ...]:
+        return policy_steps(self.bundle.manifest.prefill)
 
-    def _attention_graph(self, graph: GraphSpec, subject: BaseRunner, sizes: Sizes) -> Iterator[Row]:
-        results = self._run(graph, attention_feed(self.bundle, graph, sizes), [subject])
-        yield from compare_runs("attention", graph.name, results, {}, self.share)
+    @property
+    def _rows(self) -> int:
+        prefill = self.bundle.manifest.prefill
+        return policy_entry(prefill).rows(prefill)
+
+    def _room(self, engines: EngineManifest) -> Room:
+        if engines.max_context < self._rows:
+            raise ConfigError(
+                f"the engines were built for a context of {engines.max_context}, and attention graphs are compared "
+                f"on {self._rows} rows: build them for {self._rows} at least, or leave out the stage attention",
+                field="max_context",
+            )
+        return Room(self._rows, engines.max_context, engines.batch_size)
+
+    def _attention_graph(self, step: AttentionStep, subject: BaseRunner, room: Room) -> Iterator[Row]:
+        feed = step.feed(self.shape, room, np.random.default_rng(7))
+        results = self._run(self.bundle.graph(step.name), feed, [subject])
+        yield from compare_runs("attention", step.name, results, {}, self.share)
 
     def _run(self, graph: GraphSpec, feed: Feed, subjects: list[BaseRunner]) -> RunResults:
         with tempfile.TemporaryDirectory(prefix="h2o-compare-") as folder:
