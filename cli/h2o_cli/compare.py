@@ -132,7 +132,7 @@ def _run(job: Job, progress: Progress) -> tuple[list[Row], list[str]]:
     engine = _import_engine()
     rows: list[Row] = []
     notes: list[str] = []
-    subject = engine.Subject(job.bundle, job.backend, job.device, job.attention, job.threads)
+    subject = engine.ComparedBundle(job.bundle, job.backend, job.device, job.attention, job.threads)
     comparison = engine.GraphComparison(subject, job.save)
     try:
         if "files" in job.stages:

@@ -1,4 +1,4 @@
-"""h2o-compare's engine: its own truth is checked against the float64 NumPy references, written apart from it."""
+"""What h2o-compare does: its own truth is checked against the float64 NumPy references, written apart from it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests import bundles
 from tests.reference import llama, operators
 
 from h2o_export.checkpoints import open_checkpoint
+from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.pipeline import PipelineComparison
 from h2o_export.comparison.report import compare_arrays
-from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import float64_twin, save_twin
 from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_graphs
@@ -335,7 +335,7 @@ def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
 
 def test_the_pipeline_tells_a_wrong_memory_set(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
-    pipeline = PipelineComparison(Subject(Bundle.open(bundle)), bundles.random_ids(150).tolist())
+    pipeline = PipelineComparison(ComparedBundle(Bundle.open(bundle)), bundles.random_ids(150).tolist())
     truth = open_checkpoint(str(checkpoint))
     (row,) = pipeline.against_checkpoint(truth, [CHUNKS], lambda stage: None)
     assert row.passed

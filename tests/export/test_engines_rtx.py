@@ -21,9 +21,9 @@ from tests.engines import tensorrt_rtx
 from h2o_export.attention_graphs import AttentionGraph
 from h2o_export.comparison.runners import attention_shape
 from h2o_export.engines.build import build
-from h2o_export.engines.job import BuildOptions, make_job
 from h2o_export.engines.network import PlanBuilder
-from h2o_export.engines.profiles import Limits, make_profiles
+from h2o_export.engines.profiles import ProfileLimits, make_profiles
+from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_export.policies import policy_graphs
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.config import PrefillConfig
@@ -56,8 +56,8 @@ def bundle(request: pytest.FixtureRequest, shared_folder: Path) -> Bundle:
     return Bundle.open(half if request.param == "float16" else single)
 
 
-def limits(bundle: Bundle) -> Limits:
-    return Limits.of(bundle.manifest.model, SMALL, CONTEXT)
+def limits(bundle: Bundle) -> ProfileLimits:
+    return ProfileLimits.of(bundle.manifest.model, SMALL, CONTEXT)
 
 
 @pytest.mark.parametrize("sm", SMS)
@@ -201,7 +201,7 @@ def engines(shared_folder: Path, machine: Machine) -> Bundle:
         if not (target / "engines").exists():
             shutil.copytree(source, target)
             options = BuildOptions("tensorrt-rtx", (86,), max_context=2048, batch_size=1024)
-            build(make_job(Bundle.open(target), options), machine, lambda name: None)
+            build(select_engines(Bundle.open(target), options), machine, lambda name: None)
     return Bundle.open(target)
 
 

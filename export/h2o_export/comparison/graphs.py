@@ -13,10 +13,10 @@ from polygraphy.comparator import Comparator, RunResults
 from polygraphy.json import save_json
 
 from h2o_export.attention_graphs import AttentionStep, Feed, Room
+from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.engines import AttentionEngines
 from h2o_export.comparison.report import RELATIVE_TOLERANCE, Row, compare_runs
 from h2o_export.comparison.runners import BackendRunner, StepRunner, attention_shape
-from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import save_twin
 from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_entry, policy_steps
@@ -32,9 +32,9 @@ Progress = Callable[[str], None]
 class GraphComparison:
     """Runs graphs on equal inputs. With `save`, writes Polygraphy's input and output files for each graph."""
 
-    def __init__(self, subject: Subject, save: Path | None) -> None:
-        self.subject = subject
-        self.bundle = subject.bundle
+    def __init__(self, compared: ComparedBundle, save: Path | None) -> None:
+        self.compared = compared
+        self.bundle = compared.bundle
         self.model = self.bundle.manifest.model
         self.shape = attention_shape(self.model)
         self.save = save
@@ -46,7 +46,7 @@ class GraphComparison:
         """Each dense graph on what really reaches it: the truth's outputs run on into the next graph."""
         known: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
         kind = layer_kind(self.model.family)
-        backend = self.subject.open_backend(len(ids))
+        backend = self.compared.open_backend(len(ids))
         for graph in self.bundle.manifest.dense_graphs():
             progress(graph.name)
             if "residual_out" in known:
@@ -56,27 +56,27 @@ class GraphComparison:
                 }
             feed = {spec.name: known[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             backend.activate(only=[graph.name])
-            results = self._run(graph, feed, [BackendRunner(backend, graph, self.subject.device)])
+            results = self._run(graph, feed, [BackendRunner(backend, graph, self.compared.device)])
             backend.deactivate()
             yield from compare_runs("dense", graph.name, results, {}, self.share)
             known |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
 
     def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
         """Each attention graph on random inputs, by every provider named, and by its engine where there is one."""
-        device = self.subject.device
+        device = self.compared.device
         for name in providers:
-            provider = make_provider(name, self.bundle, device, self.subject.threads)
+            provider = make_provider(name, self.bundle, device, self.compared.threads)
             provider.activate(self.shape)
             for step in self._steps:
                 progress(f"{step.name}, {provider.name}")
                 runner = StepRunner(provider, step, self.bundle.graph(step.name), device)
                 yield from self._attention_graph(step, runner, Room(self._rows, self._rows, self._rows))
             provider.deactivate()
-        if self.subject.backend != "onnxruntime" and TARGETS[self.subject.backend].plugins:
-            engines = AttentionEngines(self.bundle, self.subject.backend)
+        if self.compared.backend != "onnxruntime" and TARGETS[self.compared.backend].plugins:
+            engines = AttentionEngines(self.bundle, self.compared.backend)
             room = self._room(engines.manifest)
             for step in self._steps:
-                progress(f"{step.name}, {self.subject.backend}")
+                progress(f"{step.name}, {self.compared.backend}")
                 yield from self._attention_graph(step, engines.runner(self.bundle.graph(step.name)), room)
 
     @property
@@ -97,21 +97,21 @@ class GraphComparison:
             )
         return Room(self._rows, engines.max_context, engines.batch_size)
 
-    def _attention_graph(self, step: AttentionStep, subject: BaseRunner, room: Room) -> Iterator[Row]:
+    def _attention_graph(self, step: AttentionStep, runner: BaseRunner, room: Room) -> Iterator[Row]:
         feed = step.feed(self.shape, room, np.random.default_rng(7))
-        results = self._run(self.bundle.graph(step.name), feed, [subject])
+        results = self._run(self.bundle.graph(step.name), feed, [runner])
         yield from compare_runs("attention", step.name, results, {}, self.share)
 
-    def _run(self, graph: GraphSpec, feed: Feed, subjects: list[BaseRunner]) -> RunResults:
+    def _run(self, graph: GraphSpec, feed: Feed, mine: list[BaseRunner]) -> RunResults:
         with tempfile.TemporaryDirectory(prefix="h2o-compare-") as folder:
             twin = save_twin(self.bundle.path(graph), Path(folder))
             import_onnxruntime()
             try:
-                session = open_session(str(twin), self.subject.threads or default_threads(), optimize=False)
+                session = open_session(str(twin), self.compared.threads or default_threads(), optimize=False)
             except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise BundleError(f"{self.bundle.path(graph)}: not a sound graph: {first}") from error
-            runners = [OnnxrtRunner(session, name="float64"), *subjects]
+            runners = [OnnxrtRunner(session, name="float64"), *mine]
             results: RunResults = Comparator.run(runners, data_loader=[feed])
         if self.save is not None:
             save_json([feed], str(self.save / f"{graph.name}.inputs.json"))

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.comparison.compared import ComparedBundle, Provider
 from h2o_export.comparison.report import Row, compare_arrays
-from h2o_export.comparison.subject import Provider, Subject
 from h2o_export.policies import MakeReference, Reference, policy_entry
 from h2o_export.reference import StreamedModel
 from h2o_runtime.config import PrefillConfig
@@ -26,14 +26,14 @@ Progress = Callable[[str], None]
 class PipelineComparison:
     """Log-probabilities of every token of one prompt, [N - 1]."""
 
-    subject: Subject
+    compared: ComparedBundle
     ids: Sequence[int]
 
     def against_checkpoint(
         self, checkpoint: Checkpoint, configs: Sequence[PrefillConfig], progress: Progress
     ) -> Iterator[Row]:
         """The bundle under each configuration against the policy's reference, where it has one."""
-        with self.subject.load(len(self.ids)) as generator:
+        with self.compared.load(len(self.ids)) as generator:
             for config in configs:
                 make = policy_entry(config).reference(config)
                 if make is None:
@@ -44,12 +44,12 @@ class PipelineComparison:
                 yield self._row(checkpoint, config, make, generator, actual, sets)
 
     def between(self, configs: Sequence[PrefillConfig], other: Provider, progress: Progress) -> Iterator[Row]:
-        """The subject against itself with another attention provider."""
+        """The bundle against itself with another attention provider."""
         for config in configs:
             results = []
-            for attention in (self.subject.attention, other):
+            for attention in (self.compared.attention, other):
                 progress(f"pipeline, {describe(config)}, {attention}")
-                with self.subject.load(len(self.ids), attention) as generator:
+                with self.compared.load(len(self.ids), attention) as generator:
                     name = f"{generator.backend.name}+{generator.provider.name}"
                     results.append((name, generator.logprobs(self.ids, config)))
             tolerance = TOLERANCE if self._dtype == "float32" else 20 * HALF_FLOOR
@@ -65,7 +65,7 @@ class PipelineComparison:
         sets: NDArray[np.int32],
     ) -> Row:
         half = self._dtype == "float16"
-        kv_heads = self.subject.bundle.manifest.model.kv_heads
+        kv_heads = self.compared.bundle.manifest.model.kv_heads
         reference = make(kv_heads, sets)
         expected = self._expected(checkpoint, reference, torch.float32)
         tolerance = TOLERANCE
@@ -101,7 +101,7 @@ class PipelineComparison:
 
     @property
     def _dtype(self) -> str:
-        return self.subject.bundle.manifest.model.dtype
+        return self.compared.bundle.manifest.model.dtype
 
 
 def describe(config: PrefillConfig) -> str:

@@ -17,15 +17,15 @@ Range = tuple[int, int, int]  # least, tuned for, most
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The largest sizes that engines are built for. Tokens, all of them."""
+class ProfileLimits:
+    """The largest sizes that profiles allow. Tokens, all of them."""
 
     context: int  # cache capacity
     batch: int  # B, at most the context
     head_rows: int  # rows that the head runs on at once
 
     @classmethod
-    def of(cls, model: ModelSpec, prefill: PrefillConfig, max_context: int) -> Limits:
+    def of(cls, model: ModelSpec, prefill: PrefillConfig, max_context: int) -> ProfileLimits:
         batch = min(prefill.batch_size, max_context)
         return cls(
             context=max_context,
@@ -39,7 +39,7 @@ class Limits:
         return min(given for given in (limit, size.most) if given is not None)
 
 
-def make_profiles(graph: GraphSpec, limits: Limits) -> tuple[Profile, ...]:
+def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...]:
     """The profiles of one graph of a bundle. A cache is always there as a whole, so its rows are no range."""
     free = graph.free_sizes
     prefill: dict[str, Range] = {}

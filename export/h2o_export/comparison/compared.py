@@ -16,7 +16,7 @@ Provider = Literal["auto", "native", "functions"]
 
 
 @dataclass(frozen=True)
-class Subject:
+class ComparedBundle:
     """`backend`, `on`, `attention` and `threads` are those of `Generator.load`, which calls the second `device`."""
 
     bundle: Bundle

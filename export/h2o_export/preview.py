@@ -17,7 +17,7 @@ from h2o_runtime.manifest import GraphSpec, ModelSpec
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPreview:
     model: ModelSpec
     options: ExportOptions
     graphs: tuple[GraphSpec, ...]
@@ -42,7 +42,9 @@ class Plan:
         }
 
 
-def make_plan(checkpoint: Checkpoint, options: ExportOptions, context: int | None = None) -> Plan:
+def preview_export(
+    checkpoint: Checkpoint, options: ExportOptions, context: int | None = None
+) -> ExportPreview:
     """Nothing is traced, read or written. `context` is the number of tokens to estimate memory for."""
     config = checkpoint.config
     model = model_spec(config, options.dtype)
@@ -50,4 +52,4 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions, context: int | Non
     shape = layer_kind(config.family).shape(config, options.dtype)
     graphs = [dense_spec(part, config, options.dtype) for part in dense_parts(config)]
     graphs += [graph.spec for graph in policy_graphs(options.prefill, shape)]
-    return Plan(model, options, tuple(graphs), context, footprint(model, context, options.prefill))
+    return ExportPreview(model, options, tuple(graphs), context, footprint(model, context, options.prefill))
