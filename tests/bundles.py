@@ -19,13 +19,13 @@ def export(
     checkpoint: Path, bundle: Path, dtype: Literal["float32", "float16"] = "float32", **options: Any
 ) -> Path:
     """Export a checkpoint folder, without validation, and return the bundle's folder."""
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import open_checkpoint
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:
-        write_bundle(Checkpoint.open(str(checkpoint)), chosen, folder, progress=lambda stage: None)
+        write_bundle(open_checkpoint(str(checkpoint)), chosen, folder, progress=lambda stage: None)
     return bundle
 
 
@@ -47,10 +47,10 @@ def named(root: Path, name: str, variant: str = "", **options: Any) -> tuple[Pat
 
 def reference_model(checkpoint: Path) -> llama.Model:
     """The float64 model with its RoPE angles rounded to float32, as transformers and the bundle have them."""
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import open_checkpoint
 
     model = llama.load_model(checkpoint)
-    rope = Checkpoint.open(str(checkpoint)).config.rope
+    rope = open_checkpoint(str(checkpoint)).config.rope
     return replace(model, inv_freq=rope.inverse_frequencies(model.head_size))  # type: ignore[arg-type]
 
 

@@ -95,10 +95,10 @@ def heldout_ids() -> NDArray[np.int64]:
 
 def _export(bundle: Path) -> None:
     """Write the bundle and rename it into place; torch is imported only where an export really runs."""
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import open_checkpoint
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
     with staged_folder(bundle, force=False) as folder:
         options = ExportOptions(checkpoint=str(EXAMPLE), output=bundle)
-        write_bundle(Checkpoint.open(str(EXAMPLE)), options, folder, progress=lambda stage: None)
+        write_bundle(open_checkpoint(str(EXAMPLE)), options, folder, progress=lambda stage: None)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.progress import stages
-from h2o_export.engines.job import BuildOptions, Job, make_job
+from h2o_export.engines.selection import BuildOptions, EngineSelection, select_engines
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
 from h2o_runtime.errors import BackendError
@@ -71,21 +71,21 @@ def main(
     """
     start_logging(verbose)
     options = BuildOptions(target, sm, max_context, batch_size, plugins, force)
-    job = make_job(Bundle.open(bundle), options)
+    selection = select_engines(Bundle.open(bundle), options)
     if dry_run:
-        print_json(job.to_json()) if as_json else _show_job(job)
+        print_json(selection.to_json()) if as_json else _show_selection(selection)
         return
     machine = Machine.here(target, plugins)
     build = _import_builder()
-    with stages("engines", len(job.engines), 12) as stage:
-        manifest = build(job, machine, stage)
+    with stages("engines", len(selection.engines), 12) as stage:
+        manifest = build(selection, machine, stage)
     if as_json:
-        print_json({"folder": str(job.folder), **manifest.model_dump()})
+        print_json({"folder": str(selection.folder), **manifest.model_dump()})
     else:
-        _show_result(job, manifest)
+        _show_result(selection, manifest)
 
 
-def _import_builder() -> Callable[[Job, Machine, Callable[[str], None]], EngineManifest]:
+def _import_builder() -> Callable[[EngineSelection, Machine, Callable[[str], None]], EngineManifest]:
     try:
         from h2o_export.engines.build import build
     except ImportError as error:
@@ -93,15 +93,17 @@ def _import_builder() -> Callable[[Job, Machine, Callable[[str], None]], EngineM
     return build
 
 
-def _show_job(job: Job) -> None:
+def _show_selection(selection: EngineSelection) -> None:
     table = Table("engine", "profile", "input", "least", "tuned for", "most", title="engines")
-    for profiles, group in itertools.groupby(job.engines, key=lambda engine: engine.profiles):
+    for profiles, group in itertools.groupby(selection.engines, key=lambda engine: engine.profiles):
         names = [engine.name for engine in group]  # all middle layers are one row
         for profile in profiles:
             _add_rows(table, names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}", profile)
     show(
         table,
-        escape(f"dry run: {len(job.engines)} engines would be written to {job.folder}; nothing was written"),
+        escape(
+            f"dry run: {len(selection.engines)} engines would be written to {selection.folder}; nothing was written"
+        ),
     )
 
 
@@ -111,13 +113,13 @@ def _add_rows(table: Table, engine: str, profile: Profile) -> None:
         table.add_row(engine, profile.name, name, *sizes)
 
 
-def _show_result(job: Job, manifest: EngineManifest) -> None:
+def _show_result(selection: EngineSelection, manifest: EngineManifest) -> None:
     total = sum(file.bytes for file in manifest.files.values())
     gpus = ", ".join(f"SM{sm}" for sm in manifest.sm)
     show(
         escape(
-            f"wrote {job.folder}: {len(manifest.engines)} engines for {gpus}, {total / 2**20:,.1f} MiB, "
-            f"with {job.target.title} {manifest.tensorrt}, up to {manifest.max_context:,} tokens of context"
+            f"wrote {selection.folder}: {len(manifest.engines)} engines for {gpus}, {total / 2**20:,.1f} MiB, "
+            f"with {selection.target.title} {manifest.tensorrt}, up to {manifest.max_context:,} tokens of context"
         )
     )
 

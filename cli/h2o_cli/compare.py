@@ -32,7 +32,7 @@ from h2o_runtime.names import ProviderName
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import Checkpoint
     from h2o_export.comparison.report import Row
 
 STAGES = ("files", "dense", "attention", "pipeline")
@@ -81,15 +81,15 @@ def main(
     dense      each dense graph against its float64 twin
     attention  each attention graph against the ONNX function bodies in float64
     pipeline   log-probabilities against transformers (policy full) and against an independent
-               single-pass computation of the h2o policy
+               computation of the sparse policy
 
-    The prefill flags set the h2o policy of the pipeline stage (by default small chunks, so that a prompt of
-    1,100 tokens has several). Exit code 3: a tolerance was missed.
+    The prefill flags set the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
+    of 1,100 tokens has several). Exit code 3: a tolerance was missed.
     """
     start_logging(verbose)
     opened = Bundle.open(bundle)
-    h2o = prefill_config(SMALL, flags)
-    options = CompareOptions(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), h2o, **flags)
+    prefill = prefill_config(SMALL, flags)
+    options = CompareOptions(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), prefill, **flags)
     console = Console(stderr=True)
     with console.status("comparing") as status:
         rows, notes = _run(options, status.update)
@@ -119,7 +119,7 @@ class CompareOptions:
     bundle: Bundle
     stages: Sequence[str]
     ids: list[int]
-    h2o: PrefillConfig
+    prefill: PrefillConfig
     checkpoint: str | None
     against: Any
     save: Path | None
@@ -133,10 +133,10 @@ def _run(options: CompareOptions, progress: Progress) -> tuple[list[Row], list[s
     library = _import_comparison()
     rows: list[Row] = []
     notes: list[str] = []
-    subject = library.Subject(
+    compared = library.ComparedBundle(
         options.bundle, options.backend, options.device, options.attention, options.threads
     )
-    comparison = library.GraphComparison(subject, options.save)
+    comparison = library.GraphComparison(compared, options.save)
     try:
         if "files" in options.stages:
             progress("files")
@@ -148,12 +148,13 @@ def _run(options: CompareOptions, progress: Progress) -> tuple[list[Row], list[s
                 [options.attention] + ([options.against] if options.against else []), progress
             )
         if "pipeline" in options.stages:
-            whole = library.PipelineComparison(subject, options.ids)
-            configs = _configurations(options.h2o)
+            whole = library.PipelineComparison(compared, options.ids)
+            configs = library.configurations(options.prefill)
             if options.against:
                 rows += whole.between(configs, options.against, progress)
             truth = _open_checkpoint(options.bundle, options.checkpoint, notes)
             if truth is not None:
+                notes += library.without_reference(configs)
                 rows += whole.against_checkpoint(truth, configs, progress)
     except BundleError as error:
         if all(row.passed for row in rows):
@@ -162,25 +163,15 @@ def _run(options: CompareOptions, progress: Progress) -> tuple[list[Row], list[s
     return rows, notes
 
 
-def _configurations(h2o: PrefillConfig) -> list[PrefillConfig]:
-    """Policy full, and h2o under both score rules unless the window does not fit."""
-    if h2o.policy == "full":
-        return [h2o]
-    both = (
-        [h2o.altered(score="colsum"), h2o.altered(score="window")] if h2o.score_window <= h2o.local else [h2o]
-    )
-    return [PrefillConfig(policy="full"), *both]
-
-
 def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Checkpoint | None:
     """The checkpoint that was named, or the bundle's own where it still is; None, with a note, where not."""
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import open_checkpoint
 
     origin = bundle.manifest.checkpoint
-    if named is None and not Path(origin.source).is_dir():
+    if named is None and not Path(origin.source).exists():
         notes.append(f"no comparison with transformers: {origin.source} is not here; give --checkpoint")
         return None
-    checkpoint = Checkpoint.open(named or origin.source)
+    checkpoint = open_checkpoint(named or origin.source)
     if checkpoint.sha256() != origin.sha256:
         raise CheckpointError(
             f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs)"

@@ -32,7 +32,7 @@ from h2o_runtime.manifest import GraphSpec, Manifest, TensorSpec, Validation
 from h2o_runtime.ort.library import import_onnxruntime
 
 if TYPE_CHECKING:
-    from h2o_export.plan import Plan
+    from h2o_export.preview import ExportPreview
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,12 +79,12 @@ def main(
     options = exporter.ExportOptions(checkpoint, output, dtype, prefill, force)
     if not dry_run:
         check_output(options.output, force)
-    opened = checkpoints.Checkpoint.open(checkpoint)
+    opened = checkpoints.open_checkpoint(checkpoint)
     if dry_run:
-        from h2o_export.plan import make_plan
+        from h2o_export.preview import preview_export
 
-        plan = make_plan(opened, options, ctx_size)
-        print_json(plan.to_json()) if as_json else _show_plan(plan)
+        preview = preview_export(opened, options, ctx_size)
+        print_json(preview.to_json()) if as_json else _show_preview(preview)
         return
     steps = 2 * opened.config.layers + 6
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
@@ -116,7 +116,7 @@ def main(
 def _import_exporter(validate: bool) -> tuple[Any, Any]:
     """The exporter's modules. What only the validation needs is looked for here too, before hours of work."""
     try:
-        from h2o_export import checkpoint, exporter
+        from h2o_export import checkpoints, exporter
 
         if validate:
             import transformers  # noqa: F401
@@ -126,23 +126,23 @@ def _import_exporter(validate: bool) -> tuple[Any, Any]:
         ) from None
     if validate:
         import_onnxruntime()
-    return exporter, checkpoint
+    return exporter, checkpoints
 
 
-def _show_plan(plan: Plan) -> None:
-    model, size = plan.model, plan.footprint
+def _show_preview(preview: ExportPreview) -> None:
+    model, size = preview.model, preview.footprint
     table = Table("graph", "inputs", "outputs", title="graphs")
-    for name, graph in _distinct(plan.graphs):
+    for name, graph in _distinct(preview.graphs):
         table.add_row(name, _interface(graph.inputs), _interface(graph.outputs))
     show(
         f"{model.family}: {model.layers} layers, hidden {model.hidden_size}, {model.query_heads} query and "
         f"{model.kv_heads} key/value heads of {model.head_size}, MLP {model.intermediate_size}, "
         f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
         f"{model.parameters / 1e6:,.1f} M parameters in {model.dtype}",
-        f"prefill defaults: {plan.options.prefill}",
+        f"prefill defaults: {preview.options.prefill}",
         table,
-        f"on disk: {_mib(plan.disk_bytes)} of weights",
-        f"at run time, context {plan.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
+        f"on disk: {_mib(preview.disk_bytes)} of weights",
+        f"at run time, context {preview.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
         f"activations {_mib(size.activations)}, memory sets {_mib(size.memory)}, scratch {_mib(size.scratch)}; "
         f"in all about {_mib(size.total)}",
         "dry run: nothing was written",

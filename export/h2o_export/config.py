@@ -106,22 +106,6 @@ class ModelConfig:
             qk_norm=family.qk_norm,
         )
 
-    @property
-    def scale(self) -> float:
-        """Factor of the dot products before softmax."""
-        return 1.0 / math.sqrt(self.head_size)
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights, a tied embedding counted once."""
-        d, q, kv = self.head_size, self.query_heads, self.kv_heads
-        attention = self.hidden_size * d * (2 * q + 2 * kv) + 2 * d * self.qk_norm
-        attention += d * (q + 2 * kv) * self.qkv_bias + self.hidden_size * self.o_bias
-        mlp = 3 * self.hidden_size * self.intermediate_size
-        mlp += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
-        return self.layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
-
 
 def _integer(raw: dict[str, Any], key: str, default: int | None = None) -> int:
     value = raw.get(key)

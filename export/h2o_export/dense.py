@@ -5,6 +5,7 @@ All middle layers are the same graph, so a model of any depth is traced three ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,18 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from h2o_export.checkpoint import Checkpoint, to_dtype
+from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
+from h2o_export.formats import FLOATS, WeightFormat
+from h2o_export.layers import layer_kind
+from h2o_export.mlp import MLP
 from h2o_export.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.trace import trace
 from h2o_export.weights import StoredTensor, WeightFile
-from h2o_runtime.manifest import FileSpec, GraphSpec, TensorSpec
+from h2o_runtime.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 
 EMBEDDING = "model.embed_tokens.weight"
-TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+FREQUENCIES = "inv_freq"  # the one parameter that no checkpoint has
 
 
 @dataclass(frozen=True)
@@ -56,57 +60,104 @@ def dense_interface(
     part: DensePart, config: ModelConfig, dtype: str
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of a dense graph."""
-    half = config.head_size // 2
-    qkv = tuple(
-        TensorSpec(name=name, dtype=dtype, shape=("n", heads, config.head_size))  # type: ignore[arg-type]
-        for name, heads in (("q", config.query_heads), ("k", config.kv_heads), ("v", config.kv_heads))
-    )
-    rope = tuple(TensorSpec(name=name, dtype="float32", shape=("n", half)) for name in ("cos", "sin"))
+    kind = layer_kind(config.family)
+    given, attended = kind.interface(config, dtype), kind.attended(config, dtype)
+    angles = ("n", kind.rotary_size(config) // 2)
+    rope = tuple(TensorSpec(name=name, dtype="float32", shape=angles) for name in ("cos", "sin"))
 
     def residual(name: str) -> TensorSpec:
         return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
 
-    attention = TensorSpec(
-        name="attention",
-        dtype=dtype,  # type: ignore[arg-type]
-        shape=("n", config.query_heads, config.head_size),
-    )
     if part.module is DenseFirst:
         tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
-        return tokens, (residual("residual_out"), *rope, *qkv)
+        return tokens, (residual("residual_out"), *rope, *given)
     if part.module is DenseMiddle:
-        return (attention, residual("residual"), *rope), (residual("residual_out"), *qkv)
+        return (attended, residual("residual"), *rope), (residual("residual_out"), *given)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
-    return (attention, residual("residual")), (logits,)
+    return (attended, residual("residual")), (logits,)
 
 
-def parameter_source(part: DensePart, parameter: str, tied: bool) -> str:
+def dense_spec(part: DensePart, config: ModelConfig, dtype: str, weights: tuple[str, ...] = ()) -> GraphSpec:
+    """What the manifest says of a dense graph; `weights` are files of the bundle."""
+    inputs, outputs = dense_interface(part, config, dtype)
+    rows = FreeSize(name="n", counts="logits" if part.after is None else "rows")
+    return GraphSpec(
+        name=part.name,
+        file=part.file,
+        kind="dense",
+        inputs=inputs,
+        outputs=outputs,
+        weights=weights,
+        free=FreeSizes(sizes=(rows,), step=True),
+    )
+
+
+def parameter_source(part: DensePart, parameter: str, config: ModelConfig) -> str:
     """The checkpoint's name of a module's parameter."""
-    if parameter == "embed_tokens.weight" or (parameter == "lm_head.weight" and tied):
+    if parameter == "embed_tokens.weight" or (parameter == "lm_head.weight" and config.tied):
         return EMBEDDING
     if parameter == "lm_head.weight":
         return parameter
     if parameter == "norm.weight":
         return "model.norm.weight"
-    head, _, rest = parameter.partition(".")
-    if head == "qkv":
-        return f"model.layers.{part.after}.self_attn.{rest}"
-    if head == "after":
-        rest = f"self_attn.{rest}" if rest.startswith("o_proj") else rest
-        return f"model.layers.{part.before}.{rest}"
-    return f"model.layers.{part.after}.{parameter}"  # input_layernorm
+    module, _, rest = parameter.partition(".")
+    layer = part.before if module == "after" else part.after
+    return f"model.layers.{layer}.{_name_in_layer(module, rest, config)}"
+
+
+def _name_in_layer(module: str, rest: str, config: ModelConfig) -> str:
+    """Of the parameter `rest` of a dense part's `module`: who makes the module knows the name."""
+    kind = layer_kind(config.family)
+    if module == "qkv":
+        return kind.checkpoint_name(rest)
+    if module != "after":
+        return f"{module}.{rest}"  # input_layernorm
+    inner, _, last = rest.partition(".")
+    if inner == "o_proj":
+        return kind.checkpoint_name(rest)
+    return MLP.checkpoint_name(last) if inner == "mlp" else rest  # post_attention_layernorm
+
+
+def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
+    found: dict[str, tuple[int, ...]] = {}
+    for part in dense_parts(config):
+        with torch.device("meta"):
+            module = part.module(config)
+        for name, parameter in module.named_parameters():
+            if name != FREQUENCIES:
+                found[parameter_source(part, name, config)] = tuple(parameter.shape)
+    return found
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Number of weights, a tied embedding counted once."""
+    return sum(math.prod(shape) for shape in checkpoint_tensors(config).values())
+
+
+@dataclass(frozen=True)
+class TracedPart:
+    """One kind of part as a graph. `stands_for` names, for each parameter, the initializers that hold it."""
+
+    model: ir.Model
+    parameters: tuple[ir.Value, ...]  # as the module has them
+    stands_for: dict[str, tuple[ir.Value, ...]]
 
 
 class DenseExporter:
-    """Writes dense graphs and weight files below one bundle folder, one part after the other."""
+    """Writes dense graphs and weight files below one bundle folder, one part after the other.
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str, bundle: Path) -> None:
+    `weights` is the format of the matrices of projections; everything else is kept in `dtype`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, dtype: str, weights: WeightFormat, bundle: Path) -> None:
         self.checkpoint = checkpoint
         self.dtype = dtype
+        self.weights = weights
         self.folder = bundle / "onnx"
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
-        self._traced: dict[type[nn.Module], tuple[ir.Model, list[ir.Value]]] = {}
-        self._embedding: StoredTensor | None = None
+        self._traced: dict[type[nn.Module], TracedPart] = {}
+        self._embedding: tuple[StoredTensor, ...] = ()
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
         """Write every part; `progress` is called with the name of each as it begins."""
@@ -117,58 +168,68 @@ class DenseExporter:
 
     def _export_part(self, part: DensePart) -> GraphSpec:
         if part.module not in self._traced:
-            self._traced[part.module] = trace_part(part, self.checkpoint.config, self.dtype)
-        model, parameters = self._traced[part.module]
-        weights = self._store(part, parameters)
+            self._traced[part.module] = self._trace(part)
+        traced = self._traced[part.module]
+        files: set[str] = set()
+        for name, stored in self._store(part, traced).items():
+            for value, tensor in zip(traced.stands_for[name], stored, strict=True):
+                tensor.bind(value, self.folder)
+                files.add(f"onnx/{tensor.file}")
+        traced.model.graph.name = part.name
+        (self.folder / f"{part.name}.onnx").write_bytes(ir.to_proto(traced.model).SerializeToString())
+        return dense_spec(part, self.checkpoint.config, self.dtype, tuple(sorted(files)))
+
+    def _trace(self, part: DensePart) -> TracedPart:
+        model, parameters = trace_part(part, self.checkpoint.config, self.dtype)
+        stands_for: dict[str, tuple[ir.Value, ...]] = {}
         for value in parameters:
             assert value.name is not None
-            weights[value.name].bind(value, self.folder)
-        model.graph.name = part.name
-        (self.folder / f"{part.name}.onnx").write_bytes(ir.to_proto(model).SerializeToString())
-        inputs, outputs = dense_interface(part, self.checkpoint.config, self.dtype)
-        files = sorted({f"onnx/{stored.file}" for stored in weights.values()})
-        return GraphSpec(
-            name=part.name, file=part.file, kind="dense", inputs=inputs, outputs=outputs, weights=tuple(files)
-        )
+            stands_for[value.name] = self._format(part, value).place(model, value)
+        return TracedPart(model, tuple(parameters), stands_for)
 
-    def _store(self, part: DensePart, parameters: list[ir.Value]) -> dict[str, StoredTensor]:
+    def _format(self, part: DensePart, value: ir.Value) -> WeightFormat:
+        """Matrices have the format that was asked for, but for the table that a tied head shares."""
+        assert value.name is not None
+        assert value.shape is not None
+        table = parameter_source(part, value.name, self.checkpoint.config) == EMBEDDING
+        return self.weights if len(value.shape) == 2 and not table else FLOATS[self.dtype]
+
+    def _store(self, part: DensePart, traced: TracedPart) -> dict[str, tuple[StoredTensor, ...]]:
         """Stream the part's weights into its file. A tied embedding is stored once, in a file of its own."""
-        stored: dict[str, StoredTensor] = {}
+        stored: dict[str, tuple[StoredTensor, ...]] = {}
         with WeightFile(self.folder, part.weight_file) as file:
-            for value in parameters:
+            for value in traced.parameters:
                 assert value.name is not None
                 assert value.shape is not None
                 shape = tuple(value.shape.numpy())
-                source = parameter_source(part, value.name, self.checkpoint.config.tied)
-                if value.name == "inv_freq":
-                    stored[value.name] = file.add(self._inverse_frequencies())
+                source = parameter_source(part, value.name, self.checkpoint.config)
+                if value.name == FREQUENCIES:
+                    stored[value.name] = (file.add(self._inverse_frequencies()),)
                 elif source == EMBEDDING:
                     stored[value.name] = self._store_embedding(shape)
                 else:
-                    stored[value.name] = file.add(self._read(source, shape))
+                    stored[value.name] = self._format(part, value).store(self.checkpoint, source, shape, file)
         self.files[f"onnx/{part.weight_file}"] = file.spec()
         return stored
 
-    def _store_embedding(self, shape: tuple[int, ...]) -> StoredTensor:
-        if self._embedding is None:
+    def _store_embedding(self, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
+        if not self._embedding:
             with WeightFile(self.folder, "weights/embedding.bin") as file:
-                self._embedding = file.add(self._read(EMBEDDING, shape))
+                self._embedding = FLOATS[self.dtype].store(self.checkpoint, EMBEDDING, shape, file)
             self.files["onnx/weights/embedding.bin"] = file.spec()
         return self._embedding
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return to_dtype(self.checkpoint.tensor(name, shape), TORCH_DTYPES[self.dtype], name)
-
     def _inverse_frequencies(self) -> Tensor:
         config = self.checkpoint.config
-        return torch.from_numpy(np.ascontiguousarray(config.rope.inverse_frequencies(config.head_size)))
+        size = layer_kind(config.family).rotary_size(config)
+        return torch.from_numpy(np.ascontiguousarray(config.rope.inverse_frequencies(size)))
 
 
 def trace_part(part: DensePart, config: ModelConfig, dtype: str) -> tuple[ir.Model, list[ir.Value]]:
     """Trace one kind of part on the meta device: no weight is in memory."""
     inputs, outputs = dense_interface(part, config, dtype)
     with torch.device("meta"):
-        module = part.module(config).to(TORCH_DTYPES[dtype])
+        module = part.module(config).to(FLOATS[dtype].dtype)
         if isinstance(module, DenseFirst):
             module.inv_freq.data = module.inv_freq.data.float()  # angles lose all meaning in float16
         examples = {spec.name: _example(spec) for spec in inputs}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Literal
 
 import onnx
 
-from h2o_export.attention import AttentionGraphBuilder
-from h2o_export.checkpoint import TOKENIZER_FILES, Checkpoint
+from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_export.dense import DenseExporter
+from h2o_export.dense import DenseExporter, parameter_count
+from h2o_export.formats import FORMATS
+from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
+from h2o_export.policies import policy_graphs
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
@@ -40,19 +41,20 @@ class ExportOptions:
 
 def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> ModelSpec:
     """The part of the model's configuration that the runtime needs."""
+    shape = layer_kind(config.family).shape(config, dtype)
     return ModelSpec(
         family=config.family,
         hidden_size=config.hidden_size,
         layers=config.layers,
-        query_heads=config.query_heads,
-        kv_heads=config.kv_heads,
-        head_size=config.head_size,
+        query_heads=shape.query_heads,
+        kv_heads=shape.kv_heads,
+        head_size=shape.head_size,
         intermediate_size=config.intermediate_size,
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
-        parameters=config.parameters,
+        parameters=parameter_count(config),
         tied=config.tied,
-        scale=config.scale,
+        scale=shape.scale,
         dtype=dtype,
     )
 
@@ -62,11 +64,12 @@ def write_bundle(
 ) -> Manifest:
     """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest."""
     files: dict[str, FileSpec] = {}
-    dense = DenseExporter(checkpoint, options.dtype, folder)
+    dense = DenseExporter(checkpoint, options.dtype, FORMATS[options.dtype], folder)
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
     progress("attention graphs")
-    for graph in AttentionGraphBuilder(checkpoint.config, options.prefill, options.dtype).all():
+    shape = layer_kind(checkpoint.config.family).shape(checkpoint.config, options.dtype)
+    for graph in policy_graphs(options.prefill, shape):
         onnx.checker.check_model(graph.model, full_check=True)
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
         graphs.append(graph.spec)
@@ -74,9 +77,7 @@ def write_bundle(
         if spec.kind == "dense":
             onnx.checker.check_model(str(folder / spec.file), full_check=True)
     progress("tokenizer")
-    for name in TOKENIZER_FILES:
-        if (checkpoint.folder / name).is_file():
-            shutil.copyfile(checkpoint.folder / name, folder / name)
+    checkpoint.write_tokenizer(folder)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
         files.setdefault(name, FileSpec(bytes=path.stat().st_size, sha256=file_sha256(path)))
@@ -95,8 +96,8 @@ def write_bundle(
 
 
 def _source(checkpoint: Checkpoint) -> str:
-    """How to find the checkpoint again: a hub name as it is, a folder as an absolute path."""
-    return str(Path(checkpoint.source).resolve()) if Path(checkpoint.source).is_dir() else checkpoint.source
+    """How to find the checkpoint again: a hub name as it is, a path as an absolute one."""
+    return str(Path(checkpoint.source).resolve()) if Path(checkpoint.source).exists() else checkpoint.source
 
 
 def _versions() -> dict[str, str]:

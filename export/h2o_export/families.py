@@ -17,6 +17,7 @@ class Family:
 
     model_type: str
     architecture: str
+    layers: str = "grouped-query"  # a key of LAYERS
     qkv_bias: bool = False  # biases on q, k and v always
     bias_flags: bool = False  # biases where config.json says attention_bias, mlp_bias
     qk_norm: bool = False  # RMSNorm over each head of q and k

@@ -1,7 +1,8 @@
 """The dense parts of a decoder as torch modules, made to be traced on the meta device.
 
 A model is cut at its attention: `DenseFirst` → attention → `DenseMiddle` → attention → … → `DenseLast`.
-Parameter names follow the checkpoint's, so that weights bind by name and graphs read like the model.
+Parameter names follow the checkpoint's, so that weights bind by name and graphs read like the model. What lies
+around attention is the layer kind's, and so are its tensors, here those of grouped queries.
 Shapes: n tokens, Hq query heads, Hkv key/value heads, d head size, D hidden size, V vocabulary.
 """
 
@@ -9,71 +10,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from h2o_export.config import ModelConfig
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm, its statistics in float32 (Zhang and Sennrich, 2019)."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE on halves (Su et al., 2021; the layout of Hugging Face checkpoints). x [n, H, d]; cos, sin [n, d/2]."""
-    half = x.shape[-1] // 2
-    wide = x.float()
-    a, b = wide[..., :half], wide[..., half:]  # [n, H, d/2]
-    c, s = cos.unsqueeze(1), sin.unsqueeze(1)  # [n, 1, d/2]
-    return torch.cat((a * c - b * s, b * c + a * s), dim=-1).to(x.dtype)
-
-
-class QKV(nn.Module):
-    """Projections of a layer's attention: hidden states to q, k and v with RoPE applied."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        bias = config.qkv_bias
-        self.q_proj = nn.Linear(config.hidden_size, config.query_heads * config.head_size, bias)
-        self.k_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
-        self.v_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
-        if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_size, config.rms_norm_eps)
-            self.k_norm = RMSNorm(config.head_size, config.rms_norm_eps)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        n, d = x.shape[0], self.config.head_size
-        q = self.q_proj(x).view(n, self.config.query_heads, d)
-        k = self.k_proj(x).view(n, self.config.kv_heads, d)
-        v = self.v_proj(x).view(n, self.config.kv_heads, d)
-        if self.config.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
-
-
-class MLP(nn.Module):
-    """SwiGLU feed-forward (Shazeer, 2020)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        bias = config.mlp_bias
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
+from h2o_export.layers import layer_kind
+from h2o_export.layers.blocks import RMSNorm
+from h2o_export.mlp import MLP
 
 
 class AfterAttention(nn.Module):
@@ -81,7 +22,7 @@ class AfterAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.o_proj = nn.Linear(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
+        self.o_proj = layer_kind(config.family).output(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
@@ -97,9 +38,10 @@ class DenseFirst(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.inv_freq = nn.Parameter(torch.empty(config.head_size // 2), requires_grad=False)
+        angles = layer_kind(config.family).rotary_size(config) // 2
+        self.inv_freq = nn.Parameter(torch.empty(angles), requires_grad=False)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.qkv = QKV(config)
+        self.qkv = layer_kind(config.family).projection(config)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         residual = self.embed_tokens(tokens)  # [n, D]
@@ -115,7 +57,7 @@ class DenseMiddle(nn.Module):
         super().__init__()
         self.after = AfterAttention(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.qkv = QKV(config)
+        self.qkv = layer_kind(config.family).projection(config)
 
     def forward(self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         residual = self.after(attention, residual)

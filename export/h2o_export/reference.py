@@ -1,6 +1,6 @@
 """The checkpoint under transformers, one decoder layer in memory at a time.
 
-Runs transformers' own layers on weights read straight from the safetensors files, so that a model which
+Runs transformers' own layers on weights read straight from the checkpoint's files, so that a model which
 fits the disk but not the memory can still be compared with.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import EMBEDDING
 from h2o_runtime.errors import CheckpointError
 
@@ -29,7 +29,7 @@ class StreamedModel:
     def __init__(
         self, checkpoint: Checkpoint, dtype: torch.dtype, attention: Attention | None = None
     ) -> None:
-        from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+        from transformers import AttentionInterface, AutoModelForCausalLM
 
         self.checkpoint = checkpoint
         self.dtype = dtype
@@ -38,7 +38,7 @@ class StreamedModel:
             name = "h2o_reference"
             AttentionInterface.register(name, attention)
         try:
-            config = AutoConfig.from_pretrained(checkpoint.folder)
+            config = checkpoint.transformers_config()
             config.use_cache = False
             with torch.device("meta"):
                 build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
@@ -46,7 +46,7 @@ class StreamedModel:
         except Exception as error:  # a setting that it refuses can raise anything
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
             raise CheckpointError(
-                f"{checkpoint.folder / 'config.json'}: transformers cannot build the model: {reason}"
+                f"{checkpoint.config_file}: transformers cannot build the model: {reason}"
             ) from error
         self._model.eval()
         self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights

@@ -12,6 +12,8 @@ import onnxscript.optimizer
 import torch
 from torch import Tensor, nn
 
+from h2o_runtime.limits import MAX_CONTEXT
+
 OPSET = 18  # read by TensorRT 10.3 (JetPack 6) and by every ONNX Runtime since 1.14
 
 
@@ -23,7 +25,7 @@ def trace(
     Returns the model and those initializers that stand for parameters; they have a dtype and a shape but no
     data, and keep the parameters' names.
     """
-    n = torch.export.Dim("n", min=1, max=1 << 24)
+    n = torch.export.Dim("n", min=1, max=MAX_CONTEXT)
     with _quiet():
         program = torch.onnx.export(
             module.eval(),

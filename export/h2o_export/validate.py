@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import Checkpoint
 from h2o_export.reference import StreamedModel
 from h2o_runtime.activations import Activations
 from h2o_runtime.attention.select import make_provider

@@ -25,6 +25,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, PromptRun, Watch
+from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
@@ -37,7 +38,6 @@ from h2o_runtime.timings import PrefillTimer
 log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 8192
-MAX_CONTEXT = 1 << 24  # positions stay exact in float32, which the graphs sort and rotate them in
 
 Int32 = NDArray[np.int32]
 

@@ -32,6 +32,31 @@ class TensorSpec(_Strict):
     shape: tuple[int | str, ...]
 
 
+class FreeSize(_Strict):
+    """A size that a graph's tensors leave open.
+
+    counts  rows: tokens of a call; logits: tokens whose logits are asked for at once; cache: rows of the caches;
+            slots: entries of a list of rows
+    most    the largest, where the bundle settles it
+    """
+
+    name: str
+    counts: Literal["rows", "logits", "cache", "slots"]
+    most: int | None = Field(default=None, gt=0)
+
+
+class FreeSizes(_Strict):
+    """What a graph can be asked to run on.
+
+    spans  inputs int64 that hold rows of the cache: [start, stop), or where it stops alone
+    step   whether decode runs the graph too, with one row
+    """
+
+    sizes: tuple[FreeSize, ...]
+    spans: tuple[str, ...] = ()
+    step: bool = False
+
+
 class GraphSpec(_Strict):
     name: str
     file: str
@@ -39,6 +64,32 @@ class GraphSpec(_Strict):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     weights: tuple[str, ...] = ()  # files, relative to the bundle
+    free: FreeSizes | None = None  # None in bundles from before there was this field: see `free_sizes`
+
+    @property
+    def free_sizes(self) -> FreeSizes:
+        """`free`, or what the tensors tell of it; they do not tell how many rows an attention graph can have."""
+        if self.free is not None:
+            return self.free
+        names = dict.fromkeys(
+            size for tensor in self.inputs for size in tensor.shape if isinstance(size, str)
+        )
+        spans = [tensor for tensor in self.inputs if tensor.dtype == "int64" and "n" not in tensor.shape]
+        return FreeSizes(
+            sizes=tuple(self._counted(name) for name in names),
+            spans=tuple(tensor.name for tensor in spans),
+            step=self.kind == "dense" or any(tensor.shape == () for tensor in spans),
+        )
+
+    def _counted(self, name: str) -> FreeSize:
+        """A free size by the names that there were."""
+        if name == "n":
+            logits = any(tensor.name == "logits" for tensor in self.outputs)
+            return FreeSize(name=name, counts="logits" if logits else "rows")
+        if name == "cap":
+            return FreeSize(name=name, counts="cache")
+        made = next(tensor.shape[-1] for tensor in self.outputs if tensor.dtype == "int32")
+        return FreeSize(name=name, counts="slots", most=int(made))
 
 
 class FileSpec(_Strict):

@@ -1,4 +1,4 @@
-"""h2o-compare's engine: its own truth is checked against the float64 NumPy references, written apart from it."""
+"""What h2o-compare does: its own truth is checked against the float64 NumPy references, written apart from it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from onnx import TensorProto
 from tests import bundles
 from tests.reference import llama, operators
 
-from h2o_export.attention import AttentionGraphBuilder
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.pipeline import PipelineComparison
 from h2o_export.comparison.report import compare_arrays
-from h2o_export.comparison.single_pass import SinglePass
-from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import float64_twin, save_twin
+from h2o_export.layers import layer_kind
+from h2o_export.policies import policy_graphs
+from h2o_export.policies.h2o_single_pass import SinglePass
 from h2o_export.reference import StreamedModel
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundle import Bundle
@@ -96,7 +97,7 @@ def test_rope_angles_stay_float32_in_the_twin(shared_folder: Path, tmp_path: Pat
     feed = {"tokens": np.zeros(5, np.int64), "positions": positions}
     graph = _run(bundle / "onnx" / "dense_00.onnx", feed)
     twin = _run_twin(bundle, "dense_00", feed, tmp_path)
-    frequencies = Checkpoint.open(str(checkpoint)).config.rope.inverse_frequencies(64)
+    frequencies = open_checkpoint(str(checkpoint)).config.rope.inverse_frequencies(64)
     angles = positions.astype(np.float32)[:, None] * frequencies  # rounded to float32, as it was trained
     for name, function in (("cos", np.cos), ("sin", np.sin)):
         assert np.array_equal(graph[name], twin[name])
@@ -134,8 +135,8 @@ def test_the_twin_of_attention_graphs_computes_in_float64(shared_folder: Path, t
         )
         bundle = tmp_path / score
         (bundle / "onnx").mkdir(parents=True)
-        builder = AttentionGraphBuilder(Checkpoint.open(str(checkpoint)).config, config, "float32")
-        for graph in builder.all():
+        shape = layer_kind("llama").shape(open_checkpoint(str(checkpoint)).config, "float32")
+        for graph in policy_graphs(config, shape):
             (bundle / graph.spec.file).write_bytes(graph.model.SerializeToString())
         q, o = (draw.standard_normal((S, 4, 64)).astype(np.float32) for _ in range(2))
         k, v = (draw.standard_normal((2 * S, 2, 64)).astype(np.float32) for _ in range(2))
@@ -232,7 +233,7 @@ def _sets(run: llama.H2ORun) -> NDArray[np.int32]:
 
 def _single_pass(checkpoint: Path, ids: NDArray[np.int64], rule: SinglePass) -> NDArray[np.float64]:
     """Logits of every token in float64."""
-    model = StreamedModel(Checkpoint.open(str(checkpoint)), torch.float64, rule)
+    model = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64, rule)
     *_, hidden = model.hidden_states(ids.tolist())
     logits: NDArray[np.float64] = model.logits(hidden).numpy()
     return logits
@@ -258,8 +259,8 @@ def test_the_single_pass_equals_the_reference_that_goes_chunk_by_chunk(
 def test_the_policy_of_the_single_pass_is_sparse(shared_folder: Path) -> None:
     checkpoint, _ = bundles.named(shared_folder, LLAMA3)
     ids = bundles.random_ids(211, seed=3)
-    full = _single_pass(checkpoint, ids, SinglePass(PrefillConfig(policy="full"), kv_heads=2))
-    plain = StreamedModel(Checkpoint.open(str(checkpoint)), torch.float64)
+    full = _single_pass(checkpoint, ids, SinglePass(CASES["one chunk"], kv_heads=2))
+    plain = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64)
     *_, hidden = plain.hidden_states(ids.tolist())
     assert bundles.relative_error(full, plain.logits(hidden).numpy()) < EXACT
     sparse = _single_pass(checkpoint, ids, SinglePass(CHUNKS, kv_heads=2))
@@ -334,8 +335,8 @@ def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
 
 def test_the_pipeline_tells_a_wrong_memory_set(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
-    pipeline = PipelineComparison(Subject(Bundle.open(bundle)), bundles.random_ids(150).tolist())
-    truth = Checkpoint.open(str(checkpoint))
+    pipeline = PipelineComparison(ComparedBundle(Bundle.open(bundle)), bundles.random_ids(150).tolist())
+    truth = open_checkpoint(str(checkpoint))
     (row,) = pipeline.against_checkpoint(truth, [CHUNKS], lambda stage: None)
     assert row.passed
     assert "0 entries wrong" in row.note

@@ -1,4 +1,4 @@
-"""h2o-compare's engine on a GPU, whose place the emulation takes, and on TensorRT's double."""
+"""What h2o-compare does on a GPU, whose place the emulation takes, and on TensorRT's double."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests import bundles
 from tests.engine_runtime import RuntimeDouble, plugin_library
 
 import h2o_runtime.engines.machine as machine_module
-from h2o_export.checkpoint import Checkpoint
-from h2o_export.comparison import GraphComparison, PipelineComparison, Subject
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.comparison import ComparedBundle, GraphComparison, PipelineComparison
 from h2o_export.engines.build import build
-from h2o_export.engines.job import BuildOptions, make_job
+from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import Machine
@@ -66,7 +66,7 @@ def trt_runner(bundle: Bundle) -> Any:
 
 def make_engines(bundle: Bundle, context: int) -> None:
     options = BuildOptions("tensorrt", max_context=context, force=True)
-    build(make_job(bundle, options), Machine.here("tensorrt"), lambda name: None)
+    build(select_engines(bundle, options), Machine.here("tensorrt"), lambda name: None)
 
 
 @pytest.mark.parametrize("config", [CONFIG, WINDOW], ids=["colsum", "window, query heads"])
@@ -76,11 +76,11 @@ def test_onnx_runtime_with_cuda_attention(
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
     variant = "-small-chunks" if config == CONFIG else "-small-chunks-window"
     checkpoint, folder = bundles.named(shared_folder, NAME, variant, prefill=config)
-    subject = Subject(Bundle.open(folder), on="cuda")
+    subject = ComparedBundle(Bundle.open(folder), on="cuda")
     graphs = GraphComparison(subject, None)
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
-    truth = Checkpoint.open(str(checkpoint))
+    truth = open_checkpoint(str(checkpoint))
     rows += PipelineComparison(subject, ids).against_checkpoint(truth, [config], str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {row.subject for row in rows} == {"onnxruntime", "native-cuda", "onnxruntime+native-cuda"}
@@ -89,11 +89,11 @@ def test_onnx_runtime_with_cuda_attention(
 
 def test_tensorrt_engines_of_every_graph(bundle: Bundle, double: RuntimeDouble, shared_folder: Path) -> None:
     make_engines(bundle, 200)
-    subject = Subject(bundle, "tensorrt")
+    subject = ComparedBundle(bundle, "tensorrt")
     graphs = GraphComparison(subject, None)
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
-    checkpoint = Checkpoint.open(str(bundles.named(shared_folder, NAME)[0]))
+    checkpoint = open_checkpoint(str(bundles.named(shared_folder, NAME)[0]))
     rows += PipelineComparison(subject, ids).against_checkpoint(checkpoint, [CONFIG], str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {(row.graph, row.subject) for row in rows} >= {
@@ -117,18 +117,18 @@ def test_a_wrong_engine_is_told(
         return OrderedDict((name, np.asarray(value) + (name == "o")) for name, value in outputs.items())
 
     monkeypatch.setattr(OnnxrtRunner, "infer_impl", wrong)
-    rows = list(GraphComparison(Subject(bundle, "tensorrt"), None).attention(["auto"], str))
+    rows = list(GraphComparison(ComparedBundle(bundle, "tensorrt"), None).attention(["auto"], str))
     assert {(row.graph, row.subject) for row in rows if not row.passed} == {("phase2", "tensorrt")}
 
 
 def test_engines_without_room_for_a_second_chunk(bundle: Bundle, double: RuntimeDouble) -> None:
     make_engines(bundle, 95)
     with pytest.raises(ConfigError, match="build them for 96 at least"):
-        list(GraphComparison(Subject(bundle, "tensorrt"), None).attention(["auto"], str))
+        list(GraphComparison(ComparedBundle(bundle, "tensorrt"), None).attention(["auto"], str))
 
 
 def test_a_plugin_library_that_tensorrt_refuses(bundle: Bundle, double: RuntimeDouble) -> None:
     make_engines(bundle, 200)
     double._load_library = lambda path: None  # type: ignore[method-assign, assignment, return-value]
     with pytest.raises(BackendError, match=r"libh2o_trt_plugins\.so: TensorRT cannot load it"):
-        list(GraphComparison(Subject(bundle, "tensorrt"), None).attention(["auto"], str))
+        list(GraphComparison(ComparedBundle(bundle, "tensorrt"), None).attention(["auto"], str))

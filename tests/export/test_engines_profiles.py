@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from tests import bundles
 
 from h2o_export.engines.fit import fitting_sm
-from h2o_export.engines.job import BuildOptions, Job, make_job
+from h2o_export.engines.selection import BuildOptions, EngineSelection, select_engines
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import TARGETS, Machine, Profile
 from h2o_runtime.errors import BackendError, ConfigError, H2OError
@@ -24,8 +25,8 @@ def bundle(shared_folder: Path) -> Bundle:
     return Bundle.open(bundles.named(shared_folder, "llama-g2-d64-llama3")[1])
 
 
-def profiles(job: Job, name: str) -> tuple[Profile, ...]:
-    (engine,) = (engine for engine in job.engines if engine.name == name)
+def profiles(selection: EngineSelection, name: str) -> tuple[Profile, ...]:
+    (engine,) = (engine for engine in selection.engines if engine.name == name)
     return engine.profiles
 
 
@@ -35,33 +36,33 @@ def sizes(profile: Profile, name: str) -> tuple[tuple[int, ...], ...]:
 
 
 def test_dense_graphs_have_a_profile_of_one_token_and_one_of_a_batch(bundle: Bundle) -> None:
-    job = make_job(bundle, BuildOptions("tensorrt-rtx", batch_size=2048))
-    assert [engine.name for engine in job.engines] == ["dense_00", "dense_01", "dense_02"]
-    decode, prefill = profiles(job, "dense_01")
+    selection = select_engines(bundle, BuildOptions("tensorrt-rtx", batch_size=2048))
+    assert [engine.name for engine in selection.engines] == ["dense_00", "dense_01", "dense_02"]
+    decode, prefill = profiles(selection, "dense_01")
     assert (decode.name, prefill.name) == ("decode", "prefill")
     assert sizes(decode, "attention") == ((1, 4, 64),) * 3
     assert sizes(prefill, "attention") == ((1, 4, 64), (2048, 4, 64), (2048, 4, 64))
     assert sizes(prefill, "cos") == ((1, 32), (2048, 32), (2048, 32))
-    assert sizes(profiles(job, "dense_00")[1], "tokens") == ((1,), (2048,), (2048,))
+    assert sizes(profiles(selection, "dense_00")[1], "tokens") == ((1,), (2048,), (2048,))
 
 
 def test_the_head_runs_on_few_rows(bundle: Bundle) -> None:
     """As many as the runtime asks for at once: 16 MiB of float32 logits."""
     rows = (16 << 20) // (4 * bundle.manifest.model.vocab_size)
     assert 1 < rows < 4096
-    _, prefill = profiles(make_job(bundle, BuildOptions("tensorrt-rtx")), "dense_02")
+    _, prefill = profiles(select_engines(bundle, BuildOptions("tensorrt-rtx")), "dense_02")
     assert sizes(prefill, "residual")[2] == (rows, bundle.manifest.model.hidden_size)
 
 
 def test_attention_graphs_have_profiles_for_the_largest_cache(bundle: Bundle) -> None:
-    job = make_job(bundle, BuildOptions("tensorrt", max_context=8192))
-    (phase1,), (phase2,) = profiles(job, "phase1"), profiles(job, "phase2")
+    selection = select_engines(bundle, BuildOptions("tensorrt", max_context=8192))
+    (phase1,), (phase2,) = profiles(selection, "phase1"), profiles(selection, "phase2")
     assert sizes(phase1, "k") == ((1, 2, 64), (4096, 2, 64), (4096, 2, 64))
     assert sizes(phase2, "q") == ((1, 4, 64), (1024, 4, 64), (1024, 4, 64))
     assert sizes(phase2, "k_cache") == ((8192, 2, 64),) * 3
     assert sizes(phase2, "memory") == ((2, 1), (2, 512), (2, 512))
     assert phase2.values["chunk_range"].max == (7168, 8192)
-    decode, prefill = profiles(job, "decode")
+    decode, prefill = profiles(selection, "decode")
     assert sizes(decode, "q") == ((1, 4, 64),) * 3
     assert sizes(prefill, "q")[2] == (4096, 4, 64)
     assert sizes(decode, "length") == ((), (), ())
@@ -69,15 +70,30 @@ def test_attention_graphs_have_profiles_for_the_largest_cache(bundle: Bundle) ->
 
 
 def test_nothing_is_larger_than_the_context(bundle: Bundle) -> None:
-    job = make_job(bundle, BuildOptions("tensorrt", max_context=600))
-    assert job.limits.batch == job.limits.chunk == 600
-    for engine in job.engines:
+    selection = select_engines(bundle, BuildOptions("tensorrt", max_context=600))
+    assert selection.limits.batch == 600
+    assert sizes(profiles(selection, "phase2")[0], "q")[2] == (600, 4, 64)
+    for engine in selection.engines:
         for profile in engine.profiles:
             for shape in profile.shapes.values():
                 assert all(
                     least <= tuned <= most <= 600 or least == tuned == most
                     for least, tuned, most in zip(shape.min, shape.opt, shape.max, strict=True)
                 )
+
+
+def test_a_bundle_that_does_not_say_its_free_sizes_is_built_all_the_same(bundle: Bundle) -> None:
+    """As those from before manifests did: only how long a chunk is cannot be seen in the tensors."""
+    graphs = tuple(graph.model_copy(update={"free": None}) for graph in bundle.manifest.graphs)
+    old = replace(bundle, manifest=bundle.manifest.model_copy(update={"graphs": graphs}))
+    options = BuildOptions("tensorrt", max_context=8192)
+    new_job, old_job = select_engines(bundle, options), select_engines(old, options)
+    for name in ("dense_00", "dense_01", "dense_02", "phase1", "decode"):
+        assert profiles(old_job, name) == profiles(new_job, name)
+    (phase2,) = profiles(old_job, "phase2")
+    assert sizes(phase2, "q") == ((1, 4, 64), (4096, 4, 64), (4096, 4, 64))
+    assert sizes(phase2, "memory") == ((2, 1), (2, 512), (2, 512))
+    assert phase2.values["chunk_range"].max == (4096, 8192)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +109,7 @@ def test_nothing_is_larger_than_the_context(bundle: Bundle) -> None:
 )
 def test_options_that_contradict(bundle: Bundle, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        make_job(bundle, BuildOptions(**{"target": "tensorrt"} | options))
+        select_engines(bundle, BuildOptions(**{"target": "tensorrt"} | options))
 
 
 # Which GPUs can be built for
@@ -121,8 +137,8 @@ def rtx(sm: int | None) -> Machine:
 def test_engines_are_for_the_gpu_that_is_there_or_for_those_that_were_named(
     bundle: Bundle, wanted: tuple[int, ...], machine: Machine, expected: tuple[int, ...]
 ) -> None:
-    job = make_job(bundle, BuildOptions(machine.target.name, wanted))
-    assert fitting_sm(job, machine, Rtx) == expected
+    selection = select_engines(bundle, BuildOptions(machine.target.name, wanted))
+    assert fitting_sm(selection, machine, Rtx) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,12 +161,12 @@ def test_engines_are_for_the_gpu_that_is_there_or_for_those_that_were_named(
 def test_other_gpus_are_refused(
     bundle: Bundle, wanted: tuple[int, ...], machine: Machine, error: type[H2OError], says: str
 ) -> None:
-    job = make_job(bundle, BuildOptions(machine.target.name, wanted))
+    selection = select_engines(bundle, BuildOptions(machine.target.name, wanted))
     with pytest.raises(error, match=says):
-        fitting_sm(job, machine, Rtx)
+        fitting_sm(selection, machine, Rtx)
 
 
 @pytest.mark.parametrize("version", ["10.3.0", "10.13.3.9", "11.0.0"])
 def test_versions_are_compared_as_numbers(bundle: Bundle, version: str) -> None:
-    job = make_job(bundle, BuildOptions("tensorrt"))
-    assert fitting_sm(job, Machine(TARGETS["tensorrt"], version, 87), None) == (87,)
+    selection = select_engines(bundle, BuildOptions("tensorrt"))
+    assert fitting_sm(selection, Machine(TARGETS["tensorrt"], version, 87), None) == (87,)

@@ -18,11 +18,13 @@ import pytest
 from tests import bundles
 from tests.engines import tensorrt_rtx
 
-from h2o_export.attention import AttentionGraph, AttentionGraphBuilder
+from h2o_export.attention_graphs import AttentionGraph
+from h2o_export.comparison.runners import attention_shape
 from h2o_export.engines.build import build
-from h2o_export.engines.job import BuildOptions, make_job
 from h2o_export.engines.network import PlanBuilder
-from h2o_export.engines.profiles import Limits, make_profiles
+from h2o_export.engines.profiles import ProfileLimits, make_profiles
+from h2o_export.engines.selection import BuildOptions, select_engines
+from h2o_export.policies import policy_graphs
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.engines import EngineManifest, Machine, Profile, TensorRange, open_engines
@@ -54,8 +56,8 @@ def bundle(request: pytest.FixtureRequest, shared_folder: Path) -> Bundle:
     return Bundle.open(half if request.param == "float16" else single)
 
 
-def limits(bundle: Bundle) -> Limits:
-    return Limits.of(bundle.manifest.model, SMALL, CONTEXT)
+def limits(bundle: Bundle) -> ProfileLimits:
+    return ProfileLimits.of(bundle.manifest.model, SMALL, CONTEXT)
 
 
 @pytest.mark.parametrize("sm", SMS)
@@ -75,8 +77,7 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
 
 
 def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:
-    model: Any = bundle.manifest.model  # it has the sizes that the builder asks for
-    return AttentionGraphBuilder(model, replace(SMALL, **changes), bundle.manifest.model.dtype).all()
+    return policy_graphs(replace(SMALL, **changes), attention_shape(bundle.manifest.model))
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
@@ -200,7 +201,7 @@ def engines(shared_folder: Path, machine: Machine) -> Bundle:
         if not (target / "engines").exists():
             shutil.copytree(source, target)
             options = BuildOptions("tensorrt-rtx", (86,), max_context=2048, batch_size=1024)
-            build(make_job(Bundle.open(target), options), machine, lambda name: None)
+            build(select_engines(Bundle.open(target), options), machine, lambda name: None)
     return Bundle.open(target)
 
 

@@ -12,7 +12,7 @@ from tests import bundles
 from tests.engines import Double
 
 from h2o_export.engines.build import build
-from h2o_export.engines.job import BuildOptions, make_job
+from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, open_engines
 from h2o_runtime.errors import BackendError, BundleError, OutputError
@@ -43,7 +43,7 @@ def machine(double: Double, tmp_path: Path) -> Machine:
 
 def run(bundle: Bundle, machine: Machine, force: bool = False) -> EngineManifest:
     options = BuildOptions("tensorrt", max_context=2048, force=force)
-    return build(make_job(bundle, options), machine, lambda name: None)
+    return build(select_engines(bundle, options), machine, lambda name: None)
 
 
 def test_every_graph_becomes_an_engine(bundle: Bundle, machine: Machine, double: Double) -> None:

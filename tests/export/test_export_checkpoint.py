@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from tests import bundles
 from tests.reference import checkpoints
 
-from h2o_export.checkpoint import Checkpoint, to_dtype
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.formats.floats import to_dtype
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 NORM = "model.norm.weight"
@@ -37,29 +38,29 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 def test_tensors_are_read_one_by_one(whole: Path, sharded: Path) -> None:
     weights = load_file(whole / "model.safetensors")
     for folder in (whole, sharded):
-        opened = Checkpoint.open(str(folder))
+        opened = open_checkpoint(str(folder))
         assert set(opened.files) == set(weights)
         for name, expected in weights.items():
             torch.testing.assert_close(opened.tensor(name, tuple(expected.shape)), expected, rtol=0, atol=0)
-    assert len({path.name for path in Checkpoint.open(str(sharded)).files.values()}) > 2
+    assert len({path.name for path in open_checkpoint(str(sharded)).files.values()}) > 2
 
 
 def test_a_single_file_may_have_any_name(whole: Path, tmp_path: Path) -> None:
     folder = copy(whole, tmp_path)
     (folder / "model.safetensors").rename(folder / "weights.safetensors")
-    assert NORM in Checkpoint.open(str(folder)).files
+    assert NORM in open_checkpoint(str(folder)).files
 
 
 def test_the_identity_is_that_of_config_and_weights(whole: Path, tmp_path: Path) -> None:
     folder = copy(whole, tmp_path)
-    identity = Checkpoint.open(str(whole)).sha256()
-    assert Checkpoint.open(str(folder)).sha256() == identity
+    identity = open_checkpoint(str(whole)).sha256()
+    assert open_checkpoint(str(folder)).sha256() == identity
     (folder / "tokenizer_config.json").write_text("{}")
-    assert Checkpoint.open(str(folder)).sha256() == identity
+    assert open_checkpoint(str(folder)).sha256() == identity
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "model.safetensors").write_bytes(content)
-    assert Checkpoint.open(str(folder)).sha256() != identity
+    assert open_checkpoint(str(folder)).sha256() != identity
 
 
 def test_float16_has_a_range() -> None:
@@ -128,7 +129,7 @@ def test_damage_is_found_when_the_checkpoint_is_opened(whole: Path, tmp_path: Pa
     harm, says = DAMAGE[damage]
     harm(folder)
     with pytest.raises(CheckpointError, match=says) as caught:
-        Checkpoint.open(str(folder))
+        open_checkpoint(str(folder))
     assert str(folder) in str(caught.value)
 
 
@@ -162,7 +163,7 @@ def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:
     shards = sorted(folder.glob("model-*.safetensors"))
     shards[1].unlink()
     with pytest.raises(CheckpointError, match=rf"shard {shards[1].name} is missing \(1 in all\)"):
-        Checkpoint.open(str(folder))
+        open_checkpoint(str(folder))
 
 
 def test_a_truncated_shard_is_named(sharded: Path, tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_a_truncated_shard_is_named(sharded: Path, tmp_path: Path) -> None:
     shards = sorted(folder.glob("model-*.safetensors"))
     cut(shards[-1])
     with pytest.raises(CheckpointError, match=rf"{shards[-1].name}: not a whole safetensors file"):
-        Checkpoint.open(str(folder))
+        open_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize("content", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "{"])
@@ -178,12 +179,12 @@ def test_a_broken_index_is_named(sharded: Path, tmp_path: Path, content: str) ->
     folder = copy(sharded, tmp_path)
     (folder / INDEX).write_text(content)
     with pytest.raises(CheckpointError, match=INDEX):
-        Checkpoint.open(str(folder))
+        open_checkpoint(str(folder))
 
 
 def test_a_file_that_vanishes_while_it_is_read_is_named(whole: Path, tmp_path: Path) -> None:
     folder = copy(whole, tmp_path)
-    opened = Checkpoint.open(str(folder))
+    opened = open_checkpoint(str(folder))
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"model.safetensors: cannot read tensor"):
         opened.tensor(NORM, (64,))
@@ -191,17 +192,17 @@ def test_a_file_that_vanishes_while_it_is_read_is_named(whole: Path, tmp_path: P
 
 def test_wrong_places_are_told_apart(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is a file; give the folder that holds config.json"):
-        Checkpoint.open(str(whole / "config.json"))
+        open_checkpoint(str(whole / "config.json"))
     with pytest.raises(CheckpointError, match="no such folder"):
-        Checkpoint.open(str(tmp_path / "nowhere"))
+        open_checkpoint(str(tmp_path / "nowhere"))
     with pytest.raises(CheckpointError, match="no such folder"):
-        Checkpoint.open("nowhere")
+        open_checkpoint("nowhere")
 
 
 def test_an_unknown_model_is_refused_before_its_weights_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UnsupportedModelError, match="model type 'bert' is not supported"):
-        Checkpoint.open(str(tmp_path))
+        open_checkpoint(str(tmp_path))
 
 
 def test_values_beyond_float16_stop_a_float16_export(whole: Path, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from h2o_export.config import ModelConfig, RopeConfig
+from h2o_export.dense import parameter_count
 from h2o_export.families import FAMILIES, HEAD_SIZES
+from h2o_export.layers import layer_kind
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 LLAMA: dict[str, Any] = {
@@ -70,7 +72,7 @@ def test_every_size_is_read() -> None:
         mlp_bias=False,
         qk_norm=False,
     )
-    assert config.scale == pytest.approx(32**-0.5)
+    assert layer_kind("llama").shape(config, "float32").scale == pytest.approx(32**-0.5)
 
 
 def test_keys_that_may_be_missing() -> None:
@@ -114,7 +116,7 @@ def test_the_number_of_parameters_is_transformers(name: str) -> None:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(theirs)
         model.tie_weights()
-        assert config.parameters == sum(p.numel() for p in model.parameters())
+        assert parameter_count(config) == sum(p.numel() for p in model.parameters())
 
 
 # --- RoPE -------------------------------------------------------------------------------------------------

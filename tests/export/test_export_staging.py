@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.reference import checkpoints
 
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import open_checkpoint
 from h2o_export.exporter import ExportOptions, write_bundle
 from h2o_export.staging import staged_folder
 from h2o_runtime.errors import OutputError
@@ -136,6 +136,6 @@ def test_an_export_can_be_interrupted_at_every_stage(tmp_path: Path, stage: str)
 
     options = ExportOptions(checkpoint=str(checkpoint), output=target)
     with pytest.raises(KeyboardInterrupt), staged_folder(target, force=False) as folder:
-        write_bundle(Checkpoint.open(str(checkpoint)), options, folder, interrupt)
+        write_bundle(open_checkpoint(str(checkpoint)), options, folder, interrupt)
     assert reached[-1] == stage
     assert names(tmp_path) == ["checkpoint"]

@@ -15,33 +15,12 @@ from tests.runtime.operator_cases import (
     run_operator,
 )
 
-from h2o_export.attention import AttentionGraphBuilder
-from h2o_export.config import ModelConfig, RopeConfig
+from h2o_export.attention_graphs import AttentionGraph
 from h2o_export.operators import OPERATORS
+from h2o_export.policies import policy_graphs
 from h2o_runtime import PrefillConfig
+from h2o_runtime.attention import AttentionShape
 from h2o_runtime.ort.session import open_session
-
-
-def model_config(case: Case) -> ModelConfig:
-    return ModelConfig(
-        family="llama",
-        hidden_size=64,
-        layers=2,
-        query_heads=case.query_heads,
-        kv_heads=case.kv_heads,
-        head_size=case.d,
-        intermediate_size=64,
-        vocab_size=100,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=512,
-        rope=RopeConfig(10000.0),
-        tied=False,
-        qkv_bias=False,
-        o_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-    )
-
 
 RULES = [(score, heads) for score in ("colsum", "window") for heads in ("kv", "query")]
 Score = Literal["colsum", "window"]
@@ -49,7 +28,7 @@ Heads = Literal["kv", "query"]
 S, L, H, W, SINK = 16, 4, 5, 3, 1
 
 
-def builder(case: Case, score: Score, heads: Heads) -> AttentionGraphBuilder:
+def graphs_of(case: Case, score: Score, heads: Heads) -> dict[str, AttentionGraph]:
     prefill = PrefillConfig(
         chunk_size=S,
         batch_size=64,
@@ -60,15 +39,16 @@ def builder(case: Case, score: Score, heads: Heads) -> AttentionGraphBuilder:
         score_heads=heads,
         sink=SINK,
     )
-    return AttentionGraphBuilder(model_config(case), prefill, case.dtype)
+    shape = AttentionShape(case.query_heads, case.kv_heads, case.d, case.scale, np.dtype(case.dtype))
+    return {graph.spec.name: graph for graph in policy_graphs(prefill, shape)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("score", "heads"), RULES)
 def test_attention_graphs_are_valid(dtype: str, score: Score, heads: Heads) -> None:
-    graphs = builder(Case(group=4, dtype=dtype), score, heads).all()
-    assert [graph.spec.name for graph in graphs] == ["phase1", "phase2", "decode"]
-    for graph in graphs:
+    graphs = graphs_of(Case(group=4, dtype=dtype), score, heads)
+    assert list(graphs) == ["phase1", "phase2", "decode"]
+    for graph in graphs.values():
         onnx.checker.check_model(graph.model, full_check=True)
         inferred = onnx.shape_inference.infer_shapes(graph.model, check_type=True, strict_mode=True)
         assert [value.name for value in inferred.graph.input] == [spec.name for spec in graph.spec.inputs]
@@ -87,7 +67,7 @@ def test_phase1_is_intra_attention(n: int, dtype: str) -> None:
     q, k, v = case.q(), case.kv(), case.kv()
     for heads in ("kv", "query"):
         scored = case.kv_heads if heads == "kv" else case.query_heads
-        graph = builder(case, "colsum", heads).phase1()  # type: ignore[arg-type]
+        graph = graphs_of(case, "colsum", heads)["phase1"]  # type: ignore[arg-type]
         got = open_session(graph.model.SerializeToString(), 2).run(None, {"q": q, "k": k, "v": v})
         attributes: dict[str, Any] = {"chunk_size": S, "scale": case.scale, "score_heads": scored}
         check(case, tuple(got), lambda: operators.chunked_intra_attention(q, k, v, **attributes))  # noqa: B023
@@ -98,7 +78,7 @@ def test_phase1_is_intra_attention(n: int, dtype: str) -> None:
 def test_decode_is_cached_attention(n: int, dtype: str) -> None:
     case = Case(n=n, group=4, d=64, dtype=dtype)
     q, k, v = case.q(), case.kv(30), case.kv(30)
-    graph = builder(case, "colsum", "kv").decode()
+    graph = graphs_of(case, "colsum", "kv")["decode"]
     inputs = {"q": q, "k_cache": k, "v_cache": v, "length": np.array(20, np.int64)}
     got = open_session(graph.model.SerializeToString(), 2).run(None, inputs)
     check(case, tuple(got), lambda: (operators.cached_attention(q, k, v, 20, scale=case.scale),))
@@ -134,7 +114,7 @@ def test_phase2_is_its_operators_in_sequence(score: Score, heads: Heads, slots: 
         "score": before,
         "chunk_range": np.array([past, past + S], np.int64),
     }
-    model = builder(case, score, heads).phase2().model.SerializeToString()
+    model = graphs_of(case, score, heads)["phase2"].model.SerializeToString()
     o, score_next, memory_next = open_session(model, 2).run(None, inputs)
 
     def reference() -> tuple[Array, Array]:

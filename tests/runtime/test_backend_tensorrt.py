@@ -19,7 +19,7 @@ from tests.engines import tensorrt_rtx
 
 import h2o_runtime.engines.machine as machine_module
 from h2o_export.engines.build import build
-from h2o_export.engines.job import BuildOptions, make_job
+from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends import tensorrt
 from h2o_runtime.bundle import Bundle
@@ -56,7 +56,7 @@ def double(
 
 def make_engines(bundle: Bundle) -> None:
     options = BuildOptions("tensorrt", max_context=CONTEXT, batch_size=96)
-    build(make_job(bundle, options), Machine.here("tensorrt"), lambda name: None)
+    build(select_engines(bundle, options), Machine.here("tensorrt"), lambda name: None)
 
 
 def load(double: RuntimeDouble, context: int = CONTEXT) -> Generator:

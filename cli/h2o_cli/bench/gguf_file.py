@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-FILE = "model.gguf"
+if TYPE_CHECKING:
+    from h2o_export.config import ModelConfig
 
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+FILE = "model.gguf"
 
 
 def write_gguf(checkpoint: Path, folder: Path, dtype: str) -> None:
@@ -31,10 +22,11 @@ def write_gguf(checkpoint: Path, folder: Path, dtype: str) -> None:
     """
     gguf: Any = importlib.import_module("gguf")
 
-    from h2o_export.checkpoint import Checkpoint
+    from h2o_export.checkpoints import open_checkpoint
+    from h2o_export.dense import checkpoint_tensors
     from h2o_runtime.errors import UnsupportedModelError
 
-    opened = Checkpoint.open(str(checkpoint))
+    opened = open_checkpoint(str(checkpoint))
     c = opened.config
     if c.qkv_bias or c.o_bias or c.mlp_bias or c.qk_norm:
         raise UnsupportedModelError(f"only plain Llama weights are written as GGUF, not those of {c.family}")
@@ -56,36 +48,18 @@ def write_gguf(checkpoint: Path, folder: Path, dtype: str) -> None:
     half = dtype == "float16"
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.ALL_F32)
 
-    q, kv, d = c.query_heads * c.head_size, c.kv_heads * c.head_size, c.hidden_size
-    sizes: dict[str, tuple[int, ...]] = {
-        "attn_norm": (d,),
-        "attn_q": (q, d),
-        "attn_k": (kv, d),
-        "attn_v": (kv, d),
-        "attn_output": (d, q),
-        "ffn_norm": (d,),
-        "ffn_gate": (c.intermediate_size, d),
-        "ffn_up": (c.intermediate_size, d),
-        "ffn_down": (d, c.intermediate_size),
-    }
-    heads = {"attn_q": c.query_heads, "attn_k": c.kv_heads}
-
-    def add(name: str, source: str, shape: tuple[int, ...]) -> None:
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, c.layers)
+    for source, shape in checkpoint_tensors(c).items():
         array = opened.tensor(source, shape).float().numpy()
-        part = name.split(".")[-2]
-        if part in heads:
-            array = pairs_side_by_side(array, heads[part])
+        heads = {"q_proj": c.query_heads, "k_proj": c.kv_heads}.get(source.split(".")[-2])
+        if heads is not None:
+            array = pairs_side_by_side(array, heads)
         stored = array.astype(np.float16 if half and array.ndim == 2 else np.float32)
-        writer.add_tensor(name, stored)
-
-    add("token_embd.weight", "model.embed_tokens.weight", (c.vocab_size, d))
-    add("output_norm.weight", "model.norm.weight", (d,))
-    if not c.tied:
-        add("output.weight", "lm_head.weight", (c.vocab_size, d))
-    for layer in range(c.layers):
-        for name, source in _LAYER_NAMES.items():
-            add(f"blk.{layer}.{name}.weight", f"model.layers.{layer}.{source}.weight", sizes[name])
-    _add_rope_factors(writer, c)
+        writer.add_tensor(names.get_name(source, (".weight",)), stored)
+    factors = rope_factors(c)
+    if not np.allclose(factors, 1.0, rtol=1e-5):
+        name = gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FREQS]
+        writer.add_tensor(f"{name}.weight", factors.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -99,9 +73,8 @@ def pairs_side_by_side(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, columns))
 
 
-def _add_rope_factors(writer: Any, config: Any) -> None:
-    """Scaled rotary embeddings as factors of the plain frequencies."""
-    exponent = np.arange(0, config.head_size, 2, dtype=np.float64) / config.head_size
-    factors = config.rope.theta**-exponent / config.rope.inverse_frequencies(config.head_size)
-    if not np.allclose(factors, 1.0, rtol=1e-5):
-        writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
+def rope_factors(c: ModelConfig) -> NDArray[np.float64]:
+    """Scaled rotary embeddings as factors of the plain frequencies, [d/2]."""
+    exponent = np.arange(0, c.head_size, 2, dtype=np.float64) / c.head_size
+    factors: NDArray[np.float64] = c.rope.theta**-exponent / c.rope.inverse_frequencies(c.head_size)
+    return factors

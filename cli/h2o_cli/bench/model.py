@@ -83,12 +83,12 @@ def _write_checkpoint(shape: str, folder: Path) -> None:
 
 def _export(checkpoint: Path, folder: Path, dtype: str) -> None:
     try:
-        from h2o_export.checkpoint import Checkpoint
+        from h2o_export.checkpoints import open_checkpoint
         from h2o_export.exporter import ExportOptions, write_bundle
     except ImportError as error:
         raise _needs_export(error) from None
     options = ExportOptions(str(checkpoint), folder, dtype)  # type: ignore[arg-type]
-    write_bundle(Checkpoint.open(str(checkpoint)), options, folder, lambda step: None)
+    write_bundle(open_checkpoint(str(checkpoint)), options, folder, lambda step: None)
 
 
 def _needs_export(error: ImportError) -> H2OError:

@@ -1,8 +1,15 @@
-"""h2o-compare's engine: bundle against truth, with Polygraphy's runners, comparators and error metrics."""
+"""What h2o-compare does: bundle against truth, with Polygraphy's runners, comparators and error metrics."""
 
+from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.graphs import GraphComparison
-from h2o_export.comparison.pipeline import PipelineComparison
-from h2o_export.comparison.subject import Subject
+from h2o_export.comparison.pipeline import PipelineComparison, configurations, without_reference
 
-__all__ = ["GraphComparison", "PipelineComparison", "Subject", "compare_files"]
+__all__ = [
+    "ComparedBundle",
+    "GraphComparison",
+    "PipelineComparison",
+    "compare_files",
+    "configurations",
+    "without_reference",
+]

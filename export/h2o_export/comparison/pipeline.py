@@ -1,4 +1,4 @@
-"""The whole bundle against the checkpoint: logits under both policies, and of two providers against each other."""
+"""The whole bundle against the checkpoint, policy by policy, and two attention providers against each other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h2o_export.checkpoint import Checkpoint
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.report import Row, compare_arrays
-from h2o_export.comparison.single_pass import SinglePass
-from h2o_export.comparison.subject import Subject
-from h2o_export.reference import Attention, StreamedModel
+from h2o_export.policies import MakeReference, Reference, policy_entry
+from h2o_export.reference import StreamedModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.generator import Generator
 from h2o_runtime.names import ProviderChoice
@@ -27,30 +27,32 @@ Progress = Callable[[str], None]
 class PipelineComparison:
     """Log-probabilities of every token of one prompt, [N - 1]."""
 
-    subject: Subject
+    compared: ComparedBundle
     ids: Sequence[int]
 
     def against_checkpoint(
         self, checkpoint: Checkpoint, configs: Sequence[PrefillConfig], progress: Progress
     ) -> Iterator[Row]:
-        """The bundle under each configuration against transformers, full or with the single-pass policy."""
-        with self.subject.load(len(self.ids)) as generator:
+        """The bundle under each configuration against the policy's reference, where it has one."""
+        with self.compared.load(len(self.ids)) as generator:
             for config in configs:
-                name = describe(config)
-                progress(f"pipeline, {name}")
+                make = policy_entry(config).reference(config)
+                if make is None:
+                    continue
+                progress(f"pipeline, {describe(config)}")
                 actual = generator.logprobs(self.ids, config)
                 sets = generator.boundary_memory()
-                yield self._row(checkpoint, config, generator, actual, sets)
+                yield self._row(checkpoint, config, make, generator, actual, sets)
 
     def between(
         self, configs: Sequence[PrefillConfig], other: ProviderChoice, progress: Progress
     ) -> Iterator[Row]:
-        """The subject against itself with another attention provider."""
+        """The bundle against itself with another attention provider."""
         for config in configs:
             results = []
-            for attention in (self.subject.attention, other):
+            for attention in (self.compared.attention, other):
                 progress(f"pipeline, {describe(config)}, {attention}")
-                with self.subject.load(len(self.ids), attention) as generator:
+                with self.compared.load(len(self.ids), attention) as generator:
                     name = f"{generator.backend.name}+{generator.provider.name}"
                     results.append((name, generator.logprobs(self.ids, config)))
             tolerance = TOLERANCE if self._dtype == "float32" else 20 * HALF_FLOOR
@@ -60,38 +62,38 @@ class PipelineComparison:
         self,
         checkpoint: Checkpoint,
         config: PrefillConfig,
+        make: MakeReference,
         generator: Generator,
         actual: NDArray[np.float32],
         sets: NDArray[np.int32],
     ) -> Row:
-        truth, rule = self._reference(checkpoint, config, sets, torch.float32)
-        tolerance, note = TOLERANCE, ""
-        if self._dtype == "float16":
-            own, _ = self._reference(checkpoint, config, sets, torch.float16)
-            tolerance = 2 * float(np.abs(own - truth).max() / np.abs(truth).max()) + HALF_FLOOR
-        subject = f"{generator.backend.name}+{generator.provider.name}"
-        reference = "transformers" if config.policy == "full" else "single pass"
+        half = self._dtype == "float16"
+        kv_heads = self.compared.bundle.manifest.model.kv_heads
+        reference = make(kv_heads, sets)
+        expected = self._expected(checkpoint, reference, torch.float32)
+        tolerance = TOLERANCE
+        if half:
+            own = self._expected(checkpoint, make(kv_heads, sets), torch.float16)
+            tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
         row = compare_arrays(
-            "pipeline", describe(config), "logprobs", (subject, actual), (reference, truth), tolerance
+            "pipeline",
+            describe(config),
+            "logprobs",
+            (f"{generator.backend.name}+{generator.provider.name}", actual),
+            (reference.name, expected),
+            tolerance,
         )
-        if rule is not None and config.policy == "h2o":
-            note = f"memory sets: {rule.swapped} near ties went the other way, {rule.wrong} entries wrong"
-            good = rule.wrong == 0 or self._dtype == "float16"  # float16 moves scores by more than a near tie
-            row = replace(row, note=note, passed=row.passed and good)
-        return row
+        verdict = reference.verdict()
+        good = verdict.sound or half  # float16 moves scores by more than a near tie
+        return replace(row, note=verdict.note, passed=row.passed and good)
 
-    def _reference(
-        self, checkpoint: Checkpoint, config: PrefillConfig, sets: NDArray[np.int32], dtype: torch.dtype
-    ) -> tuple[NDArray[np.float64], SinglePass | None]:
-        rule = None
-        attention: Attention | None = None
-        if config.policy == "h2o":
-            rule = SinglePass(config, checkpoint.config.kv_heads, sets)
-            attention = rule
-        model = StreamedModel(checkpoint, dtype, attention)
+    def _expected(
+        self, checkpoint: Checkpoint, reference: Reference, dtype: torch.dtype
+    ) -> NDArray[np.float64]:
+        model = StreamedModel(checkpoint, dtype, reference.attention)
         *_, hidden = model.hidden_states(list(self.ids))
         rows = [self._logprobs(model, hidden, start) for start in range(0, len(self.ids) - 1, 256)]
-        return np.concatenate(rows), rule
+        return np.concatenate(rows)
 
     def _logprobs(self, model: StreamedModel, hidden: torch.Tensor, start: int) -> NDArray[np.float64]:
         stop = min(start + 256, len(self.ids) - 1)
@@ -102,12 +104,24 @@ class PipelineComparison:
 
     @property
     def _dtype(self) -> str:
-        return self.subject.bundle.manifest.model.dtype
+        return self.compared.bundle.manifest.model.dtype
 
 
 def describe(config: PrefillConfig) -> str:
     """A short name of a configuration for tables."""
-    if config.policy == "full":
-        return "full"
-    heads = "" if config.score_heads == "kv" else ", query heads"
-    return f"h2o S={config.chunk_size} L={config.local} H={config.heavy} {config.score}{heads}"
+    return policy_entry(config).describe(config)
+
+
+def configurations(config: PrefillConfig) -> tuple[PrefillConfig, ...]:
+    """What is compared where `config` is asked for: full attention first, then variants of the policy."""
+    return policy_entry(config).variants(config)
+
+
+def without_reference(configs: Sequence[PrefillConfig]) -> list[str]:
+    """A sentence for each configuration that nothing independent of the runtime computes."""
+    return [
+        f"no comparison of {describe(config)} with the checkpoint: the policy has no independent reference; "
+        "--against compares two attention providers"
+        for config in configs
+        if policy_entry(config).reference(config) is None
+    ]

@@ -1,4 +1,4 @@
-"""The whole build: every engine of a job, its manifest, in a folder that appears when all of it is there."""
+"""The whole build: the selected engines and their manifest, in a folder that appears when all of it is there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from h2o_export.engines.fit import fitting_sm
-from h2o_export.engines.job import Job
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.plugin_graph import plugin_graph
+from h2o_export.engines.selection import EngineSelection
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.engines import EngineManifest, EngineSpec, Machine, bundle_sha256
 from h2o_runtime.engines.machine import import_tensorrt
@@ -22,33 +22,33 @@ Progress = Callable[[str], None]
 Result = TypeVar("Result")
 
 
-def build(job: Job, machine: Machine, progress: Progress) -> EngineManifest:
-    """Build every engine of `job` on `machine` into `job.folder`; `progress` gets the name of each as it begins.
+def build(selection: EngineSelection, machine: Machine, progress: Progress) -> EngineManifest:
+    """Build what was selected on `machine` into its folder; `progress` gets the name of each engine as it begins.
 
     Until the last file is written the folder stays as it was. Raises BackendError, ConfigError or OutputError.
     """
     trt = import_tensorrt(machine.target)
-    sm = fitting_sm(job, machine, trt)
-    _check_folder(job)
-    known_timings = _timing_cache(job.folder) if machine.target.plugins else None
+    sm = fitting_sm(selection, machine, trt)
+    _check_folder(selection)
+    known_timings = _timing_cache(selection.folder) if machine.target.plugins else None
     builder = PlanBuilder(trt, () if machine.target.plugins else sm, known_timings)
     if machine.plugins is not None:
         builder.load_plugins(machine.plugins)
-    with staged_folder(job.folder, job.options.force) as folder:
-        for engine in job.engines:
+    with staged_folder(selection.folder, selection.options.force) as folder:
+        for engine in selection.engines:
             progress(engine.name)
-            _interruptible(builder, lambda engine=engine: _write_plan(builder, job, engine, folder))  # type: ignore[misc]
+            _interruptible(builder, lambda engine=engine: _write_plan(builder, selection, engine, folder))  # type: ignore[misc]
         files = {path.name: _file_spec(path) for path in sorted(folder.iterdir())}
         if builder.timing_cache is not None:
             (folder / TIMING_CACHE).write_bytes(builder.timing_cache)
-        manifest = _manifest(job, machine, sm, files)
+        manifest = _manifest(selection, machine, sm, files)
         manifest.write(folder)
     return manifest
 
 
-def _write_plan(builder: PlanBuilder, job: Job, engine: EngineSpec, folder: Path) -> None:
-    graph = job.bundle.graph(engine.name)
-    source = job.bundle.path(graph)
+def _write_plan(builder: PlanBuilder, selection: EngineSelection, engine: EngineSpec, folder: Path) -> None:
+    graph = selection.bundle.graph(engine.name)
+    source = selection.bundle.path(graph)
     if graph.kind == "attention":
         # The graph with its plugins stays beside the plan, where trtexec and Polygraphy can take it from.
         model = plugin_graph(source)
@@ -68,11 +68,11 @@ def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:
             raise
 
 
-def _check_folder(job: Job) -> None:
+def _check_folder(selection: EngineSelection) -> None:
     """What cannot be replaced is refused before hours of work."""
-    if not job.options.force and (job.folder / "manifest.json").exists():
-        raise OutputError(f"{job.folder}: engines are there already; add --force to build them again")
-    check_output(job.folder, job.options.force)
+    if not selection.options.force and (selection.folder / "manifest.json").exists():
+        raise OutputError(f"{selection.folder}: engines are there already; add --force to build them again")
+    check_output(selection.folder, selection.options.force)
 
 
 def _timing_cache(folder: Path) -> bytes:
@@ -87,19 +87,21 @@ def _file_spec(path: Path) -> FileSpec:
     return FileSpec(bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
-def _manifest(job: Job, machine: Machine, sm: tuple[int, ...], files: dict[str, FileSpec]) -> EngineManifest:
-    bundle = job.bundle.manifest
+def _manifest(
+    selection: EngineSelection, machine: Machine, sm: tuple[int, ...], files: dict[str, FileSpec]
+) -> EngineManifest:
+    bundle = selection.bundle.manifest
     return EngineManifest(
         target=machine.target.name,
         tensorrt=machine.tensorrt,
         sm=sm,
         plugins=None if machine.plugins is None else file_sha256(machine.plugins),
         dtype=bundle.model.dtype,
-        max_context=job.limits.context,
-        batch_size=job.limits.batch,
-        prefill=job.prefill,
+        max_context=selection.limits.context,
+        batch_size=selection.limits.batch,
+        prefill=selection.prefill,
         checkpoint=bundle.checkpoint.sha256,
         bundle=bundle_sha256(bundle),
-        engines=job.engines,
+        engines=selection.engines,
         files=files,
     )

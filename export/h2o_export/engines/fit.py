@@ -1,27 +1,27 @@
-"""Whether a machine can build what a job asks for, and for which GPUs."""
+"""Whether a machine can build the engines that were selected, and for which GPUs."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from h2o_export.engines.job import Job
+from h2o_export.engines.selection import EngineSelection
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, ConfigError
 
 OLDEST = (10, 3)  # JetPack 6; the plugins' interfaces begin there too
 
 
-def fitting_sm(job: Job, machine: Machine, trt: Any) -> tuple[int, ...]:
+def fitting_sm(selection: EngineSelection, machine: Machine, trt: Any) -> tuple[int, ...]:
     """Compute capabilities that the engines will run on.
 
     TensorRT measures kernels on the GPU that is there, so it builds for that one only. TensorRT for RTX
     compiles ahead of time for every GPU it knows. Raises BackendError or ConfigError.
     """
     if machine.target.plugins:
-        return (_own_gpu(job, machine),)
+        return (_own_gpu(selection, machine),)
     known = [int(name[2:]) for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
-    wanted = job.options.sm or ((machine.sm,) if machine.sm is not None else ())
+    wanted = selection.options.sm or ((machine.sm,) if machine.sm is not None else ())
     choices = ", ".join(map(str, known))
     if not wanted:
         raise ConfigError(
@@ -36,7 +36,7 @@ def fitting_sm(job: Job, machine: Machine, trt: Any) -> tuple[int, ...]:
     return tuple(sorted(set(wanted)))
 
 
-def _own_gpu(job: Job, machine: Machine) -> int:
+def _own_gpu(selection: EngineSelection, machine: Machine) -> int:
     found = re.match(r"(\d+)\.(\d+)", machine.tensorrt)
     if found is None or tuple(map(int, found.groups())) < OLDEST:
         raise BackendError(
@@ -47,7 +47,7 @@ def _own_gpu(job: Job, machine: Machine) -> int:
             "TensorRT builds engines on the GPU that runs them, and no NVIDIA GPU was found here; run h2o-build "
             "on the device, or take --target tensorrt-rtx for a desktop GPU"
         )
-    others = [sm for sm in job.options.sm if sm != machine.sm]
+    others = [sm for sm in selection.options.sm if sm != machine.sm]
     if others:
         raise ConfigError(
             f"sm is {others[0]}, and TensorRT builds only for the GPU that is there, SM{machine.sm}; leave --sm "

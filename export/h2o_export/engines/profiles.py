@@ -11,59 +11,70 @@ from dataclasses import dataclass
 from h2o_runtime.activations import logits_rows
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.engines import Profile, TensorRange
-from h2o_runtime.manifest import GraphSpec, ModelSpec, TensorSpec
+from h2o_runtime.manifest import FreeSize, GraphSpec, ModelSpec, TensorSpec
 
 Range = tuple[int, int, int]  # least, tuned for, most
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The largest sizes that engines are built for. Tokens, all of them."""
+class ProfileLimits:
+    """The largest sizes that profiles allow. Tokens, all of them."""
 
     context: int  # cache capacity
     batch: int  # B, at most the context
-    chunk: int  # S, at most B
-    memory: int  # M
     head_rows: int  # rows that the head runs on at once
 
     @classmethod
-    def of(cls, model: ModelSpec, prefill: PrefillConfig, max_context: int) -> Limits:
+    def of(cls, model: ModelSpec, prefill: PrefillConfig, max_context: int) -> ProfileLimits:
         batch = min(prefill.batch_size, max_context)
         return cls(
             context=max_context,
             batch=batch,
-            chunk=min(prefill.chunk_size, batch),
-            memory=prefill.memory,
             head_rows=logits_rows(model, batch),
         )
 
+    def most(self, size: FreeSize) -> int:
+        """The largest that a free size is built for."""
+        limit = {"rows": self.batch, "logits": self.head_rows, "cache": self.context}.get(size.counts)
+        return min(given for given in (limit, size.most) if given is not None)
 
-def make_profiles(graph: GraphSpec, limits: Limits) -> tuple[Profile, ...]:
-    """The profiles of one graph of a bundle. Raises KeyError for a free size that is not known here."""
-    one, capacity = (1, 1, 1), (limits.context,) * 3
-    if graph.name == "phase1":
-        return (_profile("prefill", graph, {"n": _up_to(limits.batch)}),)
-    if graph.name == "phase2":
-        sizes = {"n": _up_to(limits.chunk), "cap": capacity, "Mp": _up_to(limits.memory)}
-        start, stop = limits.context - limits.chunk, limits.context
-        chunk_range = TensorRange(min=(0, 1), opt=(start, stop), max=(start, stop))
-        return (_profile("prefill", graph, sizes, {"chunk_range": chunk_range}),)
-    values = {"length": TensorRange(min=(1,), opt=(limits.context,), max=(limits.context,))}
-    rows = limits.head_rows if any(tensor.name == "logits" for tensor in graph.outputs) else limits.batch
-    return (
-        _profile("decode", graph, {"n": one, "cap": capacity}, values),
-        _profile("prefill", graph, {"n": _up_to(rows), "cap": capacity}, values),
-    )
+
+def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...]:
+    """The profiles of one graph of a bundle. A cache is always there as a whole, so its rows are no range."""
+    free = graph.free_sizes
+    prefill: dict[str, Range] = {}
+    for size in free.sizes:
+        most = limits.most(size)
+        prefill[size.name] = (most if size.counts == "cache" else 1, most, most)
+    rows = {size.name for size in free.sizes if size.counts in ("rows", "logits")}
+    longest = max(prefill[name][-1] for name in rows)
+    spans = {
+        tensor.name: _span(tensor, longest, limits.context)
+        for tensor in graph.inputs
+        if tensor.name in free.spans
+    }
+    profiles = [_profile("prefill", graph, prefill, spans)]
+    if free.step:
+        profiles.insert(0, _profile("decode", graph, prefill | dict.fromkeys(rows, (1, 1, 1)), spans))
+    return tuple(profiles)
+
+
+def _span(tensor: TensorSpec, rows: int, context: int) -> TensorRange:
+    """Of [start, stop) in the cache, or of its stop alone: the numbers of the first rows and of the last ones."""
+    first: tuple[int, ...] = (0, 1)
+    last: tuple[int, ...] = (context - rows, context)
+    if not tensor.shape:
+        first, last = first[1:], last[1:]
+    return TensorRange(min=first, opt=last, max=last)
 
 
 def _profile(
-    name: str, graph: GraphSpec, sizes: Mapping[str, Range], values: Mapping[str, TensorRange] | None = None
+    name: str, graph: GraphSpec, sizes: Mapping[str, Range], spans: Mapping[str, TensorRange]
 ) -> Profile:
-    inputs = {tensor.name for tensor in graph.inputs}
     return Profile(
         name=name,  # type: ignore[arg-type]
         shapes={tensor.name: _shapes(tensor, sizes) for tensor in graph.inputs},
-        values={name: numbers for name, numbers in (values or {}).items() if name in inputs},
+        values=dict(spans),
     )
 
 
@@ -73,7 +84,3 @@ def _shapes(tensor: TensorSpec, sizes: Mapping[str, Range]) -> TensorRange:
         for end in range(3)
     )
     return TensorRange(min=least, opt=tuned, max=most)
-
-
-def _up_to(most: int) -> Range:
-    return 1, most, most

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from h2o_export.policies.base import Verdict
+from h2o_export.policies.h2o_steps import score_heads
 from h2o_runtime.config import PrefillConfig
 
 NEGLIGIBLE = 1e-30  # scores below tie at zero
@@ -47,9 +49,10 @@ class SinglePass:
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads, n = q.shape[0], q.shape[1]
-        size = n if self.config.policy == "full" else self.config.chunk_size
+        size = self.config.chunk_size
         tail = n - self.config.dense_tail if n > size else n
-        score = torch.zeros(self._score_heads(heads), n, dtype=torch.float64)  # [Hs, N]
+        scored = score_heads(self.config, heads, self.kv_heads)
+        score = torch.zeros(scored, n, dtype=torch.float64)  # [Hs, N]
         memory = torch.zeros(len(score), n, dtype=torch.bool)
         out = torch.empty_like(q)
         for boundary, start in enumerate(range(0, n, size)):
@@ -111,8 +114,10 @@ class SinglePass:
             self.wrong += 0 if near else different
         return adopted
 
-    def _score_heads(self, query_heads: int) -> int:
-        return self.kv_heads if self.config.score_heads == "kv" else query_heads
+    def verdict(self) -> Verdict:
+        """How the memory sets that were adopted compare with this reference's own."""
+        note = f"memory sets: {self.swapped} near ties went the other way, {self.wrong} entries wrong"
+        return Verdict(self.wrong == 0, note)
 
 
 def _alike(missing: Tensor, extra: Tensor) -> bool:

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from h2o_export.engines.profiles import Limits, make_profiles
+from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.engines import EngineSpec, Target
 from h2o_runtime.engines.machine import find_target
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.manifest import GraphSpec
-
-MAX_CONTEXT = 1 << 24  # as the runtime's: positions stay exact in float32
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,14 @@ class BuildOptions:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A build: which graphs become engines, with which profiles."""
+class EngineSelection:
+    """What one build makes: which graphs become engines, with which profiles."""
 
     bundle: Bundle
     target: Target
     options: BuildOptions
     prefill: PrefillConfig
-    limits: Limits
+    limits: ProfileLimits
     engines: tuple[EngineSpec, ...]
 
     @property
@@ -58,7 +57,7 @@ class Job:
         }
 
 
-def make_job(bundle: Bundle, options: BuildOptions) -> Job:
+def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
     """Raises ConfigError for options that contradict each other or the bundle."""
     target = find_target(options.target)
     if not 1 <= options.max_context <= MAX_CONTEXT:
@@ -75,10 +74,12 @@ def make_job(bundle: Bundle, options: BuildOptions) -> Job:
     prefill = bundle.manifest.prefill
     if options.batch_size is not None:
         prefill = prefill.altered(batch_size=options.batch_size)
-    limits = Limits.of(bundle.manifest.model, prefill, options.max_context)
+    limits = ProfileLimits.of(bundle.manifest.model, prefill, options.max_context)
     graphs = [graph for graph in bundle.manifest.graphs if graph.kind == "dense" or target.plugins]
-    return Job(bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs))
+    return EngineSelection(
+        bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs)
+    )
 
 
-def _engine(graph: GraphSpec, limits: Limits) -> EngineSpec:
+def _engine(graph: GraphSpec, limits: ProfileLimits) -> EngineSpec:
     return EngineSpec(name=graph.name, file=f"{graph.name}.plan", profiles=make_profiles(graph, limits))

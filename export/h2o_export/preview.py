@@ -1,4 +1,4 @@
-"""What an export would write, worked out from `config.json` and the safetensors headers alone."""
+"""What an export would write, worked out from the checkpoint's configuration alone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from h2o_export.attention import AttentionGraphBuilder
-from h2o_export.checkpoint import Checkpoint
-from h2o_export.dense import dense_interface, dense_parts
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
+from h2o_export.layers import layer_kind
+from h2o_export.policies import policy_graphs
 from h2o_runtime.footprint import Footprint, footprint
 from h2o_runtime.manifest import GraphSpec, ModelSpec
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPreview:
     model: ModelSpec
     options: ExportOptions
     graphs: tuple[GraphSpec, ...]
@@ -41,14 +42,14 @@ class Plan:
         }
 
 
-def make_plan(checkpoint: Checkpoint, options: ExportOptions, context: int | None = None) -> Plan:
+def preview_export(
+    checkpoint: Checkpoint, options: ExportOptions, context: int | None = None
+) -> ExportPreview:
     """Nothing is traced, read or written. `context` is the number of tokens to estimate memory for."""
     config = checkpoint.config
     model = model_spec(config, options.dtype)
     context = context or min(config.max_position_embeddings, 8192)
-    graphs = []
-    for part in dense_parts(config):
-        inputs, outputs = dense_interface(part, config, options.dtype)
-        graphs.append(GraphSpec(name=part.name, file=part.file, kind="dense", inputs=inputs, outputs=outputs))
-    graphs += [graph.spec for graph in AttentionGraphBuilder(config, options.prefill, options.dtype).all()]
-    return Plan(model, options, tuple(graphs), context, footprint(model, context, options.prefill))
+    shape = layer_kind(config.family).shape(config, options.dtype)
+    graphs = [dense_spec(part, config, options.dtype) for part in dense_parts(config)]
+    graphs += [graph.spec for graph in policy_graphs(options.prefill, shape)]
+    return ExportPreview(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

@@ -14,7 +14,7 @@ from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
 
 
 @dataclass(frozen=True)
-class Subject:
+class ComparedBundle:
     """`backend`, `on`, `attention` and `threads` are those of `Generator.load`, which calls the second `device`."""
 
     bundle: Bundle

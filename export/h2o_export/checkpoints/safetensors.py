@@ -1,17 +1,18 @@
-"""Reading a Hugging Face checkpoint: a folder (or hub name) with `config.json` and safetensors files."""
+"""A Hugging Face model folder: `config.json` and safetensors files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.config import ModelConfig
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.manifest import file_sha256
@@ -25,25 +26,29 @@ TOKENIZER_FILES = (
     "generation_config.json",
     "chat_template.jinja",
 )
+HUB_PATTERNS = ("config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """An opened checkpoint. No tensor is in memory until `tensor` is called."""
+class SafetensorsCheckpoint(Checkpoint):
+    """`files` names the safetensors file that holds each tensor."""
 
-    folder: Path
-    source: str  # what the user named: a folder or a hub name
-    config: ModelConfig
-    files: dict[str, Path]  # tensor name → the safetensors file that holds it
+    files: dict[str, Path]
 
     @classmethod
-    def open(cls, source: str) -> Checkpoint:
-        """Raises CheckpointError for missing or broken files, UnsupportedModelError for an unknown model."""
-        folder = _locate(source)
-        config = ModelConfig.from_huggingface(_read_json(folder / "config.json"))
-        checkpoint = cls(folder, source, config, _index(folder))
+    def takes(cls, path: Path) -> bool:
+        return path.is_dir()
+
+    @classmethod
+    def open(cls, path: Path, source: str) -> SafetensorsCheckpoint:
+        config = ModelConfig.from_huggingface(_read_json(path / "config.json"))
+        checkpoint = cls(path, source, config, _index(path))
         checkpoint._check_tokenizer()
         return checkpoint
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.json"
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor in its stored dtype. The file is opened anew, so no mapping outlives the call."""
@@ -70,49 +75,32 @@ class Checkpoint:
         return tensor
 
     def sha256(self) -> str:
-        """Identity of the checkpoint: hash over the hashes of config.json and every safetensors file."""
+        """Hash over the hashes of config.json and every safetensors file."""
         total = hashlib.sha256()
-        for path in sorted({self.folder / "config.json", *self.files.values()}):
+        for path in sorted({self.config_file, *self.files.values()}):
             total.update(bytes.fromhex(file_sha256(path)))
         return total.hexdigest()
 
+    def write_tokenizer(self, folder: Path) -> None:
+        for name in TOKENIZER_FILES:
+            if (self.path / name).is_file():
+                shutil.copyfile(self.path / name, folder / name)
+
+    def transformers_config(self) -> Any:
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(self.path)
+
     def _check_tokenizer(self) -> None:
-        if not (self.folder / "tokenizer.json").is_file():
+        if not (self.path / "tokenizer.json").is_file():
             raise CheckpointError(
                 f"{self.source}: no tokenizer.json; save one with "
                 "AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(folder)"
             )
         try:
-            Tokenizer.load(self.folder)
+            Tokenizer.load(self.path)
         except BundleError as error:
             raise CheckpointError(str(error).replace(REMEDY, "download it again")) from error
-
-
-def _locate(source: str) -> Path:
-    """A folder as it is; anything shaped like owner/name through the hub's cache."""
-    try:
-        folder = Path(source).expanduser()
-        if folder.is_dir():
-            return folder
-        if folder.exists():
-            raise CheckpointError(
-                f"{source} is a file; give the folder that holds config.json and the safetensors files"
-            )
-    except (OSError, RuntimeError) as error:  # a name too long, a folder without permission, an unknown ~user
-        raise CheckpointError(f"{source}: cannot be looked up: {error}") from error
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise CheckpointError(f"{source}: no such folder")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES]
-    try:
-        return Path(snapshot_download(source, allow_patterns=patterns))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(
-            f"{source}: no such folder here, and the hub could not give it: {reason}"
-        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -155,13 +143,3 @@ def _index(folder: Path) -> dict[str, Path]:
                 f"{path}: not a whole safetensors file ({error}); download it again"
             ) from error
     return files
-
-
-def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
-    """Convert weights; a value that leaves float16's range is an error, not a silent infinity."""
-    converted = tensor.to(dtype)
-    if dtype == torch.float16 and not bool(torch.isfinite(converted).all()):
-        raise CheckpointError(
-            f"tensor '{name}' has values beyond float16's range; export with --dtype float32"
-        )
-    return converted

@@ -1,0 +1,27 @@
+"""Checkpoints by what their path is. To add a kind is a file beside these and its class in `KINDS`."""
+
+from __future__ import annotations
+
+from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.locate import locate
+from h2o_export.checkpoints.safetensors import HUB_PATTERNS, SafetensorsCheckpoint
+from h2o_runtime.errors import CheckpointError
+
+__all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
+
+# The first one that takes a path opens it: a folder of safetensors is what any folder is taken for in the end.
+KINDS: tuple[type[Checkpoint], ...] = (SafetensorsCheckpoint,)
+
+
+def open_checkpoint(source: str) -> Checkpoint:
+    """Open a path or a hub name.
+
+    Raises CheckpointError for missing or broken files, UnsupportedModelError for an unknown model.
+    """
+    path = locate(source, HUB_PATTERNS)
+    for kind in KINDS:
+        if kind.takes(path):
+            return kind.open(path, source)
+    raise CheckpointError(
+        f"{source} is a file; give the folder that holds config.json and the safetensors files"
+    )

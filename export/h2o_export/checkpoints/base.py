@@ -1,0 +1,60 @@
+"""What the exporter asks of a checkpoint, whatever its files are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from h2o_export.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Checkpoint(ABC):
+    """An opened checkpoint. No tensor is in memory until `tensor` is called.
+
+    path    the folder or file that it is read from
+    source  what the user named: a path or a hub name
+
+    Tensors go by their names in transformers, whatever the files call them. A kind that holds weights in a
+    quantized form may hand them out in that form too: weight formats are given the checkpoint and a name, and
+    take what they can use.
+    """
+
+    path: Path
+    source: str
+    config: ModelConfig
+
+    @classmethod
+    @abstractmethod
+    def takes(cls, path: Path) -> bool:
+        """Whether what lies at `path`, which exists, is of this kind."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, path: Path, source: str) -> Checkpoint:
+        """Raises CheckpointError for missing or broken files, UnsupportedModelError for an unknown model."""
+
+    @property
+    @abstractmethod
+    def config_file(self) -> Path:
+        """Where the configuration was read from, for errors about it."""
+
+    @abstractmethod
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor in a float dtype. Raises CheckpointError where it is missing or of another shape."""
+
+    @abstractmethod
+    def sha256(self) -> str:
+        """Identity of configuration and weights."""
+
+    @abstractmethod
+    def write_tokenizer(self, folder: Path) -> None:
+        """Put the tokenizer's files, as the runtime reads them, into `folder`."""
+
+    @abstractmethod
+    def transformers_config(self) -> Any:
+        """The configuration of the same model as transformers has it; raises what transformers raises."""

@@ -1,0 +1,33 @@
+"""Where a checkpoint is: a path, or a hub name that is looked up in the hub's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from h2o_runtime.errors import CheckpointError
+
+
+def locate(source: str, patterns: Sequence[str]) -> Path:
+    """A file or folder as it is; anything shaped like owner/name through the hub's cache.
+
+    Of a hub's repository only files that match `patterns` are fetched. Raises CheckpointError.
+    """
+    try:
+        path = Path(source).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError) as error:  # a name too long, a folder without permission, an unknown ~user
+        raise CheckpointError(f"{source}: cannot be looked up: {error}") from error
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise CheckpointError(f"{source}: no such folder")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=list(patterns)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{source}: no such folder here, and the hub could not give it: {reason}"
+        ) from error

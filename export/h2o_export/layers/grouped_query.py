@@ -1,0 +1,89 @@
+"""Multi-head attention with grouped queries (Ainslie et al., 2023): q, and one k and v for each group of heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from h2o_export.config import ModelConfig
+from h2o_export.layers.base import LayerKind
+from h2o_export.layers.blocks import RMSNorm, rotate
+from h2o_runtime.attention import AttentionShape
+from h2o_runtime.manifest import TensorSpec
+
+
+class GroupedQuery(LayerKind):
+    """q [n, Hq, d]; k, v [n, Hkv, d], which are what the cache holds; attention gives [n, Hq, d]."""
+
+    name: ClassVar[str] = "grouped-query"
+
+    def shape(self, config: ModelConfig, dtype: str) -> AttentionShape:
+        return AttentionShape(
+            query_heads=config.query_heads,
+            kv_heads=config.kv_heads,
+            head_size=config.head_size,
+            scale=1.0 / math.sqrt(config.head_size),
+            dtype=np.dtype(dtype),
+        )
+
+    def rotary_size(self, config: ModelConfig) -> int:
+        return config.head_size
+
+    def projection(self, config: ModelConfig) -> nn.Module:
+        return QKV(config)
+
+    def output(self, config: ModelConfig) -> nn.Module:
+        return nn.Linear(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
+
+    def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
+        heads = {"q": config.query_heads, "k": config.kv_heads, "v": config.kv_heads}
+        return tuple(_heads(name, count, config, dtype) for name, count in heads.items())
+
+    def attended(self, config: ModelConfig, dtype: str) -> TensorSpec:
+        return _heads("attention", config.query_heads, config, dtype)
+
+    def checkpoint_name(self, parameter: str) -> str:
+        return f"self_attn.{parameter}"
+
+    def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
+        q, k, v = (given[name].astype(np.float64) for name in "qkv")
+        group = q.shape[1] // k.shape[1]
+        k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+        scores = np.einsum("ihd,jhd->hij", q, k) * scale
+        scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
+        return out
+
+
+class QKV(nn.Module):
+    """Projections of a layer's attention: hidden states to q, k and v with RoPE applied."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        bias = config.qkv_bias
+        self.q_proj = nn.Linear(config.hidden_size, config.query_heads * config.head_size, bias)
+        self.k_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
+        self.v_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_size, config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_size, config.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        n, d = x.shape[0], self.config.head_size
+        q = self.q_proj(x).view(n, self.config.query_heads, d)
+        k = self.k_proj(x).view(n, self.config.kv_heads, d)
+        v = self.v_proj(x).view(n, self.config.kv_heads, d)
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+def _heads(name: str, heads: int, config: ModelConfig, dtype: str) -> TensorSpec:
+    return TensorSpec(name=name, dtype=dtype, shape=("n", heads, config.head_size))  # type: ignore[arg-type]

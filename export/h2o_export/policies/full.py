@@ -1,0 +1,14 @@
+"""Full attention: prefill attends as decode does, and transformers' own attention is its reference."""
+
+from __future__ import annotations
+
+from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
+from h2o_runtime.config import PrefillConfig
+
+
+class FullEntry(PolicyEntry):
+    def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:
+        return (config,)
+
+    def reference(self, config: PrefillConfig) -> MakeReference:
+        return lambda kv_heads, sets: Reference("transformers")

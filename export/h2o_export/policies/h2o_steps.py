@@ -1,0 +1,200 @@
+"""The graphs of chunked sparse prefill.
+
+phase1   ChunkedIntraAttention over a logical batch
+phase2   one chunk's step: attend to the memory and fuse, update scores, select the next memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from onnx import NodeProto
+
+from h2o_export.attention_graphs.graph import (
+    CACHE,
+    ROWS,
+    AttentionGraph,
+    constant,
+    keys_values,
+    make_graph,
+    operator,
+    queries,
+    standard,
+)
+from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
+from h2o_runtime.attention import AttentionShape, PartialSoftmax
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.kv import KV
+from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
+
+
+def score_heads(config: PrefillConfig, query_heads: int, kv_heads: int) -> int:
+    """Hs: memory sets a layer."""
+    return kv_heads if config.score_heads == "kv" else query_heads
+
+
+@dataclass(frozen=True)
+class Phase1(AttentionStep):
+    """Attention inside the chunks of a logical batch."""
+
+    config: PrefillConfig
+    name: ClassVar[str] = "phase1"
+
+    def graph(self, shape: AttentionShape) -> AttentionGraph:
+        heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
+        inputs = (queries("q", shape), *keys_values("kv", "n", shape))
+        colsum = TensorSpec(name="colsum", dtype="float32", shape=("n", heads))
+        outputs = (queries("o", shape), *_state("", shape), colsum)
+        node = operator(
+            "ChunkedIntraAttention",
+            ("q", "k", "v"),
+            ("o", "m", "l", "colsum"),
+            chunk_size=self.config.chunk_size,
+            scale=shape.scale,
+            score_heads=heads,
+        )
+        return make_graph(self.name, inputs, outputs, [node], FreeSizes(sizes=(ROWS,)))
+
+    def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
+        """A chunk and a half."""
+        chunk = self.config.chunk_size
+        n = min(chunk + chunk // 2, room.batch)
+        q = normal(draw, shape, n, shape.query_heads, 2.0)
+        return {"q": q, **{name: normal(draw, shape, n, shape.kv_heads) for name in "kv"}}
+
+    def compute(self, call: OperatorCall) -> None:
+        state = PartialSoftmax(call.out["o"], call.out["m"], call.out["l"])
+        q, k, v = call.put("q", "k", "v")
+        call.provider.chunked_intra_attention(q, k, v, self.config.chunk_size, state, call.out["colsum"])
+
+
+@dataclass(frozen=True)
+class Phase2(AttentionStep):
+    """One full chunk's step against the memory."""
+
+    config: PrefillConfig
+    name: ClassVar[str] = "phase2"
+
+    def graph(self, shape: AttentionShape) -> AttentionGraph:
+        """Inputs q [n, Hq, d] of one full chunk, the caches, memory [Hs, Mp], the chunk's Phase 1 state,
+        score [cap, Hs] (the chunk's rows filled from Phase 1 under `colsum`), chunk_range [start, stop]."""
+        config = self.config
+        heads = score_heads(config, shape.query_heads, shape.kv_heads)
+        inputs = (
+            queries("q", shape),
+            *keys_values(("k_cache", "v_cache"), "cap", shape),
+            TensorSpec(name="memory", dtype="int32", shape=(heads, "Mp")),
+            queries("o_intra", shape),
+            *_state("_intra", shape),
+            TensorSpec(name="score", dtype="float32", shape=("cap", heads)),
+            TensorSpec(name="chunk_range", dtype="int64", shape=(2,)),
+        )
+        outputs = (
+            queries("o", shape),
+            TensorSpec(name="score_next", dtype="float32", shape=("cap", heads)),
+            TensorSpec(name="memory_next", dtype="int32", shape=(heads, config.memory)),
+        )
+        fused = operator(
+            "MemoryFusedAttention",
+            ("q", "k_cache", "v_cache", "memory", "o_intra", "m_intra", "l_intra"),
+            ("o", "colsum"),
+            scale=shape.scale,
+        )
+        update = _add_colsum() if config.score == "colsum" else _replace_by_votes(config, shape)
+        select = operator(
+            "MemorySelect",
+            ("score_next", "memory", "chunk_range"),
+            ("memory_next",),
+            local=config.local,
+            heavy=config.heavy,
+            sink=config.sink,
+        )
+        rows = FreeSize(name="n", counts="rows", most=config.chunk_size)
+        slots = FreeSize(name="Mp", counts="slots", most=config.memory)
+        free = FreeSizes(sizes=(rows, CACHE, slots), spans=("chunk_range",))
+        return make_graph(self.name, inputs, outputs, [fused, *update, select], free)
+
+    def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
+        """The second chunk."""
+        chunk, local, heavy = self.config.chunk_size, self.config.local, self.config.heavy
+        cache = caches(draw, shape, room.capacity)
+        heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
+        early = [np.sort(draw.choice(chunk - local, heavy, replace=False)) for _ in range(heads)]
+        last = np.arange(chunk - local, chunk)
+        return {
+            "q": normal(draw, shape, chunk, shape.query_heads, 2.0),
+            **cache,
+            "memory": np.stack([np.concatenate((row, last)) for row in early]).astype(np.int32),
+            "o_intra": normal(draw, shape, chunk, shape.query_heads),
+            "m_intra": draw.standard_normal((chunk, shape.query_heads)).astype(np.float32),
+            "l_intra": draw.uniform(1, chunk, (chunk, shape.query_heads)).astype(np.float32),
+            "score": draw.uniform(0, 10, (room.capacity, heads)).astype(np.float32),
+            "chunk_range": np.array([chunk, 2 * chunk], np.int64),
+        }
+
+    def compute(self, call: OperatorCall) -> None:
+        config, provider, score = self.config, call.provider, call.out["score_next"]
+        q, k_cache, v_cache, memory, m, l = call.put(
+            "q", "k_cache", "v_cache", "memory", "m_intra", "l_intra"
+        )
+        state = PartialSoftmax(call.out["o"], m, l)
+        call.device.upload(call.feed["o_intra"], state.o)
+        call.device.upload(call.feed["score"], score)
+        start, stop = (int(value) for value in call.feed["chunk_range"])
+        rows = call.device.empty(memory.shape, np.float32)
+        kv = KV(k_cache, v_cache, stop)
+        provider.memory_fused_attention(q, kv, memory, state, rows)
+        if config.score == "window":
+            window, chunk = q[-config.score_window :], score[start:stop]
+            provider.candidate_score(window, k_cache[start:stop], kv, memory, rows, chunk)
+        provider.scatter_scores(score, memory, rows, add=config.score == "colsum")
+        provider.memory_select(score, memory, start, stop, config.local, config.sink, call.out["memory_next"])
+
+
+def _state(suffix: str, shape: AttentionShape) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name=name + suffix, dtype="float32", shape=("n", shape.query_heads)) for name in ("m", "l")
+    )
+
+
+def _add_colsum() -> list[NodeProto]:
+    """score_next = score, with colsum added in the rows of the memory."""
+    return [
+        standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),  # [Mp, Hs]
+        standard("Transpose", ("colsum",), "colsum_rows", perm=[1, 0]),
+        standard("GatherElements", ("score", "memory_rows"), "score_before", axis=0),
+        standard("Add", ("score_before", "colsum_rows"), "score_after"),
+        standard("ScatterElements", ("score", "memory_rows", "score_after"), "score_next", axis=0),
+    ]
+
+
+def _replace_by_votes(config: PrefillConfig, shape: AttentionShape) -> list[NodeProto]:
+    """score_next = score, with the votes of the chunk's last queries in the rows of memory and chunk."""
+    window = config.score_window
+    return [
+        constant("window_start", [-window]),
+        constant("end", [2**31 - 1]),
+        constant("rows", [0]),
+        constant("two", [2]),
+        constant("one", [1]),
+        standard("Slice", ("q", "window_start", "end", "rows"), "q_window"),
+        standard("Slice", ("chunk_range", "rows", "one", "rows"), "start"),
+        standard("Slice", ("chunk_range", "one", "two", "rows"), "stop"),
+        standard("Slice", ("k_cache", "start", "stop", "rows"), "k_chunk"),
+        operator("MemoryGather", ("k_cache", "v_cache", "memory"), ("k_mem", "v_mem")),
+        operator(
+            "CandidateScore",
+            ("q_window", "k_chunk", "k_mem"),
+            ("score_memory", "score_chunk"),
+            scale=shape.scale,
+        ),
+        standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),
+        standard("Transpose", ("score_memory",), "score_memory_rows", perm=[1, 0]),
+        standard("ScatterElements", ("score", "memory_rows", "score_memory_rows"), "score_ranked", axis=0),
+        standard("Shape", ("score",), "capacity", start=0, end=1),
+        standard("Slice", ("score_ranked", "rows", "start", "rows"), "score_head"),
+        standard("Slice", ("score_ranked", "stop", "capacity", "rows"), "score_rest"),
+        standard("Concat", ("score_head", "score_chunk", "score_rest"), "score_next", axis=0),
+    ]

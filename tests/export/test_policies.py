@@ -1,0 +1,88 @@
+"""What a bundle has of its policy, and how far one comes that nobody entered in the exporter's registry."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tests import bundles
+
+from h2o_cli.compare import main
+from h2o_export import policies
+from h2o_export.policies.full import FullEntry
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.bundle import Bundle
+
+pytestmark = pytest.mark.timeout(240)
+NAME = "llama-g2-d64-llama3"
+SMALL = PrefillConfig(chunk_size=48, batch_size=96, local=8, heavy=12, score_window=6)
+
+
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the policy h2o were somebody's own."""
+    monkeypatch.setattr(policies, "POLICIES", {"full": FullEntry()})
+
+
+@pytest.fixture
+def sigterm() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def attention_graphs(bundle: Path) -> list[str]:
+    return [graph.name for graph in Bundle.open(bundle).manifest.graphs if graph.kind == "attention"]
+
+
+def compare(*args: Any) -> Any:
+    done = CliRunner().invoke(main, [*map(str, args), "--json"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_full_attention_needs_decode_alone(shared_folder: Path, tmp_path: Path, sigterm: None) -> None:
+    checkpoint, _ = bundles.named(shared_folder, NAME)
+    bundle = bundles.export(checkpoint, tmp_path / "full", prefill=PrefillConfig(policy="full"))
+    assert attention_graphs(bundle) == ["decode"]
+    document = compare(bundle, "--stage", "attention")
+    assert [(row["graph"], row["passed"]) for row in document["rows"]] == [("decode", True)]
+
+
+def test_a_policy_without_an_entry_is_exported_and_runs(
+    unknown: None, shared_folder: Path, tmp_path: Path
+) -> None:
+    checkpoint, known = bundles.named(shared_folder, NAME)
+    bundle = bundles.export(checkpoint, tmp_path / "own", prefill=SMALL)
+    assert attention_graphs(bundle) == ["decode"]
+    ids = bundles.random_ids(150)
+    with Generator.load(bundle) as generator, Generator.load(known) as other:
+        assert np.array_equal(generator.prefill(ids), other.prefill(ids, SMALL))
+
+
+def test_comparing_it_says_that_nothing_independent_is_there(
+    unknown: None, shared_folder: Path, tmp_path: Path, sigterm: None
+) -> None:
+    checkpoint, _ = bundles.named(shared_folder, NAME)
+    bundle = bundles.export(checkpoint, tmp_path / "own", prefill=SMALL)
+    flags = ("--stage", "attention", "--stage", "pipeline", "-n", 150, "--against", "functions")
+    document = compare(bundle, *flags, "-ub", 48, "-b", 96, "--h2o-local", 8, "--h2o-heavy", 12)
+    rows = [(row["stage"], row["graph"], row["reference"]) for row in document["rows"]]
+    assert rows == [
+        ("attention", "decode", "float64"),
+        ("attention", "decode", "float64"),
+        ("pipeline", "full", "onnxruntime+functions"),
+        ("pipeline", "h2o", "onnxruntime+functions"),
+        ("pipeline", "full", "transformers"),
+    ]
+    assert document["passed"]
+    assert document["notes"] == [
+        "no comparison of h2o with the checkpoint: the policy has no independent reference; "
+        "--against compares two attention providers"
+    ]
