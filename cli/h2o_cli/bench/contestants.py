@@ -125,7 +125,7 @@ def _ours(entry: Entry, system: str, policies: tuple[str, ...]) -> list[Contesta
             "prefill": asdict(config),
             "backend": entry.backend,
             "attention": entry.attention,
-            "kind": "policy",
+            "kind": OWN_SYSTEM,
         }
         found.append(Contestant(policy, system, config.in_short(), settings, config.algorithm.exact))
     return found

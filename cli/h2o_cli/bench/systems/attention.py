@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.bench.systems.base import Absent, Ids, Settings, System, require_device
+from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, Settings, System, require_device
 from h2o_runtime import PrefillConfig
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundle import Bundle
@@ -22,9 +22,9 @@ from h2o_runtime.schedule import Span
 
 
 def attention_system(settings: Settings) -> System:
-    """settings: bundle, threads, device, kind: "policy" (with prefill and attention), "torch", "onnxruntime"."""
+    """settings: bundle, threads, device, kind: "h2o" (with prefill and attention), "torch", "onnxruntime"."""
     kinds: dict[str, Callable[[Settings], System]] = {
-        "policy": PolicyAttention,
+        OWN_SYSTEM: PolicyAttention,
         "torch": TorchAttention,
         "onnxruntime": OnnxRuntimeAttention,
     }
