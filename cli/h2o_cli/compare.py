@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,9 +162,7 @@ def _configurations(h2o: PrefillConfig) -> list[PrefillConfig]:
     if h2o.policy == "full":
         return [h2o]
     both = (
-        [replace(h2o, score="colsum"), replace(h2o, score="window")]
-        if h2o.score_window <= h2o.local
-        else [h2o]
+        [h2o.altered(score="colsum"), h2o.altered(score="window")] if h2o.score_window <= h2o.local else [h2o]
     )
     return [PrefillConfig(policy="full"), *both]
 

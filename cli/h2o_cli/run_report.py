@@ -22,7 +22,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "timings": asdict(completion.timings),
         "prefill": asdict(completion.prefill),
         "prefill_ms": {
-            name: 1e3 * seconds for name, seconds in asdict(model.generator.timer).items()
+            name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # by kind of work
         "context": model.generator.context,
         "backend": model.generator.backend.name,
@@ -61,4 +61,4 @@ def summary(completion: Completion) -> str:
 
 def work(timer: PrefillTimer) -> str:
     """Where a prefill's time went."""
-    return ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in asdict(timer).items())
+    return ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in timer.seconds.items())

@@ -19,15 +19,18 @@ from torch import Tensor
 from h2o_export.checkpoint import Checkpoint
 from h2o_export.reference import StreamedModel
 from h2o_runtime.activations import Activations
-from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundle import Bundle
-from h2o_runtime.cache import KVCache
+from h2o_runtime.caches import Contiguous
 from h2o_runtime.devices import HostDevice
-from h2o_runtime.forward import Forward
+from h2o_runtime.forward import Forward, PromptRun
 from h2o_runtime.manifest import Validation
+from h2o_runtime.policies.decode import FullDecode
+from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span
+from h2o_runtime.session import Session
 from h2o_runtime.text import Tokenizer
 
 FLOAT32_TOLERANCE = 1e-4  # relative, of the logits
@@ -127,31 +130,21 @@ class _LayerwiseRun:
         self._n, device = len(ids), HostDevice()
         self._backend = OnnxRuntimeBackend(bundle)
         self._provider = make_provider("auto", bundle, device, None)
-        self._provider.activate(
-            AttentionShape(
-                model.query_heads, model.kv_heads, model.head_size, model.scale, np.dtype(model.dtype)
-            )
-        )
+        self._provider.activate(model.attention)
         self._buffers = Activations(model, self._n, device)
-        self._cache = KVCache(model, self._n, device)
+        store = Contiguous().new_store(model, self._n, device, self._provider)
         self._forward = Forward(
-            bundle.manifest, self._backend, self._provider, self._cache, self._buffers, device
+            bundle.manifest, self._backend, self._provider, store, FullDecode(), self._buffers, device
         )
-        self._forward.give(np.array(ids, np.int64))
+        policy = Full(batch_size=self._n)
+        self._prompt = PromptRun(np.array(ids, np.int64), Prefix.NONE, policy, Session(self._n))
+        self._forward.begin(self._prompt)
 
     def layer(self, index: int) -> NDArray[np.floating]:
         """Run dense part `index` and its attention; returns the residual stream before the layer, [n, D]."""
-        n = self._n
         self._load(index)
-        self._forward.dense(index, Span(0, n), 0)
-        self._provider.cached_attention(
-            self._buffers.q[:n],
-            self._cache.keys[index],
-            self._cache.values[index],
-            n,
-            self._buffers.attention[:n],
-        )
-        residual: NDArray[np.floating] = self._buffers.residual(index)[:n]
+        self._forward.layer(index, self._prompt)
+        residual: NDArray[np.floating] = self._buffers.residual(index)[: self._n]
         return residual
 
     def logits(self, rows: int) -> NDArray[np.floating]:

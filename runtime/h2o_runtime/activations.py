@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.manifest import ModelSpec
+from h2o_runtime.model import ModelSpec
+
+LOGITS_BYTES = 16 << 20  # the head runs on as many rows at once as fit
+
+
+def logits_rows(model: ModelSpec, capacity: int) -> int:
+    """How many rows of logits are held at once, at least one."""
+    return max(1, min(capacity, LOGITS_BYTES // (4 * model.vocab_size)))
 
 
 class Activations:
@@ -15,6 +22,7 @@ class Activations:
     cos, sin           float32 [cap, d/2]
     tokens, positions  int64 [cap]: of this call; 0, 1, 2, … for every call
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
+    token              int64 [1] on the host: the one of a decode step
 
     The residual stream has two buffers, because a graph may not write over its own input: a layer reads the
     one and writes the other.
@@ -30,8 +38,8 @@ class Activations:
         self.tokens = device.empty((capacity,), np.int64)
         self.positions = device.empty((capacity,), np.int64)
         device.upload(np.arange(capacity, dtype=np.int64), self.positions)
-        rows = max(1, min(capacity, (16 << 20) // (4 * model.vocab_size)))
-        self.logits = device.empty((rows, model.vocab_size), np.float32)
+        self.logits = device.empty((logits_rows(model, capacity), model.vocab_size), np.float32)
+        self.token = np.zeros(1, np.int64)
         self._residual = [device.empty((capacity, model.hidden_size), dtype) for _ in range(2)]
 
     def residual(self, part: int) -> Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from h2o_runtime.activations import logits_rows
+from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.config import PrefillConfig
-from h2o_runtime.manifest import ModelSpec
-
-LOGITS_BYTES = 16 << 20  # the head runs on as many rows at once as fit
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Footprint:
     weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix
     cache        keys and values of every layer
     activations  buffers between dense graphs and attention, and a few rows of logits
-    memory       scores and memory sets of the h2o policy
+    memory       what the policies remember, as scores and memory sets
     scratch      inside one dense graph at batch size B: four times the MLP's intermediate rows (gate, its
                  sigmoid, their product, up), the normalised rows and the residual
     """
@@ -35,23 +37,24 @@ class Footprint:
         return self.weights + self.cache + self.activations + self.memory + self.scratch
 
 
-def footprint(model: ModelSpec, context: int, prefill: PrefillConfig) -> Footprint:
+def footprint(
+    model: ModelSpec,
+    context: int,
+    prefill: PrefillConfig,
+    cache: Cache | None = None,
+    decode: DecodePolicy[Any] | None = None,
+) -> Footprint:
     """For `context` tokens. Python and the native libraries come on top: some 65 MB before a model is loaded."""
     item = np.dtype(model.dtype).itemsize
     row = model.query_heads * model.head_size
-    rows = min(prefill.batch_size, context)
+    rows = min(prefill.algorithm.batch_size, context)
     embedding = model.vocab_size * model.hidden_size
-    logits = max(4 * model.vocab_size, min(context * 4 * model.vocab_size, LOGITS_BYTES))
-    memory = 0
-    if prefill.policy == "h2o":
-        heads = model.kv_heads if prefill.score_heads == "kv" else model.query_heads
-        sets = (context // prefill.chunk_size + 1) * heads * prefill.memory * 8
-        memory = model.layers * (2 * context * heads * 4 + sets) + context * heads * 4
-        memory += rows * model.query_heads * 8
+    logits = logits_rows(model, context) * 4 * model.vocab_size
+    policies = (prefill.algorithm, decode or FullDecode())
     return Footprint(
         weights=(model.parameters + (embedding if model.tied else 0)) * item,
-        cache=2 * model.layers * context * model.kv_heads * model.head_size * item,
+        cache=(cache or Contiguous()).store_bytes(model, context),
         activations=context * ((2 * row + 2 * model.hidden_size) * item + model.head_size * 4 + 16) + logits,
-        memory=memory,
+        memory=sum(policy.state_bytes(model, context) for policy in policies),
         scratch=rows * (4 * model.intermediate_size + 2 * model.hidden_size) * item,
     )

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from h2o_runtime.activations import Activations
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend
-from h2o_runtime.cache import IntArray, KVCache
-from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.caches import KVStore, LayerStore, Rows
+from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.manifest import Manifest
-from h2o_runtime.policies import LayerCall, PrefillPolicy
-from h2o_runtime.reuse import Reuse
+from h2o_runtime.policies.decode import DecodePolicy, StepCall
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
+from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span, spans
-from h2o_runtime.timings import PrefillTimer, Stopwatch
+from h2o_runtime.session import IntArray, Session
+from h2o_runtime.timings import DENSE, PrefillTimer, Stopwatch
 
 Float32 = NDArray[np.float32]
 
@@ -39,6 +41,35 @@ class Watch:
     cancelled: Callable[[], bool] = lambda: False
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a call of a dense graph finds its tokens and positions, int64 [n], and which cache rows it writes.
+
+    length  of the cache with these rows; on the device where a recorded step reads it there
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    rows: Rows
+    length: int | Tensor
+
+
+@dataclass(frozen=True)
+class PromptRun:
+    """A prompt on its way through the layers.
+
+    tokens      int64 [n]: those after the session's, which are `prefix` to them
+    session     holds the policy's state, and the tokens before these
+    checkpoint  called with the done share of the work, from 0 to 1; may raise
+    """
+
+    tokens: IntArray
+    prefix: Prefix
+    policy: PrefillPolicy[Any]
+    session: Session
+    checkpoint: Callable[[float], None] = lambda share: None
+
+
 class Forward:
     """The layer loop over one backend, one attention provider and one cache, all on one device."""
 
@@ -47,7 +78,8 @@ class Forward:
         manifest: Manifest,
         backend: Backend,
         provider: AttentionProvider,
-        cache: KVCache,
+        store: KVStore,
+        decoding: DecodePolicy[Any],
         activations: Activations,
         device: Device,
     ) -> None:
@@ -55,102 +87,105 @@ class Forward:
         self.parts = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
         self.backend = backend
         self.provider = provider
-        self.cache = cache
+        self.store = store
+        self.decoding = decoding
         self.buffers = activations
         self.device = device
-        self.stopwatch: Stopwatch = device.stopwatch()
+        self.stopwatch: Stopwatch = device.stopwatch(())
+        self._tiles: list[Span] = []
+        self._flow: Flow = device.flow(self._tiles)
 
-    def prefill(
-        self,
-        tokens: IntArray,
-        reuse: Reuse,
-        policy: PrefillPolicy,
-        state: Any,
-        tile: int,
-        checkpoint: Callable[[float], None],
-    ) -> None:
-        """Run `tokens` [n], those after the kept ones, through every layer; then the head can run on any row.
+    def prefill(self, prompt: PromptRun) -> None:
+        """Run the prompt's new tokens through every layer; then the head can run on any of their rows.
 
-        `checkpoint` is called with the done share of the work, from 0 to 1, and may raise. Cache rows are
-        written, but the cache's length and tokens are left to the caller, who knows that all went well.
+        Cache rows are written, but the session's tokens are left to the caller, who knows that all went well.
         """
-        past, n = reuse.length, len(tokens)
-        tiles = list(spans(n, min(tile, self.backend.most_rows)))
-        self.give(tokens)
-        self.stopwatch = self.device.stopwatch()
-        flow = self.device.flow(tiles)
+        self.begin(prompt)
         try:
             for layer in range(self.model.layers):
-                for index, rows in enumerate(tiles):
-                    checkpoint(layer / self.model.layers)
-                    with flow.dense(index), self.stopwatch.measure("dense"):
-                        self.dense(layer, rows, past)
-                call = LayerCall(
-                    layer=layer,
-                    q=self.buffers.q[:n],
-                    o=self.buffers.attention[:n],
-                    cache=self.cache,
-                    past=past,
-                    prefix=reuse.prefix,
-                    provider=self.provider,
-                    timer=self.stopwatch,
-                    flow=flow,
-                    checkpoint=lambda done, layer=layer: checkpoint(  # type: ignore[misc]
-                        (layer + 0.5 + 0.5 * done / n) / self.model.layers
-                    ),
-                )
-                policy.attend(call, state)
+                self.layer(layer, prompt)
         finally:
-            flow.join()
+            self._flow.join()
 
-    def decode(self, token: IntArray) -> Float32:
-        """Run one token, int64 [1], at the end of the cache, with exact attention → logits float32 [vocab].
+    def begin(self, prompt: PromptRun) -> None:
+        """Before the prompt's first layer."""
+        session, n = prompt.session, len(prompt.tokens)
+        self._tiles = list(spans(n, min(prompt.policy.batch_size, self.backend.most_rows)))
+        self.give(prompt.tokens)
+        self.stopwatch = self.device.stopwatch(prompt.policy.phases)
+        past = session.length
+        call = PromptCall(n, past, prompt.prefix, session.generated[:past])
+        prompt.policy.begin(call, session.prefill_state)
+        self._flow = self.device.flow(self._tiles)
 
-        They are valid until the next call.
-        """
-        past = self.cache.length
-        self.give(token)
-        for layer in range(self.model.layers):
-            self.dense(layer, Span(0, 1), past)
-            self.provider.cached_attention(
-                self.buffers.q[:1],
-                self.cache.keys[layer],
-                self.cache.values[layer],
-                past + 1,
-                self.buffers.attention[:1],
-            )
-        logits: Float32 = self.logits(Span(0, 1))[0]
+    def layer(self, layer: int, prompt: PromptRun) -> None:
+        """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
+        session, n = prompt.session, len(prompt.tokens)
+        with self.store.open(layer) as cache:
+            for index, tile in enumerate(self._tiles):
+                prompt.checkpoint(layer / self.model.layers)
+                with self._flow.dense(index), self.stopwatch.measure(DENSE):
+                    self.dense(layer, tile, session, cache)
+            rows = Rows(session.length, session.length + n)
+            call = self._layer_call(layer, prompt, cache, rows)
+            self.decoding.observe(layer, call.kv, rows, session.decode_state)
+            prompt.policy.attend(call, session.prefill_state)
+
+    def decode(self, token: int, session: Session) -> Float32:
+        """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
+        self.buffers.token[0] = token
+        self.give(self.buffers.token)
+        past, position = session.length, session.next_position
+        place = Place(
+            tokens=self.buffers.tokens[:1],
+            positions=self.buffers.positions[position : position + 1],
+            rows=Rows(past, past + 1),
+            length=past + 1,
+        )
+        logits: Float32 = self.device.download(self.step(place, session.decode_state))[0]
         return logits
 
-    def warm_up(self, rows: int) -> None:
-        """Do what a first prompt of `rows` tokens would pay for: on the CPU nothing. The cache must be empty."""
+    def step(self, place: Place, state: Any, recorded: bool = False) -> Tensor:
+        """The decode loop: one token through every layer → logits float32 [1, vocab] on the device.
+
+        `recorded` is `Backend.infer`'s `step`.
+        """
+        first = Span(0, 1)
+        q, o = self.buffers.q[:1], self.buffers.attention[:1]
+        for layer in range(self.model.layers):
+            with self.store.open(layer) as cache:
+                self.part(layer, first, place, cache, recorded)
+                cache.commit(place.rows)
+                kv = cache.view(place.length)
+                self.decoding.observe(layer, kv, place.rows, state)
+                self.decoding.attend(StepCall(layer, q, o, kv, self.provider), state)
+        return self.head(first, recorded)
+
+    def warm_up(self, rows: int, session: Session) -> None:
+        """Do what a first prompt of `rows` tokens would pay for: on the CPU nothing. The session must be empty."""
 
     def give(self, tokens: IntArray) -> None:
         """Put the new tokens [n] of a call where the first dense graph finds them."""
         self.device.upload(tokens, self.buffers.tokens[: len(tokens)])
 
-    def dense(self, layer: int, rows: Span, past: int) -> None:
-        """Dense part `layer` on rows of the call, whose first row comes after `past` cached ones."""
-        cached = slice(past + rows.start, past + rows.stop)
-        self.part(
-            layer,
-            rows,
-            Place(
-                tokens=self.buffers.tokens[rows.start : rows.stop],
-                positions=self.buffers.positions[cached],
-                k=self.cache.keys[layer][cached],
-                v=self.cache.values[layer][cached],
-            ),
+    def dense(self, layer: int, tile: Span, session: Session, cache: LayerStore) -> None:
+        """Dense part `layer` on rows of the call's new tokens, whose keys and values go into the cache."""
+        past, first = session.length, session.next_position
+        rows = Rows(past + tile.start, past + tile.stop)
+        place = Place(
+            tokens=self.buffers.tokens[tile.start : tile.stop],
+            positions=self.buffers.positions[first + tile.start : first + tile.stop],
+            rows=rows,
+            length=rows.stop,
         )
+        self.part(layer, tile, place, cache)
+        cache.commit(rows)
 
-    def part(self, layer: int, rows: Span, place: Place, step: bool = False) -> None:
-        """Dense part `layer` on rows of the buffers, with the rest of its inputs and outputs at `place`.
-
-        `step` is `Backend.infer`'s.
-        """
+    def part(self, layer: int, tile: Span, place: Place, cache: LayerStore, recorded: bool = False) -> None:
+        """Dense part `layer` on rows of the buffers, with the rest of its inputs and outputs at `place`."""
         b = self.buffers
-        cut = slice(rows.start, rows.stop)
-        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[cut], "k": place.k, "v": place.v}
+        cut = slice(tile.start, tile.stop)
+        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[cut], **cache.target(place.rows)}
         if layer == 0:
             outputs |= {"cos": b.cos[cut], "sin": b.sin[cut]}
             inputs = {"tokens": place.tokens, "positions": place.positions}
@@ -161,9 +196,9 @@ class Forward:
                 "cos": b.cos[cut],
                 "sin": b.sin[cut],
             }
-        self.backend.infer(self.parts[layer], inputs, outputs, step)
+        self.backend.infer(self.parts[layer], inputs, outputs, recorded)
 
-    def head(self, rows: Span, step: bool = False) -> Tensor:
+    def head(self, rows: Span, recorded: bool = False) -> Tensor:
         """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
         out = self.buffers.logits[: len(rows)]
         cut = slice(rows.start, rows.stop)
@@ -171,7 +206,7 @@ class Forward:
             "attention": self.buffers.attention[cut],
             "residual": self.buffers.residual(self.model.layers - 1)[cut],
         }
-        self.backend.infer(self.parts[-1], inputs, {"logits": out}, step)
+        self.backend.infer(self.parts[-1], inputs, {"logits": out}, recorded)
         return out
 
     def logits(self, rows: Span) -> Float32:
@@ -189,12 +224,20 @@ class Forward:
         """Most rows that `logits` takes at once."""
         return min(len(self.buffers.logits), self.backend.most_rows)
 
-
-@dataclass(frozen=True)
-class Place:
-    """What differs between prefill and decode: tokens and positions int64 [n]; k and v [n, Hkv, d] are outputs."""
-
-    tokens: Tensor
-    positions: Tensor
-    k: Tensor
-    v: Tensor
+    def _layer_call(self, layer: int, prompt: PromptRun, cache: LayerStore, rows: Rows) -> LayerCall:
+        n, layers = len(prompt.tokens), self.model.layers
+        new = cache.target(rows)
+        return LayerCall(
+            layer=layer,
+            q=self.buffers.q[:n],
+            o=self.buffers.attention[:n],
+            k=new["k"],
+            v=new["v"],
+            kv=cache.view(rows.stop),
+            past=rows.start,
+            prefix=prompt.prefix,
+            provider=self.provider,
+            timer=self.stopwatch,
+            flow=self._flow,
+            checkpoint=lambda done: prompt.checkpoint((layer + 0.5 + 0.5 * done / n) / layers),
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -13,24 +12,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from h2o_runtime.activations import Activations
-from h2o_runtime.attention import AttentionProvider, AttentionShape
+from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundle import Bundle
-from h2o_runtime.cache import IntArray, KVCache
+from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
-from h2o_runtime.forward import Forward, Watch
-from h2o_runtime.policies import make_policy
-from h2o_runtime.policies.memory import MemoryStore
+from h2o_runtime.forward import Forward, PromptRun, Watch
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.policies.prefill import PrefillReport
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
 from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
+from h2o_runtime.session import Float32, IntArray, Session
 from h2o_runtime.timings import PrefillTimer
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 DEFAULT_CONTEXT = 8192
 MAX_CONTEXT = 1 << 24  # positions stay exact in float32, which the graphs sort and rotate them in
 
-Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
 
@@ -49,7 +48,14 @@ class Generator:
     """
 
     def __init__(
-        self, bundle: Bundle, backend: Backend, provider: AttentionProvider, context: int, device: Device
+        self,
+        bundle: Bundle,
+        backend: Backend,
+        provider: AttentionProvider,
+        context: int,
+        device: Device,
+        cache: Cache | None = None,
+        decoding: DecodePolicy[Any] | None = None,
     ) -> None:
         self.bundle = bundle
         self.model = bundle.manifest.model
@@ -57,15 +63,15 @@ class Generator:
         self.backend = backend
         self.provider = provider
         self.device = device
-        self._cache = KVCache(self.model, context, device)
+        self.cache = cache or Contiguous()
+        self.decoding = decoding or FullDecode()
+        self.store = self.cache.new_store(self.model, context, device, provider)
+        self.session = Session(context)
+        self.session.decode_state = self.decoding.new_state(self.model, context, device)
+        buffers = Activations(self.model, context, device)
         self._forward = _forward_on(device)(
-            bundle.manifest, backend, provider, self._cache, Activations(self.model, context, device), device
+            bundle.manifest, backend, provider, self.store, self.decoding, buffers, device
         )
-        self._origin = Provenance()
-        self._state: Any = None
-        self._state_config: PrefillConfig | None = None
-        self._logits: Float32 | None = None  # after the cache's last token
-        self._token: IntArray = np.zeros(1, np.int64)
         self.reused = 0  # tokens that the last prefill found in the cache
 
     @classmethod
@@ -77,13 +83,16 @@ class Generator:
         attention: Literal["auto", "native", "functions"] = "auto",
         threads: int | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
+        cache: Cache | None = None,
+        decoding: DecodePolicy[Any] | None = None,
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
         `context` is the most tokens that prompt and answer can have together; by default what the model was
         trained for, at most 8192. `attention` chooses who executes the attention operators; "auto" takes the
-        native kernels where they are built. `device` "auto" takes a GPU where the backend can use it. Raises
-        BundleError, BackendError or ConfigError.
+        native kernels where they are built. `device` "auto" takes a GPU where the backend can use it. `cache`
+        owns keys and values, contiguous by default; `decoding` says what a generated token sees, everything by
+        default. Raises BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
         model = opened.manifest.model
@@ -104,17 +113,9 @@ class Generator:
         engine = make_backend(backend, opened, place, threads, context)
         provider = make_provider(attention, opened, place, threads)
         engine.activate()
-        provider.activate(
-            AttentionShape(
-                query_heads=model.query_heads,
-                kv_heads=model.kv_heads,
-                head_size=model.head_size,
-                scale=model.scale,
-                dtype=np.dtype(model.dtype),
-            )
-        )
-        generator = cls(opened, engine, provider, context, place)
-        generator._forward.warm_up(opened.manifest.prefill.batch_size)
+        provider.activate(model.attention)
+        generator = cls(opened, engine, provider, context, place, cache, decoding)
+        generator._forward.warm_up(opened.manifest.prefill.algorithm.batch_size, generator.session)
         return generator
 
     def close(self) -> None:
@@ -143,26 +144,27 @@ class Generator:
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
+        session = self.session
         if self._answered(tokens, config):
             self.reused = len(tokens)
-            self._forward.stopwatch = PrefillTimer()
-            assert self._logits is not None
-            return self._logits
-        last = self._run(tokens, config, plan_reuse(self._cache, tokens, config, self._origin), watch)
-        return self._keep(self._forward.logits(Span(last - 1, last))[0])
+            self._forward.stopwatch = PrefillTimer(config.algorithm.phases)
+            assert session.logits is not None
+            return session.logits
+        last = self._run(tokens, config, plan_reuse(session, tokens, config, session.origin), watch)
+        return session.keep_logits(self._forward.logits(Span(last - 1, last))[0])
 
     def decode(self, token: int) -> Float32:
         """Append one token and attend to everything → logits float32 [vocab]."""
         if not 0 <= token < self.model.vocab_size:
             raise UnknownTokenError(int(token), self.model.vocab_size)
-        if self._cache.length >= self.context:
-            raise ContextOverflowError(self._cache.length + 1, self.context)
-        if not self._cache.length:
+        session = self.session
+        if session.length >= self.context:
+            raise ContextOverflowError(session.length + 1, self.context)
+        if not session.length:
             raise InputError("decode needs a prompt in the cache: call prefill first")
-        self._token[0] = token
-        logits = self._forward.decode(self._token)
-        self._cache.append(self._token, generated=True)
-        return self._keep(logits)
+        logits = self._forward.decode(token, session)
+        session.append([token], generated=True)
+        return session.keep_logits(logits)
 
     def logprobs(
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
@@ -178,7 +180,7 @@ class Generator:
             wide -= wide.max(axis=1, keepdims=True)
             chosen = wide[np.arange(len(rows)), tokens[rows.start + 1 : rows.stop + 1]]
             out[rows.start : rows.stop] = chosen - np.log(np.exp(wide).sum(axis=1))
-        self._keep(self._forward.logits(Span(n - 1, n))[0])
+        self.session.keep_logits(self._forward.logits(Span(n - 1, n))[0])
         return out
 
     def generate(
@@ -205,9 +207,7 @@ class Generator:
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = self._checked(ids)
         logits = self.prefill(tokens, config, watch)
-        yield Prefilled(
-            prompt_tokens=len(tokens), reused_tokens=self.reused, timer=replace(self._forward.timer)
-        )
+        yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self._forward.timer)
         sampler.reset(tokens.tolist())
         stops = frozenset(stop_tokens)
         for produced in range(max_new_tokens):
@@ -219,41 +219,39 @@ class Generator:
             if constraint:
                 constraint.accept(sampled.token)
             yield TokenGenerated(sampled)
-            if self._cache.length >= self.context or produced + 1 == max_new_tokens:
+            if self.session.length >= self.context or produced + 1 == max_new_tokens:
                 break
             if watch.cancelled():
                 raise Cancelled("generation was stopped")
             logits = self.decode(sampled.token)
         yield Finished("length", min(max_new_tokens, produced + 1) if max_new_tokens else 0)
 
+    def report(self) -> PrefillReport:
+        """Which keys the policy kept of the last prompt's past."""
+        session = self.session
+        if session.origin.config is None or session.state_config is None:
+            return PrefillReport.empty()
+        return session.state_config.algorithm.report(session.prefill_state, session.origin)
+
     def memory_sets(self) -> list[Int32]:
         """Per layer int32 [Hs, M], the memory after the last full chunk; empty when no memory was needed."""
-        if not isinstance(self._state, MemoryStore) or not self._state.has_last:
-            return []
-        return list(self.device.download(self._state.last).copy())
+        return list(self.report().last)
 
-    def boundary_memory(self) -> NDArray[np.int32]:
+    def boundary_memory(self) -> Int32:
         """Memory sets at every chunk boundary of a prompt run from an empty cache, [layers, boundaries, Hs, M].
 
         Boundary b lies after chunk b; only those that the last such prompt went past hold anything.
         """
-        if not isinstance(self._state, MemoryStore):
-            return np.zeros((self.model.layers, 0, 0, 0), np.int32)
-        passed = max(self._origin.prompt - 1, 0) // self._state.chunk_size
-        return np.stack([self.device.download(sets[:passed]).copy() for sets in self._state.sets])
+        return self.report().boundaries.swapaxes(0, 1)
 
     def reset(self) -> None:
         """Forget every token."""
-        self._cache.truncate(0)
-        self._origin = Provenance()
-        self._logits = None
-        if isinstance(self._state, MemoryStore):
-            self._state.has_last = False
+        self.session.reset()
 
     @property
     def length(self) -> int:
         """Tokens in the cache."""
-        return self._cache.length
+        return self.session.length
 
     @property
     def timer(self) -> PrefillTimer:
@@ -276,57 +274,47 @@ class Generator:
             raise UnknownTokenError(int(tokens[position]), self.model.vocab_size, position)
         return np.ascontiguousarray(tokens, np.int64)
 
-    def _keep(self, logits: Float32) -> Float32:
-        """A copy of the logits after the last token. Read-only: it answers too when the prompt comes again."""
-        logits = logits.copy()
-        logits.flags.writeable = False
-        self._logits = logits
-        return logits
-
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
-        """Whether the cache holds exactly this prompt, with its logits at hand."""
+        """Whether the session holds exactly this prompt, with its logits at hand."""
+        session = self.session
         return (
-            self._logits is not None
-            and same_arithmetic(self._origin.config, config)
-            and len(tokens) == self._cache.length == self._cache.shared_prefix(tokens)
+            session.logits is not None
+            and same_arithmetic(session.origin.config, config)
+            and len(tokens) == session.length == session.shared_prefix(tokens)
         )
 
     def _run(self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch) -> int:
         """Bring the cache from `reuse.length` tokens to all of `tokens`; returns the number of new ones."""
+        session, policy, before = self.session, config.algorithm, self.session.origin
         n = len(tokens) - reuse.length
-        policy = make_policy(config)
-        if self._state_config is None or not same_arithmetic(self._state_config, config):
-            self._state = None  # before there is another: a small device has no room for two
-            self._state, self._state_config = policy.new_state(self.model, self.context, self.device), config
-        self.reused, self._logits = reuse.length, None
-        before = self._origin
-        self._cache.truncate(reuse.length)
+        self._prepare_state(config)
+        self.reused, session.logits = reuse.length, None
+        session.truncate(reuse.length)
         # Until all is done the cache is worth no more than what an interrupted run leaves behind.
-        self._origin = Provenance()
+        session.origin = Provenance()
         done = False
         try:
-            self._forward.prefill(
-                tokens[reuse.length :], reuse, policy, self._state, config.batch_size, _checkpoint(watch, n)
-            )
+            new = tokens[reuse.length :]
+            self._forward.prefill(PromptRun(new, reuse.prefix, policy, session, _checkpoint(watch, n)))
             done = True
         finally:
             if not done:
-                self._after_interruption(before, config, reuse, n)
-        self._cache.append(tokens[reuse.length :], generated=False)
+                session.origin = policy.after_interruption(reuse, n, before)
+                if session.origin.config is None:
+                    session.reset()
+        session.append(tokens[reuse.length :], generated=False)
         keeps_origin = reuse.prefix is Prefix.HISTORY
-        self._origin = before if keeps_origin else Provenance.fresh(config, len(tokens))
+        session.origin = before if keeps_origin else Provenance.fresh(config, len(tokens))
         watch.progress(n, n)
         return n
 
-    def _after_interruption(self, before: Provenance, config: PrefillConfig, reuse: Reuse, n: int) -> None:
-        """Keep what is still sound: exact rows, a boundary's memory sets, scores that no chunk has touched."""
-        short_turn = reuse.prefix is Prefix.HISTORY and n <= config.chunk_size
-        if reuse.prefix is Prefix.EXACT or short_turn:
-            self._origin = before
-        elif reuse.prefix is Prefix.BOUNDARY:
-            self._origin = Provenance.interrupted(config, reuse.length)
-        else:
-            self.reset()
+    def _prepare_state(self, config: PrefillConfig) -> None:
+        """The session's state is one of this configuration's policy."""
+        session = self.session
+        if session.state_config is None or not same_arithmetic(session.state_config, config):
+            session.prefill_state = None  # before there is another: a small device has no room for two
+            state = config.algorithm.new_state(self.model, self.context, self.device)
+            session.prefill_state, session.state_config = state, config
 
 
 def _checkpoint(watch: Watch, n: int) -> Any:

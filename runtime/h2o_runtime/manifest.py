@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import BundleError
+from h2o_runtime.model import ModelSpec
+
+__all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file_sha256"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -19,24 +22,6 @@ DType = Literal["float32", "float16", "int64", "int32"]
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelSpec(_Strict):
-    """The model's shape, as the runtime needs it."""
-
-    family: str
-    hidden_size: int = Field(gt=0)
-    layers: int = Field(gt=0)
-    query_heads: int = Field(gt=0)
-    kv_heads: int = Field(gt=0)
-    head_size: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-    vocab_size: int = Field(gt=0)
-    max_position_embeddings: int = Field(gt=0)
-    parameters: int = Field(gt=0)
-    tied: bool
-    scale: float = Field(gt=0)
-    dtype: Literal["float32", "float16"]
 
 
 class TensorSpec(_Strict):

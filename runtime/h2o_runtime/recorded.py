@@ -5,19 +5,21 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from h2o_runtime.activations import Activations
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.backends.base import Backend
-from h2o_runtime.cache import IntArray, KVCache
+from h2o_runtime.caches import KVStore, Rows
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import BackendError
 from h2o_runtime.forward import Float32, Forward, Place
 from h2o_runtime.manifest import Manifest
+from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.schedule import Span
+from h2o_runtime.session import Session
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Graph
@@ -41,60 +43,62 @@ class RecordedForward(Forward):
         manifest: Manifest,
         backend: Backend,
         provider: NativeCudaProvider,
-        cache: KVCache,
+        store: KVStore,
+        decoding: DecodePolicy[Any],
         activations: Activations,
         device: CudaDevice,
     ) -> None:
-        super().__init__(manifest, backend, provider, cache, activations, device)
-        model = manifest.model
-        row = (1, model.kv_heads, model.head_size)
+        super().__init__(manifest, backend, provider, store, decoding, activations, device)
         self._token = device.empty((1,), np.int64)
-        self._where = device.empty((2,), np.int64)  # position, length
+        self._where = device.empty((3,), np.int64)  # position, row, length
         self._place = Place(
             tokens=self._token,
             positions=self._where[0:1],
-            k=device.empty(row, model.dtype),
-            v=device.empty(row, model.dtype),
+            rows=Rows(0, 1, at=self._where[1:2]),
+            length=self._where[2:3],
         )
-        self._answer: Float32 = device.module.PinnedMemory(4 * model.vocab_size).array().view(np.float32)
+        vocabulary = manifest.model.vocab_size
+        self._answer: Float32 = device.module.PinnedMemory(4 * vocabulary).array().view(np.float32)
         self._graph: Graph | None = None
         self._recordable = backend.recordable
         self._steps = 0
 
-    def decode(self, token: IntArray) -> Float32:
-        past, lanes = self.cache.length, self.device.lanes  # which a prefill leaves joined
-        lanes.dense.write_integers(self._token.address, [int(token[0])])
-        lanes.dense.write_integers(self._where.address, [past, past + 1])
+    def decode(self, token: int, session: Session) -> Float32:
+        past, lanes = session.length, self.device.lanes  # which a prefill leaves joined
+        lanes.dense.write_integers(self._token.address, [token])
+        lanes.dense.write_integers(self._where.address, [session.next_position, past, past + 1])
         if self._graph is None and self._steps and self._recordable:
-            self._graph = self._record()  # the first step has met every size: it allocated, this one need not
+            # the first step has met every size: it allocated, this one need not
+            self._graph = self._record(session.decode_state)
         if self._graph is None:
-            self._step()
+            self._step(session.decode_state)
         else:
             self._graph.launch(lanes.dense)
         self._steps += 1
         lanes.dense.synchronize()
         return self._answer
 
-    def warm_up(self, rows: int) -> None:
+    def warm_up(self, rows: int, session: Session) -> None:
         """Run every dense graph once on `rows` rows of anything: what libraries make at their first call is there.
 
-        Arenas then have room for the largest batch, in one piece. The cache must be empty.
+        Arenas then have room for the largest batch, in one piece. The session must be empty.
         """
         rows = min(rows, len(self.buffers.q), self.backend.most_rows)
         self.device.clear(self.buffers.tokens[:rows])
         self.device.lanes.join()
         for layer in range(self.model.layers):
-            self.dense(layer, Span(0, rows), 0)
+            with self.store.open(layer) as cache:
+                self.dense(layer, Span(0, rows), session, cache)
         self.head(Span(0, min(rows, self.head_rows)))
         self.device.synchronize()
 
-    def _record(self) -> Graph | None:
+    def _record(self, state: Any) -> Graph | None:
         lane, failed = self.device.lanes.dense, self.device.module.CudaError
         collecting = gc.isenabled()
         gc.disable()  # memory that is freed while the lane records would end the recording
         lane.begin_capture()
         try:
-            self._step()
+            self._step(state)
             graph = lane.end_capture()
         except BaseException as error:
             with suppress(failed):
@@ -110,19 +114,7 @@ class RecordedForward(Forward):
         log.info("recorded the decode step of %d layers as one CUDA graph", self.model.layers)
         return graph
 
-    def _step(self) -> None:
-        b, place = self.buffers, self._place
+    def _step(self, state: Any) -> None:
         with self.device.lanes.one():
-            for layer in range(self.model.layers):
-                self.part(layer, Span(0, 1), place, step=True)
-                self.provider.step(
-                    b.q[:1],
-                    place.k,
-                    place.v,
-                    self.cache.keys[layer],
-                    self.cache.values[layer],
-                    position=place.positions,
-                    length=self._where[1:2],
-                    o=b.attention[:1],
-                )
-            self.device.lanes.dense.download(self.head(Span(0, 1), step=True).address, self._answer)
+            logits = self.step(self._place, state, recorded=True)
+            self.device.lanes.dense.download(logits.address, self._answer)

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
+DENSE = "dense"  # the phase of dense graphs; all others are named by the policy
 
-@dataclass
+
 class PrefillTimer:
-    """Seconds by kind of work, summed over layers and tiles. Measures by the host's clock."""
+    """Seconds by phase, summed over layers and tiles. Measures by the host's clock."""
 
-    dense: float = 0.0  # dense graphs
-    phase1: float = 0.0  # attention inside chunks; under policy full, all attention
-    phase2: float = 0.0  # memory attention, scores, selection
-    tail: float = 0.0  # the dense tail
+    def __init__(self, phases: Sequence[str] = ()) -> None:
+        """phases: those that count from 0 even where they never come."""
+        self.seconds: dict[str, float] = dict.fromkeys((DENSE, *phases), 0.0)
 
-    def add(self, kind: str, seconds: float) -> None:
-        setattr(self, kind, getattr(self, kind) + seconds)
+    def add(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     @contextmanager
-    def measure(self, kind: str) -> Iterator[None]:
+    def measure(self, phase: str) -> Iterator[None]:
         begin = time.perf_counter()
         try:
             yield
         finally:
-            self.add(kind, time.perf_counter() - begin)
+            self.add(phase, time.perf_counter() - begin)
 
     def read(self) -> PrefillTimer:
-        return self
+        """What was measured so far; it does not grow any more."""
+        copy = PrefillTimer()
+        copy.seconds = dict(self.seconds)
+        return copy
 
 
 class Stopwatch(Protocol):
-    """Measures kinds of work as `PrefillTimer` names them; kinds may overlap where the device lets them."""
+    """Measures phases of work; they may overlap where the device lets them."""
 
-    def measure(self, kind: str) -> AbstractContextManager[None]:
-        """Around work of one kind."""
+    def measure(self, phase: str) -> AbstractContextManager[None]:
+        """Around work of one phase."""
 
     def read(self) -> PrefillTimer:
         """What was measured so far. May wait for the device."""

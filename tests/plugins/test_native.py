@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
+from h2o_runtime.kv import KV
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
@@ -148,7 +149,7 @@ def test_memory_fused_attention(shape: Any, n: int, M: int, by_query: bool, with
     state = case.empty_state(n)
     case.provider.chunked_intra_attention(q, k, v, n, state, None)
     colsum = np.full((Hs, M), np.nan, np.float32) if with_sums else None
-    case.provider.memory_fused_attention(q, k_cache, v_cache, memory, state, colsum)
+    case.provider.memory_fused_attention(q, KV(k_cache, v_cache, len(k_cache)), memory, state, colsum)
 
     head = np.arange(case.Hq)
     rows = memory[head // (case.Hq // Hs)].T  # [M, Hq]
@@ -175,7 +176,7 @@ def test_candidate_score(shape: Any, w: int, before: int, M: int, by_query: bool
     q, (k, _), (k_cache, _) = case.q(w), case.kv(n), case.kv(cap)
     memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(Hs)]).astype(np.int32)
     score_memory, score_chunk = np.full((Hs, M), np.nan, np.float32), np.full((n, Hs), np.nan, np.float32)
-    case.provider.candidate_score(q, k, k_cache, memory, score_memory, score_chunk)
+    case.provider.candidate_score(q, k, KV(k_cache, k_cache, len(k_cache)), memory, score_memory, score_chunk)
 
     head = np.arange(case.Hq)
     rows = memory[head // (case.Hq // Hs)].T
@@ -195,7 +196,7 @@ def test_cached_attention(shape: Any, n: int, past: int) -> None:
     length = past + n
     q, (k_cache, v_cache) = case.q(n), case.kv(length + 5)
     o = np.full(q.shape, np.nan, dtype)
-    case.provider.cached_attention(q, k_cache, v_cache, length, o)
+    case.provider.cached_attention(q, KV(k_cache, v_cache, length), o)
     keys, values = per_query_head(k_cache[:length], case.Hq), per_query_head(v_cache[:length], case.Hq)
     expected, _, _, _ = softmax_state(case, q, keys, values, np.tri(n, length, past, dtype=bool))
     assert_close(o, expected, dtype, "o")
@@ -248,7 +249,7 @@ def test_scores_far_apart(size: int) -> None:
     check_sums(colsum, sums, "colsum")
 
     memory = np.tile(np.arange(M, dtype=np.int32), (2, 1))
-    case.provider.memory_fused_attention(q[S:], k, v, memory, state.rows(S, n), None)
+    case.provider.memory_fused_attention(q[S:], KV(k, v, len(k)), memory, state.rows(S, n), None)
     seen = np.tri(n, dtype=bool)
     for start in range(S, n, S):  # the chunk so far, and the memory
         seen[start : start + S, :start] = False
@@ -270,10 +271,10 @@ def test_thread_count_changes_no_bit() -> None:
         state, colsum = case.empty_state(n), np.empty((n, 2), np.float32)
         case.provider.chunked_intra_attention(q, k, v, 256, state, colsum)
         votes = np.empty((2, M), np.float32)
-        case.provider.memory_fused_attention(q, k_cache, v_cache, memory, state, votes)
+        case.provider.memory_fused_attention(q, KV(k_cache, v_cache, len(k_cache)), memory, state, votes)
         one, many = np.empty_like(q[:1]), np.empty_like(q)
-        case.provider.cached_attention(q[:1], k_cache, v_cache, 4000, one)
-        case.provider.cached_attention(q, k_cache, v_cache, 4000, many)
+        case.provider.cached_attention(q[:1], KV(k_cache, v_cache, 4000), one)
+        case.provider.cached_attention(q, KV(k_cache, v_cache, 4000), many)
         results.append([state.o, state.m, state.l, colsum, votes, one, many])
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
@@ -297,26 +298,24 @@ def test_bad_arguments_say_what_is_wrong() -> None:
     q, (k, v) = case.q(8), case.kv(8)
     o = np.empty_like(q)
     with pytest.raises(ValueError, match=r"k_cache must have shape"):
-        case.provider.cached_attention(q, k[:, :1].copy(), v, 8, o)
+        case.provider.cached_attention(q, KV(k[:, :1].copy(), v, 8), o)
     with pytest.raises(ValueError, match=r"q must be float32"):
-        case.provider.cached_attention(q.astype(np.float16), k, v, 8, o)
+        case.provider.cached_attention(q.astype(np.float16), KV(k, v, 8), o)
     with pytest.raises(ValueError, match=r"out of range"):
-        case.provider.cached_attention(q, k, v, 9, o)
+        case.provider.cached_attention(q, KV(k, v, 9), o)
     memory = np.full((2, 3), 8, np.int32)
     with pytest.raises(ValueError, match=r"memory must index"):
-        case.provider.memory_fused_attention(q, k, v, memory, case.empty_state(8), None)
+        case.provider.memory_fused_attention(q, KV(k, v, len(k)), memory, case.empty_state(8), None)
     with pytest.raises(ValueError, match=r"multiple of 8"):
         Case(4, 2, 12, np.float32).provider.cached_attention(
             np.zeros((1, 4, 12), np.float32),
-            np.zeros((1, 2, 12), np.float32),
-            np.zeros((1, 2, 12), np.float32),
-            1,
+            KV(np.zeros((1, 2, 12), np.float32), np.zeros((1, 2, 12), np.float32), 1),
             np.zeros((1, 4, 12), np.float32),
         )
     with pytest.raises(ValueError, match=r"at least 1"):
         NativeCpuProvider(0)
     with pytest.raises(RuntimeError, match=r"activate"):
-        NativeCpuProvider(1).cached_attention(q, k, v, 8, o)
+        NativeCpuProvider(1).cached_attention(q, KV(k, v, 8), o)
 
 
 def test_memory_fused_equals_gather_attention_fusion() -> None:
@@ -328,7 +327,7 @@ def test_memory_fused_equals_gather_attention_fusion() -> None:
     fused, a, b = case.empty_state(n), case.empty_state(n), case.empty_state(n)
     for state in (fused, a):
         case.provider.chunked_intra_attention(q, k, v, n, state, None)
-    case.provider.memory_fused_attention(q, k_cache, v_cache, memory, fused, None)
+    case.provider.memory_fused_attention(q, KV(k_cache, v_cache, len(k_cache)), memory, fused, None)
 
     kernels = case.provider._active
     k_mem, v_mem = np.empty((2, M, 64), np.float32), np.empty((2, M, 64), np.float32)

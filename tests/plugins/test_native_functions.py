@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape, PartialSoftmax
+from h2o_runtime.kv import KV
 
 pytest.importorskip("onnx")
 h2o_plugins = pytest.importorskip("h2o_plugins")
@@ -60,9 +61,9 @@ def test_a_layer_of_prefill(providers: list[AttentionProvider], Hs: int) -> None
         memory = np.zeros((Hs, M), np.int32)
         provider.memory_select(score, np.zeros((Hs, 0), np.int32), 0, S, 8, 2, memory)
         chunk, colsum = slice(S, 2 * S), np.zeros((Hs, M), np.float32)
-        provider.memory_fused_attention(q[chunk], k, v, memory, states.rows(S, 2 * S), colsum)
+        provider.memory_fused_attention(q[chunk], KV(k, v, len(k)), memory, states.rows(S, 2 * S), colsum)
         votes, chunk_votes = np.zeros((Hs, M), np.float32), np.zeros((S, Hs), np.float32)
-        provider.candidate_score(q[2 * S - 7 : 2 * S], k[chunk], k, memory, votes, chunk_votes)
+        provider.candidate_score(q[2 * S - 7 : 2 * S], k[chunk], KV(k, v, len(k)), memory, votes, chunk_votes)
         results.append((states.o, score, colsum, votes, chunk_votes, memory))
     for native, functions in zip(*results, strict=True):
         assert_equal(native.astype(np.float64), functions.astype(np.float64))
@@ -74,5 +75,5 @@ def test_cached_attention(providers: list[AttentionProvider], n: int, length: in
     q, k, v = random(n, HQ, D), random(N, HKV, D), random(N + 2, HKV, D)[2:].copy()
     outputs = [np.zeros_like(q), np.zeros_like(q)]
     for provider, o in zip(providers, outputs, strict=True):
-        provider.cached_attention(q, k, v, length, o)
+        provider.cached_attention(q, KV(k, v, length), o)
     assert_equal(outputs[0], outputs[1])

@@ -26,7 +26,6 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
 from h2o_runtime.forward import Watch
-from h2o_runtime.policies import make_policy
 
 CONTEXT = 400
 CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
@@ -184,7 +183,7 @@ def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
         generator.decode(3)
         generator.decode(4)
         generator.reset()
-        policy = type(make_policy(config))
+        policy = type(config.algorithm)
         attend, inside = policy.attend, []
 
         def watched(self: Any, call: Any, state: Any) -> None:

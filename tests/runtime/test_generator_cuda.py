@@ -120,9 +120,9 @@ def test_log_probabilities_and_sampling(cuda: Generator, cpu: Generator) -> None
 def test_time_is_measured_by_kind_of_work(cuda: Generator) -> None:
     cuda.prefill(prompt(150), CONFIGS["colsum"])
     timer = cuda.timer
-    assert min(timer.dense, timer.phase1, timer.phase2, timer.tail) > 0
+    assert min(timer.seconds[name] for name in ("dense", "phase1", "phase2", "tail")) > 0
     cuda.prefill(prompt(40), CONFIGS["full"])
-    assert cuda.timer.phase2 == 0 < cuda.timer.phase1
+    assert cuda.timer.seconds.get("phase2", 0) == 0 < cuda.timer.seconds["phase1"]
 
 
 def test_a_cancelled_prefill_leaves_a_sound_generator(cuda: Generator, cpu: Generator) -> None:

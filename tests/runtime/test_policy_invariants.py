@@ -22,9 +22,9 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundle import Bundle
-from h2o_runtime.cache import KVCache
 from h2o_runtime.devices import HostDevice
-from h2o_runtime.policies import H2O, LayerCall
+from h2o_runtime.kv import KV
+from h2o_runtime.policies.prefill import LayerCall
 from h2o_runtime.reuse import Prefix
 from h2o_runtime.timings import PrefillTimer
 
@@ -125,11 +125,10 @@ def test_a_memory_of_the_whole_past_is_full_attention(
     past = max(1, int(share * config.memory))
     rng = np.random.default_rng(seed)
     device = HostDevice()
-    cache = KVCache(model, past + n, device)
-    for array in (cache.keys[0], cache.values[0]):
-        array[:] = rng.normal(size=array.shape)
+    shape = (past + n, model.kv_heads, model.head_size)
+    k, v = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
     q = 2 * rng.normal(size=(n, model.query_heads, model.head_size)).astype(np.float32)
-    policy = H2O(**{name: getattr(config, name) for name in H2O.__dataclass_fields__})
+    policy = config.algorithm
     provider: Any = generator.provider
     if not native:
         provider = FunctionProvider(Bundle.open(generator.bundle.folder), threads=2)
@@ -143,7 +142,9 @@ def test_a_memory_of_the_whole_past_is_full_attention(
         layer=0,
         q=q,
         o=o,
-        cache=cache,
+        k=k[past:],
+        v=v[past:],
+        kv=KV(k, v, past + n),
         past=past,
         prefix=Prefix.HISTORY,
         provider=provider,
@@ -152,7 +153,7 @@ def test_a_memory_of_the_whole_past_is_full_attention(
         checkpoint=lambda done: None,
     )
     policy.attend(call, policy.new_state(model, past + n, device))
-    expected = operators.cached_attention(q, cache.keys[0], cache.values[0], past + n, scale=model.scale)
+    expected = operators.cached_attention(q, k, v, past + n, scale=model.scale)
     first = slice(0, config.chunk_size)
     np.testing.assert_allclose(o[first], expected[first], atol=2e-5 * np.abs(expected).max())
     assert np.isfinite(o).all()
@@ -298,7 +299,7 @@ def test_a_conversations_next_turn(
     generator.prefill(everything[:first], config)
     for token in everything[first:past].tolist():
         generator.decode(token)
-    cache, state = generator._cache, generator._state
+    cache, state = generator.store, generator.session.prefill_state
     keys = [array[:past].astype(np.float64) for array in cache.keys]
     values = [array[:past].astype(np.float64) for array in cache.values]
     scores = [array[:past].astype(np.float64) for array in state.score]
@@ -391,8 +392,8 @@ def test_decoding_attends_to_everything(generator: Generator, checkpoint: Path) 
     generator.prefill(ids[:80], config)
     model = bundles.reference_model(checkpoint)
     for position in range(80, 90):
-        keys = [array[:position].astype(np.float64) for array in generator._cache.keys]
-        values = [array[:position].astype(np.float64) for array in generator._cache.values]
+        keys = [array[:position].astype(np.float64) for array in generator.store.keys]
+        values = [array[:position].astype(np.float64) for array in generator.store.values]
         got = generator.decode(int(ids[position]))
         x = model.weights["model.embed_tokens.weight"][ids[position : position + 1]]
         for layer in range(model.layers):

@@ -19,6 +19,7 @@ from tests.runtime.operator_cases import (
 )
 
 from h2o_runtime.attention import PartialSoftmax
+from h2o_runtime.kv import KV
 
 
 @settings(max_examples=20, deadline=None)
@@ -51,7 +52,7 @@ def test_the_provider_fuses_in_place(tiny_bundle: Path, case: Case, scored: bool
     provider.chunked_intra_attention(q, k[past:], v[past:], case.n, state, None)
     before = PartialSoftmax(state.o.copy(), state.m.copy(), state.l.copy())
     colsum = np.full((case.score_heads, case.slots), np.nan, np.float32) if scored else None
-    provider.memory_fused_attention(q, k, v, memory, state, colsum)
+    provider.memory_fused_attention(q, KV(k, v, len(k)), memory, state, colsum)
 
     def reference() -> tuple[Array, ...]:
         both = operators.memory_fused_attention(
@@ -71,7 +72,7 @@ def test_the_provider_scores_candidates_of_the_cache(tiny_bundle: Path, case: Ca
     score_memory = np.full((case.score_heads, case.slots), np.nan, np.float32)
     score_chunk = np.full((case.n, case.score_heads), np.nan, np.float32)
     provider = provider_for(tiny_bundle, case)
-    provider.candidate_score(q, k[past:], k, memory, score_memory, score_chunk)
+    provider.candidate_score(q, k[past:], KV(k, k, len(k)), memory, score_memory, score_chunk)
     k_mem, _ = operators.memory_gather(k, k, memory)
     check(
         case,
@@ -90,5 +91,5 @@ def test_the_provider_bounds_the_rows_it_takes_at_once(
     o = np.full_like(q, np.nan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("h2o_runtime.attention.functions.SCORE_BYTES", 4 * case.query_heads * length * rows)
-        provider_for(tiny_bundle, case).cached_attention(q, k, v, length, o)
+        provider_for(tiny_bundle, case).cached_attention(q, KV(k, v, length), o)
     check(case, (o,), lambda: (operators.cached_attention(q, k, v, length, scale=case.scale),))

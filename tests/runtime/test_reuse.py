@@ -11,33 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h2o_runtime import PrefillConfig
-from h2o_runtime.cache import KVCache
-from h2o_runtime.devices import HostDevice
-from h2o_runtime.manifest import ModelSpec
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
+from h2o_runtime.session import Session
 
-MODEL = ModelSpec(
-    family="llama",
-    hidden_size=8,
-    layers=1,
-    query_heads=1,
-    kv_heads=1,
-    head_size=8,
-    intermediate_size=8,
-    vocab_size=100,
-    max_position_embeddings=256,
-    parameters=1,
-    tied=False,
-    scale=1.0,
-    dtype="float32",
-)
 SPARSE = PrefillConfig(chunk_size=8, batch_size=16, local=2, heavy=2, dense_tail=0)
 FULL = PrefillConfig(policy="full")
 NOTHING = Reuse(Prefix.NONE, 0)
 
 
-def cache_of(tokens: Sequence[int], generated: Sequence[int] = ()) -> KVCache:
-    cache = KVCache(MODEL, 256, HostDevice())
+def cache_of(tokens: Sequence[int], generated: Sequence[int] = ()) -> Session:
+    cache = Session(256)
     cache.append(np.array(tokens, np.int64), generated=False)
     cache.append(np.array(generated, np.int64), generated=True)
     return cache

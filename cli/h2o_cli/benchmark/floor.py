@@ -116,15 +116,8 @@ def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
 
 
 def visible_pairs(config: PrefillConfig, tokens: int) -> int:
-    """How many (query, key) pairs the policy computes for a prompt; the dense tail comes on top of its chunk."""
-    if config.policy == "full" or tokens <= config.chunk_size:
-        return tokens * (tokens + 1) // 2
-    pairs = 0
-    for start in range(0, tokens, config.chunk_size):
-        n = min(config.chunk_size, tokens - start)
-        pairs += n * (n + 1) // 2 + (n * config.memory if start else 0)
-    tail = min(config.dense_tail, tokens)
-    return pairs + tail * tokens - tail * (tail - 1) // 2
+    """How many (query, key) pairs the policy computes for a prompt."""
+    return config.algorithm.visible_pairs(tokens)
 
 
 def decode_bytes(model: ModelSpec, context: int) -> int:

@@ -16,7 +16,7 @@ from polygraphy.json import save_json
 from h2o_export.comparison.engines import AttentionEngines
 from h2o_export.comparison.feeds import Sizes, attention_feed
 from h2o_export.comparison.report import RELATIVE_TOLERANCE, Row, compare_runs
-from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner, attention_shape
+from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner
 from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import save_twin
 from h2o_runtime.attention.select import make_provider
@@ -64,7 +64,7 @@ class GraphComparison:
         config, device = self.bundle.manifest.prefill, self.subject.device
         for name in providers:
             provider = make_provider(name, self.bundle, device, self.subject.threads)
-            provider.activate(attention_shape(self.model))
+            provider.activate(self.model.attention)
             for graph in self._attention_graphs():
                 progress(f"{graph.name}, {provider.name}")
                 runner = ProviderRunner(provider, graph, config, device)

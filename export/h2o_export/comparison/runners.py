@@ -10,19 +10,14 @@ from numpy.typing import NDArray
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
-from h2o_runtime.attention import AttentionProvider, AttentionShape, PartialSoftmax
+from h2o_runtime.attention import AttentionProvider, PartialSoftmax
 from h2o_runtime.backends import Backend
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.manifest import GraphSpec, ModelSpec, TensorSpec
+from h2o_runtime.kv import KV
+from h2o_runtime.manifest import GraphSpec, TensorSpec
 
 Feed = dict[str, NDArray[Any]]
-
-
-def attention_shape(model: ModelSpec) -> AttentionShape:
-    return AttentionShape(
-        model.query_heads, model.kv_heads, model.head_size, model.scale, np.dtype(model.dtype)
-    )
 
 
 class _GraphRunner(BaseRunner):  # type: ignore[misc]
@@ -106,16 +101,17 @@ class ProviderRunner(_GraphRunner):
         score = out["score_next"]
         self.device.upload(feed["score"], score)
         start, stop = (int(value) for value in feed["chunk_range"])
+        kv = KV(k_cache, v_cache, stop)
         rows = self.device.empty(memory.shape, np.float32)
-        self.provider.memory_fused_attention(q, k_cache, v_cache, memory, state, rows)
+        self.provider.memory_fused_attention(q, kv, memory, state, rows)
         if self.config.score == "window":
             window, chunk = q[-self.config.score_window :], score[start:stop]
-            self.provider.candidate_score(window, k_cache[start:stop], k_cache, memory, rows, chunk)
-        self.device.scatter_scores(score, memory, rows, add=self.config.score == "colsum")
+            self.provider.candidate_score(window, k_cache[start:stop], kv, memory, rows, chunk)
+        self.provider.scatter_scores(score, memory, rows, add=self.config.score == "colsum")
         self.provider.memory_select(
             score, memory, start, stop, self.config.local, self.config.sink, out["memory_next"]
         )
 
     def _decode(self, feed: Feed, out: dict[str, Tensor]) -> None:
         q, k_cache, v_cache = (self.put(feed[name]) for name in ("q", "k_cache", "v_cache"))
-        self.provider.cached_attention(q, k_cache, v_cache, int(feed["length"]), out["o"])
+        self.provider.cached_attention(q, KV(k_cache, v_cache, int(feed["length"])), out["o"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def make_job(bundle: Bundle, options: BuildOptions) -> Job:
         )
     prefill = bundle.manifest.prefill
     if options.batch_size is not None:
-        prefill = replace(prefill, batch_size=options.batch_size)
+        prefill = prefill.altered(batch_size=options.batch_size)
     limits = Limits.of(bundle.manifest.model, prefill, options.max_context)
     graphs = [graph for graph in bundle.manifest.graphs if graph.kind == "dense" or target.plugins]
     return Job(bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs))

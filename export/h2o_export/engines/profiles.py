@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from h2o_runtime.activations import logits_rows
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.engines import Profile, TensorRange
-from h2o_runtime.footprint import LOGITS_BYTES
 from h2o_runtime.manifest import GraphSpec, ModelSpec, TensorSpec
 
 Range = tuple[int, int, int]  # least, tuned for, most
@@ -34,7 +34,7 @@ class Limits:
             batch=batch,
             chunk=min(prefill.chunk_size, batch),
             memory=prefill.memory,
-            head_rows=max(1, min(batch, LOGITS_BYTES // (4 * model.vocab_size))),
+            head_rows=logits_rows(model, batch),
         )
 
 

@@ -10,33 +10,17 @@ that nothing is allocated per chunk or per token. Sizes are read off the arrays:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
-
-import numpy as np
+from typing import Protocol, TypeAlias
 
 from h2o_runtime.devices import Tensor
+from h2o_runtime.kv import KV
+from h2o_runtime.model import AttentionShape
+
+__all__ = ["AttentionProvider", "AttentionShape", "Float32", "Int32", "PartialSoftmax"]
 
 # Arrays on the provider's device. A plain Tensor has the bundle's dtype, float32 or float16.
 Float32: TypeAlias = Tensor
 Int32: TypeAlias = Tensor
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """What an attention provider must know of the model, fixed at load time."""
-
-    query_heads: int
-    kv_heads: int
-    head_size: int
-    scale: float
-    dtype: np.dtype[Any]
-
-    @property
-    def half(self) -> bool:
-        """For native kernels: whether they store float16. Raises ValueError for what they do not store at all."""
-        if self.dtype not in (np.float32, np.float16):
-            raise ValueError(f"the native kernels store float32 or float16, not {self.dtype}")
-        return self.dtype == np.float16
 
 
 @dataclass(frozen=True)
@@ -74,15 +58,14 @@ class AttentionProvider(Protocol):
     def memory_fused_attention(
         self,
         q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        kv: KV,
         memory: Int32,
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
-        """Attend to the cache rows in `memory` [Hs, M] and fuse the result into `state` in place.
+        """Attend to the rows of `kv` in `memory` [Hs, M] and fuse the result into `state` in place.
 
-        q [n, Hq, d]; caches [cap, Hkv, d]. `colsum` [Hs, M], unless None, gets the sums of this pass's own
+        q [n, Hq, d]. `colsum` [Hs, M], unless None, gets the sums of this pass's own
         probabilities (not the fused ones). M may be any size from 1.
         """
 
@@ -90,15 +73,15 @@ class AttentionProvider(Protocol):
         self,
         q_window: Tensor,
         k: Tensor,
-        k_cache: Tensor,
+        kv: KV,
         memory: Int32,
         score_memory: Float32,
         score_chunk: Float32,
     ) -> None:
         """Votes of a chunk's last w queries, by their joint softmax over the memory and the chunk.
 
-        q_window [w, Hq, d] are the queries of the last w rows of k [n, Hkv, d]; memory [Hs, M] indexes
-        k_cache and M may be 0. Writes score_memory [Hs, M] and score_chunk [n, Hs].
+        q_window [w, Hq, d] are the queries of the last w rows of k [n, Hkv, d]; memory [Hs, M] has rows
+        of `kv`, and M may be 0. Writes score_memory [Hs, M] and score_chunk [n, Hs].
         """
 
     def memory_select(
@@ -112,5 +95,14 @@ class AttentionProvider(Protocol):
         Needs Mp + (stop - start) >= M.
         """
 
-    def cached_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, length: int, o: Tensor) -> None:
-        """Exact causal attention: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to it."""
+    def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
+        """Exact causal attention: row r of q [n, Hq, d] stands at row kv.length - n + r and sees `kv` up to it."""
+
+    def cache_append(self, k: Tensor, v: Tensor, at: Tensor, kv: KV) -> None:
+        """Row `at`, an int64 [1] on the device, of `kv` becomes k, v [1, Hkv, d]: so that it can be recorded."""
+
+    def gather_scores(self, score: Float32, rows: Int32, out: Float32) -> None:
+        """out [Hs, M] = score [cap, Hs] at rows [Hs, M]."""
+
+    def scatter_scores(self, score: Float32, rows: Int32, values: Float32, add: bool) -> None:
+        """score [cap, Hs] at rows [Hs, M] becomes values [Hs, M], or grows by them. A head's rows are distinct."""

@@ -9,6 +9,7 @@ import numpy as np
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.kv import KV
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Kernels
@@ -67,8 +68,7 @@ class NativeCudaProvider:
     def memory_fused_attention(
         self,
         q: CudaArray,
-        k_cache: CudaArray,
-        v_cache: CudaArray,
+        kv: KV,
         memory: CudaArray,
         state: PartialSoftmax,
         colsum: CudaArray | None,
@@ -81,8 +81,8 @@ class NativeCudaProvider:
             slots=slots,
             score_heads=heads,
             q=q.address,
-            k_cache=k_cache.address,
-            v_cache=v_cache.address,
+            k_cache=kv.k.address,
+            v_cache=kv.v.address,
             memory=memory.address,
             o=state.o.address,
             m=state.m.address,
@@ -96,7 +96,7 @@ class NativeCudaProvider:
         self,
         q_window: CudaArray,
         k: CudaArray,
-        k_cache: CudaArray,
+        kv: KV,
         memory: CudaArray,
         score_memory: CudaArray,
         score_chunk: CudaArray,
@@ -112,7 +112,7 @@ class NativeCudaProvider:
             score_heads=heads,
             q_window=q_window.address,
             k=k.address,
-            k_cache=k_cache.address,
+            k_cache=kv.k.address,
             memory=memory.address,
             score_memory=score_memory.address,
             score_chunk=score_chunk.address,
@@ -146,63 +146,63 @@ class NativeCudaProvider:
             memory_next=out.address,
         )
 
-    def cached_attention(
-        self, q: CudaArray, k_cache: CudaArray, v_cache: CudaArray, length: int, o: CudaArray
-    ) -> None:
-        self._device.lanes.attention.write_integers(self._integers.address, [length])
-        need = self._active.cached_attention_workspace(len(q), len(k_cache))
-        self._attend(q, k_cache, v_cache, self._integers, o, self._reserve(need))
-
-    def step(
-        self,
-        q: CudaArray,
-        k: CudaArray,
-        v: CudaArray,
-        k_cache: CudaArray,
-        v_cache: CudaArray,
-        position: CudaArray,
-        length: CudaArray,
-        o: CudaArray,
-    ) -> None:
-        """Decode's part of a layer: append one row to the cache and attend to all up to it.
-
-        q, o [1, Hq, d]; k, v [1, Hkv, d]; position and length are int64 [1] on the device, so that a recording
-        of this serves every length.
-        """
-        need = self._active.cached_attention_workspace(1, len(k_cache))
-        if self._step_workspace.nbytes < need:
-            self._step_workspace = self._device.empty((need,), np.uint8)
-        self._active.cache_append(
-            self._device.lanes.attention,
-            k=k.address,
-            v=v.address,
-            position=position.address,
-            k_cache=k_cache.address,
-            v_cache=v_cache.address,
-        )
-        self._attend(q, k_cache, v_cache, length, o, self._step_workspace)
-
-    def _attend(
-        self,
-        q: CudaArray,
-        k_cache: CudaArray,
-        v_cache: CudaArray,
-        length: CudaArray,
-        o: CudaArray,
-        workspace: CudaArray,
-    ) -> None:
+    def cached_attention(self, q: CudaArray, kv: KV, o: CudaArray) -> None:
+        need = self._active.cached_attention_workspace(len(q), len(kv.k))
+        if isinstance(kv.length, int):
+            self._device.lanes.attention.write_integers(self._integers.address, [kv.length])
+            length, workspace = self._integers, self._reserve(need)
+        else:  # maybe of a recorded step
+            length, workspace = kv.length, self._reserve_step(need)
         self._active.cached_attention(
             self._device.lanes.attention,
             n=len(q),
-            capacity=len(k_cache),
+            capacity=len(kv.k),
             q=q.address,
-            k_cache=k_cache.address,
-            v_cache=v_cache.address,
+            k_cache=kv.k.address,
+            v_cache=kv.v.address,
             length=length.address,
             o=o.address,
             workspace=workspace.address,
             workspace_bytes=workspace.nbytes,
         )
+
+    def cache_append(self, k: CudaArray, v: CudaArray, at: CudaArray, kv: KV) -> None:
+        self._active.cache_append(
+            self._device.lanes.attention,
+            k=k.address,
+            v=v.address,
+            position=at.address,
+            k_cache=kv.k.address,
+            v_cache=kv.v.address,
+        )
+
+    def gather_scores(self, score: CudaArray, rows: CudaArray, out: CudaArray) -> None:
+        heads, slots = rows.shape
+        self._device.module.score_gather(
+            self._device.lanes.attention,
+            score_heads=heads,
+            slots=slots,
+            memory=rows.address,
+            score=score.address,
+            out=out.address,
+        )
+
+    def scatter_scores(self, score: CudaArray, rows: CudaArray, values: CudaArray, add: bool) -> None:
+        heads, slots = rows.shape
+        self._device.module.score_update(
+            self._device.lanes.attention,
+            score_heads=heads,
+            slots=slots,
+            memory=rows.address,
+            values=values.address,
+            replace=not add,
+            score=score.address,
+        )
+
+    def _reserve_step(self, nbytes: int) -> CudaArray:
+        if self._step_workspace.nbytes < nbytes:
+            self._step_workspace = self._device.empty((nbytes,), np.uint8)
+        return self._step_workspace
 
     def _reserve(self, nbytes: int) -> CudaArray:
         if self._workspace.nbytes < nbytes:

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax
+from h2o_runtime.attention.host_rows import HostRows
 from h2o_runtime.backends.onnxruntime import default_threads, open_session, run_bound
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
+from h2o_runtime.kv import KV
 
 SCORE_BYTES = 64 << 20  # cached_attention takes as many rows at once as keep its score matrix below this
 
 
-class FunctionProvider:
+class FunctionProvider(HostRows):
     """Runs each operator as a one-node ONNX model."""
 
     name = "functions"
@@ -70,16 +72,15 @@ class FunctionProvider:
     def memory_fused_attention(
         self,
         q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        kv: KV,
         memory: Int32,
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
         inputs = {
             "q": q,
-            "k_cache": k_cache,
-            "v_cache": v_cache,
+            "k_cache": kv.k,
+            "v_cache": kv.v,
             "memory": memory,
             "o_intra": state.o.copy(),  # the graph may not write over its own input
             "m_intra": state.m,
@@ -92,7 +93,7 @@ class FunctionProvider:
         self,
         q_window: Tensor,
         k: Tensor,
-        k_cache: Tensor,
+        kv: KV,
         memory: Int32,
         score_memory: Float32,
         score_chunk: Float32,
@@ -100,7 +101,7 @@ class FunctionProvider:
         k_mem = np.empty((*memory.shape, self._shape.head_size), self._shape.dtype)
         if memory.size:
             gathered = {"k_mem": k_mem, "v_mem": np.empty_like(k_mem)}
-            inputs = {"k_cache": k_cache, "v_cache": k_cache, "memory": memory}
+            inputs = {"k_cache": kv.k, "v_cache": kv.v, "memory": memory}
             self._run("MemoryGather", inputs, gathered, ("k_mem", "v_mem"), {})
         outputs = {"score_mem": score_memory, "score_chunk": score_chunk}
         inputs = {"q_window": q_window, "k": k, "k_mem": k_mem}
@@ -113,15 +114,16 @@ class FunctionProvider:
         attributes = {"local": local, "heavy": out.shape[1] - local, "sink": sink}
         self._run("MemorySelect", inputs, {"memory_next": out}, ("memory_next",), attributes)
 
-    def cached_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, length: int, o: Tensor) -> None:
+    def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
+        length = int(kv.length)
         past = length - len(q)
         rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
         for start in range(0, len(q), rows):
             stop = min(start + rows, len(q))
             inputs = {
                 "q": q[start:stop],
-                "k_cache": k_cache,
-                "v_cache": v_cache,
+                "k_cache": kv.k,
+                "v_cache": kv.v,
                 "length": np.array(past + stop, np.int64),
             }
             self._run("CachedAttention", inputs, {"o": o[start:stop]}, ("o",), {"scale": self._shape.scale})

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax
+from h2o_runtime.attention.host_rows import HostRows
 from h2o_runtime.devices import Tensor
+from h2o_runtime.kv import KV
 
 if TYPE_CHECKING:
     from h2o_plugins._cpu import Kernels
 
 
-class NativeCpuProvider:
+class NativeCpuProvider(HostRows):
     """Raises h2o_plugins.NativeKernelsMissing on construction where the kernels are not built.
 
     `threads` None takes all cores that the process may use. `isa` names an instruction set ("scalar",
@@ -51,32 +53,31 @@ class NativeCpuProvider:
     def memory_fused_attention(
         self,
         q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        kv: KV,
         memory: Int32,
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
-        self._active.memory_fused_attention(q, k_cache, v_cache, memory, state.o, state.m, state.l, colsum)
+        self._active.memory_fused_attention(q, kv.k, kv.v, memory, state.o, state.m, state.l, colsum)
 
     def candidate_score(
         self,
         q_window: Tensor,
         k: Tensor,
-        k_cache: Tensor,
+        kv: KV,
         memory: Int32,
         score_memory: Float32,
         score_chunk: Float32,
     ) -> None:
-        self._active.candidate_score(q_window, k, k_cache, memory, score_memory, score_chunk)
+        self._active.candidate_score(q_window, k, kv.k, memory, score_memory, score_chunk)
 
     def memory_select(
         self, score: Float32, memory: Int32, start: int, stop: int, local: int, sink: int, out: Int32
     ) -> None:
         self._active.memory_select(score, memory, start, stop, local, sink, out)
 
-    def cached_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, length: int, o: Tensor) -> None:
-        self._active.cached_attention(q, k_cache, v_cache, length, o)
+    def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
+        self._active.cached_attention(q, kv.k, kv.v, kv.length, o)
 
     @property
     def _active(self) -> Kernels:

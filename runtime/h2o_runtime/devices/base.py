@@ -6,6 +6,7 @@ On a GPU work is only enqueued: a call returns before its result exists. What th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -42,17 +43,11 @@ class Device(Protocol):
     def clear(self, target: Tensor) -> None:
         """All elements 0."""
 
-    def gather_scores(self, score: Tensor, positions: Tensor, out: Tensor) -> None:
-        """out [Hs, M] = score [cap, Hs] at positions [Hs, M]."""
-
-    def scatter_scores(self, score: Tensor, positions: Tensor, values: Tensor, add: bool) -> None:
-        """score [cap, Hs] at positions [Hs, M] becomes values [Hs, M], or grows by them. Positions are distinct."""
-
     def flow(self, tiles: list[Span]) -> Flow:
         """For one prefill whose dense graphs run on these rows at a time."""
 
-    def stopwatch(self) -> Stopwatch:
-        """For one prefill."""
+    def stopwatch(self, phases: Sequence[str]) -> Stopwatch:
+        """For one prefill, with the policy's phases."""
 
     def synchronize(self) -> None:
         """Wait for all work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,34 +92,11 @@ class CudaDevice:
         if target.nbytes:
             self.lanes.attention.clear(target.address, target.nbytes)
 
-    def gather_scores(self, score: CudaArray, positions: CudaArray, out: CudaArray) -> None:
-        heads, slots = positions.shape
-        self.module.score_gather(
-            self.lanes.attention,
-            score_heads=heads,
-            slots=slots,
-            memory=positions.address,
-            score=score.address,
-            out=out.address,
-        )
-
-    def scatter_scores(self, score: CudaArray, positions: CudaArray, values: CudaArray, add: bool) -> None:
-        heads, slots = positions.shape
-        self.module.score_update(
-            self.lanes.attention,
-            score_heads=heads,
-            slots=slots,
-            memory=positions.address,
-            values=values.address,
-            replace=not add,
-            score=score.address,
-        )
-
     def flow(self, tiles: list[Span]) -> CudaFlow:
         return CudaFlow(self.lanes, tiles)
 
-    def stopwatch(self) -> CudaStopwatch:
-        return CudaStopwatch(self.lanes, self._timing_events)
+    def stopwatch(self, phases: Sequence[str]) -> CudaStopwatch:
+        return CudaStopwatch(self.lanes, self._timing_events, phases)
 
     def synchronize(self) -> None:
         self.lanes.synchronize()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.schedule import Span
-from h2o_runtime.timings import PrefillTimer
+from h2o_runtime.timings import DENSE, PrefillTimer
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Event
@@ -70,18 +70,19 @@ class CudaFlow:
 class CudaStopwatch:
     """Pairs of events around pieces of work. The events are the device's, and serve one prefill at a time."""
 
-    def __init__(self, lanes: Lanes, events: list[Event]) -> None:
+    def __init__(self, lanes: Lanes, events: list[Event], phases: Sequence[str]) -> None:
         self._lanes = lanes
         self._events = events
-        self._kinds: list[str] = []
+        self._phases = phases
+        self._measured: list[str] = []
 
     @contextmanager
-    def measure(self, kind: str) -> Iterator[None]:
-        lane = self._lanes.dense if kind == "dense" else self._lanes.attention
-        first = 2 * len(self._kinds)
+    def measure(self, phase: str) -> Iterator[None]:
+        lane = self._lanes.dense if phase == DENSE else self._lanes.attention
+        first = 2 * len(self._measured)
         while len(self._events) < first + 2:
             self._events.append(self._lanes.module.Event(timing=True))
-        self._kinds.append(kind)
+        self._measured.append(phase)
         self._events[first].record(lane)
         try:
             yield
@@ -89,9 +90,9 @@ class CudaStopwatch:
             self._events[first + 1].record(lane)
 
     def read(self) -> PrefillTimer:
-        timer = PrefillTimer()
-        for index, kind in enumerate(self._kinds):
+        timer = PrefillTimer(self._phases)
+        for index, phase in enumerate(self._measured):
             start, stop = self._events[2 * index : 2 * index + 2]
             stop.synchronize()
-            timer.add(kind, stop.milliseconds_since(start) / 1e3)
+            timer.add(phase, stop.milliseconds_since(start) / 1e3)
         return timer

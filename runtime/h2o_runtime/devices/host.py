@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -37,23 +38,11 @@ class HostDevice:
     def clear(self, target: NDArray[Any]) -> None:
         target[:] = 0
 
-    def gather_scores(self, score: NDArray[Any], positions: NDArray[Any], out: NDArray[Any]) -> None:
-        out[:] = score[positions.T, np.arange(len(positions))].T
-
-    def scatter_scores(
-        self, score: NDArray[Any], positions: NDArray[Any], values: NDArray[Any], add: bool
-    ) -> None:
-        chosen = (positions.T, np.arange(len(positions)))
-        if add:
-            score[chosen] += values.T
-        else:
-            score[chosen] = values.T
-
     def flow(self, tiles: list[Span]) -> HostFlow:
         return HostFlow()
 
-    def stopwatch(self) -> PrefillTimer:
-        return PrefillTimer()
+    def stopwatch(self, phases: Sequence[str]) -> PrefillTimer:
+        return PrefillTimer(phases)
 
     def synchronize(self) -> None:
         pass

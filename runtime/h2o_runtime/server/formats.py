@@ -79,13 +79,10 @@ def usage(completion: Completion) -> dict[str, Any]:
 def extras(completion: Completion) -> dict[str, Any]:
     """Members beyond OpenAI's: llama.cpp's timings, and what sparse prefill did."""
     config, new = completion.prefill, completion.timings.prompt_n
-    chunks = -(-new // config.chunk_size) if config.policy == "h2o" else 1
-    sparse = config.policy == "h2o" and chunks > 1
     return {
         "timings": asdict(completion.timings),
         "h2o": {
-            "chunks": chunks,
-            "memory_size": config.memory if sparse else 0,
+            **config.algorithm.counts(new),
             "prefill": asdict(config),
         },
     }

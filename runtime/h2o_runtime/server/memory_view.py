@@ -29,13 +29,11 @@ class MemorySnapshot:
     @classmethod
     def take(cls, name: str, ids: tuple[int, ...], generator: Generator) -> MemorySnapshot:
         """Copy from the generator, right after a prefill."""
-        sets = generator.memory_sets()
-        if not sets:
+        report = generator.report()
+        if not len(report.last):
             return cls(name, ids, np.zeros((0, 0, 0, 0), np.int32))
-        last = np.stack(sets)  # [layers, Hs, M]
-        boundaries = generator.boundary_memory()  # [layers, boundaries, Hs, M]
-        fresh = boundaries.shape[1] > 0 and np.array_equal(boundaries[:, -1], last)
-        return cls(name, ids, boundaries.swapaxes(0, 1) if fresh else last[None])
+        fresh = len(report.boundaries) > 0 and np.array_equal(report.boundaries[-1], report.last)
+        return cls(name, ids, report.boundaries if fresh else report.last[None])
 
     def describe(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """The prompt's tokens as text, and how many boundaries, layers and heads there are to look at.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import numpy as np
 
 from h2o_cli.benchmark.engines.base import Absent, Engine, Ids, Settings, require_device
 from h2o_runtime import PrefillConfig
-from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundle import Bundle
-from h2o_runtime.cache import KVCache
+from h2o_runtime.caches import Contiguous, Rows
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.manifest import Manifest, ModelSpec
-from h2o_runtime.policies import LayerCall, make_policy
+from h2o_runtime.policies.prefill import LayerCall, PromptCall
 from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span
 
@@ -75,42 +73,46 @@ class PolicyAttention(_OneLayer):
         self._provider = make_provider(
             settings["attention"], Bundle.open(settings["bundle"]), device, settings["threads"]
         )
-        shape = AttentionShape(m.query_heads, m.kv_heads, m.head_size, m.scale, np.dtype(m.dtype))
-        self._provider.activate(shape)
-        self._cache = KVCache(m, context, device)
+        self._provider.activate(m.attention)
+        self._store = Contiguous().new_store(m, context, device, self._provider)
         self._device, self._queries = device, device.empty(self._q.shape, self._q.dtype)
-        for rows, tensor in (
-            (self._q, self._queries),
-            (self._k, self._cache.keys[0]),
-            (self._v, self._cache.values[0]),
-        ):
-            device.upload(rows, tensor)
-        self._policy = make_policy(self._config)
+        device.upload(self._q, self._queries)
+        with self._store.open(0) as layer:
+            written = Rows(0, context)
+            for name, rows in (("k", self._k), ("v", self._v)):
+                device.upload(rows, layer.target(written)[name])
+            layer.commit(written)
+        self._policy = self._config.algorithm
         self._state = self._policy.new_state(m, context, device)
         self._out = device.empty(self._q.shape, self._q.dtype)
-        self._stopwatch = device.stopwatch()
+        self._stopwatch = device.stopwatch(self._policy.phases)
 
     def prefill(self, ids: Ids) -> int:
         n = len(ids)
-        self._stopwatch, flow = self._device.stopwatch(), self._device.flow([Span(0, n)])
-        call = LayerCall(
-            layer=0,
-            q=self._queries[:n],
-            o=self._out[:n],
-            cache=self._cache,
-            past=0,
-            prefix=Prefix.NONE,
-            provider=self._provider,
-            timer=self._stopwatch,
-            flow=flow,
-            checkpoint=lambda done: None,
-        )
-        self._policy.attend(call, self._state)
+        self._stopwatch = self._device.stopwatch(self._policy.phases)
+        self._policy.begin(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self._state)
+        with self._store.open(0) as layer:
+            new = layer.target(Rows(0, n))
+            call = LayerCall(
+                layer=0,
+                q=self._queries[:n],
+                o=self._out[:n],
+                k=new["k"],
+                v=new["v"],
+                kv=layer.view(n),
+                past=0,
+                prefix=Prefix.NONE,
+                provider=self._provider,
+                timer=self._stopwatch,
+                flow=self._device.flow([Span(0, n)]),
+                checkpoint=lambda done: None,
+            )
+            self._policy.attend(call, self._state)
         self._device.synchronize()
         return -1
 
     def phases(self) -> dict[str, float]:
-        return asdict(self._stopwatch.read())
+        return self._stopwatch.read().seconds
 
 
 class TorchAttention(_OneLayer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import asdict
 
 import numpy as np
 
@@ -37,7 +36,7 @@ class H2OEngine:
         self._generator.decode(token)
 
     def phases(self) -> dict[str, float]:
-        return asdict(self._generator.timer)
+        return self._generator.timer.seconds
 
 
 def _executor(backend: str) -> str:

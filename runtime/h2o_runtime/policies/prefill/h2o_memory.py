@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.attention.base import AttentionProvider, PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 
 
 class LayerMemory:
     """One layer's scores [cap, Hs] and memory sets. Views into the store's arrays; nothing is allocated here."""
+
+    provider: AttentionProvider  # of the call that is running
 
     def __init__(self, store: MemoryStore, layer: int) -> None:
         self.score: Tensor = store.score[layer]  # [cap, Hs]
@@ -62,7 +65,7 @@ class LayerMemory:
         if fresh:
             index = boundary // store.chunk_size - 1
             self._device.copy(store.next_set, self._sets[index])
-            self._device.gather_scores(self.score, store.next_set, self._set_scores[index])
+            self.provider.gather_scores(self.score, store.next_set, self._set_scores[index])
 
     def keep_scores(self, length: int) -> None:
         """Note the scores of a fresh run's `length` tokens: a conversation's later turns change them."""
@@ -75,22 +78,21 @@ class LayerMemory:
         self._device.copy(self._sets[index], store.next_set)
         # Of what was forgotten before, for good; those of the memory set have grown since.
         self._device.copy(self._fresh_score[:boundary], self.score[:boundary])
-        self._device.scatter_scores(self.score, store.next_set, self._set_scores[index], add=False)
+        self.provider.scatter_scores(self.score, store.next_set, self._set_scores[index], add=False)
         self.accept(boundary, fresh=False)
 
     def add_to_score(self, colsum: Tensor) -> None:
         """score(j) += colsum for j in the current memory; colsum [Hs, size]."""
-        self._device.scatter_scores(self.score, self.current, colsum, add=True)
+        self.provider.scatter_scores(self.score, self.current, colsum, add=True)
 
     def replace_score(self, votes: Tensor) -> None:
         """score(j) = votes for j in the current memory, which may be empty; votes [Hs, size]."""
         if self.size:
-            self._device.scatter_scores(self.score, self.current, votes, add=False)
+            self.provider.scatter_scores(self.score, self.current, votes, add=False)
 
-    def clear_decoded(self, length: int, generated: np.ndarray) -> None:
+    def clear_decoded(self, length: int) -> None:
         """Decode keeps no scores: those of the tokens that it appended last, up to `length`, begin at 0."""
-        prompts = np.flatnonzero(~generated[:length])
-        self.forget_scores(int(prompts[-1]) + 1 if len(prompts) else 0, length)
+        self.forget_scores(min(self._store.decoded_from, length), length)
 
     def forget_scores(self, start: int, stop: int) -> None:
         """Scores of rows start … stop - 1 begin at 0."""
@@ -105,7 +107,7 @@ class LayerMemory:
         altered = store.altered[:length]
         self._device.copy(self.score[:length], altered)
         if store.favourites.shape[1]:
-            self._device.scatter_scores(altered, store.favourites, store.highest, add=False)
+            self.provider.scatter_scores(altered, store.favourites, store.highest, add=False)
         return altered
 
 
@@ -135,6 +137,7 @@ class MemoryStore:
         self.set_scores: Tensor = device.zeros((layers, boundaries, heads, size), np.float32)
         self.last: Tensor = device.zeros((layers, heads, size), np.int32)
         self.has_last = False
+        self.decoded_from = capacity  # the rows from here on are of tokens that decode appended last
         self.next_set: Tensor = device.zeros((heads, size), np.int32)
         self._heads = heads
         self._current: Tensor = device.zeros((heads * size,), np.int32)
@@ -149,7 +152,8 @@ class MemoryStore:
         self.set_current(0)
         self.favour(np.zeros(0, np.int32))
 
-    def layer(self, index: int) -> LayerMemory:
+    def layer(self, index: int, provider: AttentionProvider) -> LayerMemory:
+        self._layers[index].provider = provider
         return self._layers[index]
 
     def partial(self, o: Tensor) -> PartialSoftmax:
@@ -161,13 +165,18 @@ class MemoryStore:
             self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
         return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
 
-    def favour_generated(self, length: int, generated: np.ndarray, local: int, heavy: int) -> None:
-        """Of a conversation's `length` tokens, those that decode generated count as local, so they come first.
+    def note_generated(self, generated: NDArray[np.bool_]) -> None:
+        """Of a conversation's tokens [length], which ones decode put there."""
+        prompts = np.flatnonzero(~generated)
+        self.decoded_from = int(prompts[-1]) + 1 if len(prompts) else 0
+
+    def favour_generated(self, generated: NDArray[np.bool_], local: int, heavy: int) -> None:
+        """Of a conversation's tokens [length], those that decode generated count as local, so they come first.
 
         Decode keeps no scores. Of the generated tokens before the local window the last `heavy` are put above
         all others, in every layer.
         """
-        positions = np.flatnonzero(generated[: length - local]).astype(np.int32)
+        positions = np.flatnonzero(generated[: len(generated) - local]).astype(np.int32)
         self.favour(positions[max(len(positions) - heavy, 0) :])
 
     def favour(self, positions: np.ndarray) -> None:
@@ -183,13 +192,11 @@ class MemoryStore:
     def colsum_scratch(self, size: int) -> Tensor:
         return self._colsum[: self._heads * size].reshape(self._heads, size)
 
-    @property
-    def nbytes(self) -> int:
-        total: int = (
-            2 * self.score.nbytes
-            + self.altered.nbytes
-            + self.sets.nbytes
-            + self.set_scores.nbytes
-            + self.last.nbytes
-        )
-        return total
+    def last_sets(self) -> NDArray[np.int32]:
+        """Memory sets after the last full chunk, int32 [layers, Hs, M]; no layers before there is one."""
+        return self.device.download(self.last if self.has_last else self.last[:0]).copy()
+
+    def boundary_sets(self, count: int) -> NDArray[np.int32]:
+        """Memory sets after the first `count` chunks, int32 [count, layers, Hs, M], on the host."""
+        layers = [self.device.download(sets[:count]).copy() for sets in self.sets]
+        return np.stack(layers).swapaxes(0, 1)

@@ -1,0 +1,18 @@
+"""Caches own where keys and values lie. To add one is a file beside these and its class in `CACHES`."""
+
+from __future__ import annotations
+
+from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.registry import Registry
+
+__all__ = ["CACHES", "Cache", "Contiguous", "KVStore", "LayerStore", "Rows"]
+
+CACHES: Registry[Cache] = Registry(
+    Contiguous,
+    field="cache",
+    flag="--cache",
+    label="Cache",
+    meaning="How keys and values are kept",
+    group="h2o_edge.caches",
+)

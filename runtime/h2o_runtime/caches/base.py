@@ -1,0 +1,81 @@
+"""What a cache is given and what it must do. It owns the layout of keys and values, and nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import check_options
+
+if TYPE_CHECKING:
+    from h2o_runtime.attention.base import AttentionProvider
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows start … stop - 1 of what is kept, which one call writes.
+
+    at  int64 [1] on the device: where a recorded step of one row reads which row it is, in place of `start`
+    """
+
+    start: int
+    stop: int
+    at: Tensor | None = None
+
+
+class LayerStore(Protocol):
+    """One layer's keys and values while it is open."""
+
+    def target(self, rows: Rows) -> dict[str, Tensor]:
+        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d].
+
+        The same place for the same rows while the layer is open, and whole: what was written through parts
+        of them can be read in one piece.
+        """
+
+    def commit(self, rows: Rows) -> None:
+        """The rows are written: bring them into the cache's own layout."""
+
+    def view(self, length: int | Tensor) -> KV:
+        """The first `length` rows as kernels read them."""
+
+
+class KVStore(Protocol):
+    """Every layer's keys and values of one session."""
+
+    def open(self, layer: int) -> AbstractContextManager[LayerStore]:
+        """A layer to write and read. Layers are opened in turn, one at a time."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are reserved on the device."""
+
+
+@dataclass(frozen=True)
+class Cache(ABC):
+    """Fields are the configuration, each an `option`.
+
+    name   as flags and reports write it
+    title  as people read it
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @abstractmethod
+    def new_store(
+        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+    ) -> KVStore:
+        """For `capacity` rows. `provider` is the one that will read it."""
+
+    @abstractmethod
+    def store_bytes(self, model: ModelSpec, context: int) -> int:
+        """What the store takes on the device for `context` tokens."""

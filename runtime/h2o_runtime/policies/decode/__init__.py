@@ -1,0 +1,20 @@
+"""Decode policies: what a generated token sees. To add one is a file beside these and its class in `DECODE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
+from h2o_runtime.policies.decode.full import FullDecode
+from h2o_runtime.registry import Registry
+
+__all__ = ["DECODE", "DecodePolicy", "FullDecode", "StepCall"]
+
+DECODE: Registry[DecodePolicy[Any]] = Registry(
+    FullDecode,
+    field="decode",
+    flag="--decode",
+    label="Decode",
+    meaning="What a generated token sees",
+    group="h2o_edge.decode_policies",
+)

@@ -1,0 +1,62 @@
+"""What a decode policy is given and what it must do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.caches.base import Rows
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import check_options
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """One layer's attention of one token, the last that `kv` holds.
+
+    q, o  [1, Hq, d]: query in, attention output out
+    """
+
+    layer: int
+    q: Tensor
+    o: Tensor
+    kv: KV
+    provider: AttentionProvider
+
+
+@dataclass(frozen=True)
+class DecodePolicy(ABC, Generic[State]):
+    """Fields are the configuration, each an `option`; a State is what it remembers of a session.
+
+    name   as flags and reports write it
+    title  as people read it
+    exact  whether a token sees everything before it
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> State | None:
+        """Allocate everything that `attend` needs for a cache of `capacity` rows."""
+        return None
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        """What `new_state` takes for `context` tokens."""
+        return 0
+
+    def observe(self, layer: int, kv: KV, rows: Rows, state: Any) -> None:
+        """`rows` of a layer were written, by a prefill or by a step, and `kv` holds them."""
+
+    @abstractmethod
+    def attend(self, call: StepCall, state: Any) -> None:
+        """Fill `call.o`. A GPU records the calls once: shapes and addresses may not depend on the length."""

@@ -1,0 +1,25 @@
+"""Prefill policies: each maps a layer's queries and cache to its attention output.
+
+To add one is a file beside these and its class in `PREFILL`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.policies.prefill.h2o import H2O
+from h2o_runtime.registry import Registry
+
+__all__ = ["PREFILL", "LayerCall", "PrefillPolicy", "PrefillReport", "PromptCall"]
+
+PREFILL: Registry[PrefillPolicy[Any]] = Registry(
+    H2O,
+    Full,
+    field="policy",
+    flag="--prefill",
+    label="Attention",
+    meaning="How a prompt is read",
+    group="h2o_edge.prefill_policies",
+)

@@ -1,0 +1,154 @@
+"""What a prefill policy is given and what it must do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import check_options, option
+from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.timings import Stopwatch
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class PromptCall:
+    """A prompt that is about to run: n new tokens behind `past` cached ones, which are `prefix` to it.
+
+    generated  bool [past], true where decode put the token, not a prompt
+    """
+
+    n: int
+    past: int
+    prefix: Prefix
+    generated: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One layer's attention over the n new tokens of a prompt.
+
+    q, o        [n, Hq, d]: queries in, attention output out
+    k, v        [n, Hkv, d]: the new tokens' keys and values, as the dense graph made them
+    kv          the layer's cache of past + n rows, the new ones among them
+    prefix      what the `past` cached tokens are
+    flow        told which rows are about to be read, and which are final
+    checkpoint  called between steps with the number of rows done; raises Cancelled when asked to stop
+    """
+
+    layer: int
+    q: Tensor
+    o: Tensor
+    k: Tensor
+    v: Tensor
+    kv: KV
+    past: int
+    prefix: Prefix
+    provider: AttentionProvider
+    timer: Stopwatch
+    flow: Flow
+    checkpoint: Callable[[int], None]
+
+    def dense_rows(self, start: int, stop: int) -> None:
+        """Rows start … stop - 1 attend to everything before them, as decode does."""
+        self.provider.cached_attention(self.q[start:stop], self.kv.upto(self.past + stop), self.o[start:stop])
+
+
+@dataclass(frozen=True)
+class PrefillReport:
+    """Which keys a policy kept of a prompt's past, for people and for evaluations.
+
+    last        int32 [layers, Hs, M] after the last full chunk; no layers where nothing was left out
+    boundaries  int32 [boundaries, layers, Hs, M]: after every full chunk of a prompt that ran from its first token
+    """
+
+    last: NDArray[np.int32]
+    boundaries: NDArray[np.int32]
+
+    @classmethod
+    def empty(cls) -> PrefillReport:
+        return cls(np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.int32))
+
+
+@dataclass(frozen=True)
+class PrefillPolicy(ABC, Generic[State]):
+    """Fields are the configuration, each an `option`; `attend` is the algorithm; a State is what it remembers.
+
+    name    as configurations and flags write it
+    title   as people read it
+    exact   whether every query sees everything before it
+    phases  the kinds of work that `attend` measures with `call.timer`
+
+    Raises ConfigError for values that contradict. Only `attend` and `visible_pairs` must be written; what is
+    here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    exact: ClassVar[bool] = False
+    phases: ClassVar[tuple[str, ...]]
+
+    batch_size: int = option(
+        4096,
+        "Logical batch B: most tokens in one dense call.",
+        symbol="B",
+        flags=("-b", "--batch-size"),
+        least=1,
+        numeric=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> State | None:
+        """Allocate everything that `attend` needs for a cache of `capacity` rows."""
+        return None
+
+    def begin(self, prompt: PromptCall, state: Any) -> None:
+        """Once a prompt, before layer 0."""
+
+    @abstractmethod
+    def attend(self, call: LayerCall, state: Any) -> None:
+        """Fill `call.o`. Layers come in order, each with all of the prompt's new tokens."""
+
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
+        """What to keep for a prompt of n tokens that shares `shared` with the `cached` ones; n - 1 at most."""
+        return Reuse(Prefix.NONE, 0)
+
+    def lasting_rows(self, n: int) -> int:
+        """Of a fresh prompt of n tokens: the first rows that any longer prompt which shares them computes alike."""
+        return 0
+
+    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
+        """What the cache is worth up to `reuse.length` after n tokens behind it were not finished."""
+        return Provenance()
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        """What `new_state` takes for `context` tokens."""
+        return 0
+
+    @abstractmethod
+    def visible_pairs(self, n: int) -> int:
+        """How many (query, key) pairs a fresh prompt of n tokens computes, a head."""
+
+    def report(self, state: Any, origin: Provenance) -> PrefillReport:
+        """What was kept of the prompt that `origin` tells of. May wait for the device."""
+        return PrefillReport.empty()
+
+    def counts(self, n: int) -> dict[str, int]:
+        """Of a run over n new tokens: `chunks` they were cut into, and `memory_size` keys kept of the past."""
+        return {"chunks": 1, "memory_size": 0}
+
+    def summary(self) -> str:
+        """A few words for people."""
+        return self.title.capitalize()

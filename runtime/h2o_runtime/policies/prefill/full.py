@@ -1,0 +1,45 @@
+"""Plain causal attention to everything: the truth that sparse policies approximate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
+from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import spans
+
+
+@dataclass(frozen=True)
+class Full(PrefillPolicy[None]):
+    """Cost grows with N². `batch_size` only bounds how many rows run between two cancellation checks."""
+
+    name: ClassVar[str] = "full"
+    title: ClassVar[str] = "full"
+    exact: ClassVar[bool] = True
+    phases: ClassVar[tuple[str, ...]] = ("phase1",)
+
+    def attend(self, call: LayerCall, state: None) -> None:
+        for rows in spans(len(call.q), self.batch_size):
+            call.flow.needs(rows.stop)
+            with call.timer.measure("phase1"):
+                call.dense_rows(rows.start, rows.stop)
+            call.checkpoint(rows.stop)
+            call.flow.finished(rows.stop)
+
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
+        """Any cached token is what a fresh run would compute."""
+        kept = min(shared, n - 1)
+        return Reuse(Prefix.EXACT, kept) if kept else Reuse(Prefix.NONE, 0)
+
+    def lasting_rows(self, n: int) -> int:
+        return n
+
+    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
+        return before if reuse.prefix is Prefix.EXACT else Provenance()
+
+    def visible_pairs(self, n: int) -> int:
+        return n * (n + 1) // 2
+
+    def summary(self) -> str:
+        return "Full attention"

@@ -1,0 +1,277 @@
+"""Chunked sparse prefill with heavy hitters.
+
+The heavy-hitter rule is H2O's (Zhang et al., 2023, "H2O: Heavy-Hitter Oracle for Efficient Generative
+Inference of Large Language Models"); the fusion of partial softmaxes is online softmax (Milakov and
+Gimelshein, 2018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.devices import Device
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import option
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.h2o_memory import LayerMemory, MemoryStore
+from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
+
+
+@dataclass(frozen=True)
+class H2O(PrefillPolicy[MemoryStore]):
+    """Each query attends to its chunk up to itself (Phase 1) and to the memory set of the past (Phase 2).
+
+    Cost grows with N: every chunk costs S²/2 + S·(L + H) dot products a head, whatever came before it.
+    """
+
+    name: ClassVar[str] = "h2o"
+    title: ClassVar[str] = "sparse"
+    phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
+
+    chunk_size: int = option(
+        1024,
+        "Chunk S: unit of the block-sparse pattern.",
+        symbol="S",
+        flags=("-ub", "--chunk-size"),
+        least=2,
+    )
+    local: int = option(
+        256,
+        "Local window L: the end of a chunk that is always remembered.",
+        label="Local window",
+        symbol="L",
+        flags=("--h2o-local",),
+        least=1,
+    )
+    heavy: int = option(
+        256,
+        "Heavy hitters H: earlier tokens remembered by score.",
+        label="Heavy hitters",
+        symbol="H",
+        flags=("--h2o-heavy",),
+        least=0,
+    )
+    score: Literal["colsum", "window"] = option(
+        "colsum",
+        "How heavy hitters are found: by summed probabilities, or by votes of a chunk's last queries.",
+    )
+    score_window: int = option(64, "Queries that vote under --score window.", symbol="")
+    score_heads: Literal["kv", "query"] = option("kv", "One memory set for each such head.", symbol="heads")
+    sink: int = option(
+        0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0
+    )
+    dense_tail: int = option(
+        128, "Last tokens of the prompt that attend to everything.", symbol="tail", least=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory >= self.chunk_size:
+            raise ConfigError(
+                f"local + heavy is {self.local} + {self.heavy} = {self.memory}, which must be below chunk_size "
+                f"({self.chunk_size}): lower one of them or raise the chunk size",
+                field="heavy",
+            )
+        if self.chunk_size > self.batch_size:
+            raise ConfigError(
+                f"chunk_size ({self.chunk_size}) must not exceed batch_size ({self.batch_size}): "
+                "lower the chunk size or raise the batch size",
+                field="chunk_size",
+            )
+        if self.sink > self.heavy:
+            raise ConfigError(
+                f"sink ({self.sink}) must not exceed heavy ({self.heavy}): sinks are kept among the heavy hitters",
+                field="sink",
+            )
+        if self.score == "window" and not 1 <= self.score_window <= self.local:
+            raise ConfigError(
+                f"score_window ({self.score_window}) must be from 1 to local ({self.local})",
+                field="score_window",
+            )
+
+    @property
+    def memory(self) -> int:
+        """M = L + H, the size of a memory set."""
+        return self.local + self.heavy
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
+        return MemoryStore(
+            layers=model.layers,
+            heads=model.score_heads(self.score_heads),
+            query_heads=model.query_heads,
+            capacity=capacity,
+            chunk_size=self.chunk_size,
+            local=self.local,
+            heavy=self.heavy,
+            batch=logical_batch_rows(self.batch_size, self.chunk_size, capacity),
+            device=device,
+        )
+
+    def begin(self, prompt: PromptCall, state: MemoryStore) -> None:
+        if prompt.prefix is Prefix.HISTORY:
+            state.note_generated(prompt.generated)
+            if prompt.n > self.chunk_size and prompt.past > self.memory:
+                state.favour_generated(prompt.generated, self.local, self.heavy)
+
+    def attend(self, call: LayerCall, state: MemoryStore) -> None:
+        n = len(call.q)
+        memory = state.layer(call.layer, call.provider)
+        if call.prefix is Prefix.HISTORY:
+            memory.clear_decoded(call.past)
+        if call.prefix is Prefix.HISTORY and n <= self.chunk_size:
+            self._short_turn(call, memory)
+            return
+        self._recall(call, memory)
+        tail = tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
+        for batch in logical_batches(n, self.batch_size, self.chunk_size):
+            call.flow.needs(batch.stop)
+            partial = state.partial(call.o[batch.start : batch.stop])
+            with call.timer.measure("phase1"):
+                self._phase1(call, memory, batch, partial)
+            call.checkpoint(batch.start)
+            for chunk in spans(batch.stop, self.chunk_size, start=batch.start):
+                with call.timer.measure("phase2"):
+                    self._phase2(
+                        call, memory, chunk, partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
+                    )
+                call.checkpoint(chunk.stop)
+            call.flow.finished(min(batch.stop, tail))
+        if call.prefix is not Prefix.HISTORY:
+            memory.keep_scores(call.past + n)
+        if tail < n:
+            with call.timer.measure("tail"):
+                call.dense_rows(tail, n)
+            call.checkpoint(n)
+            call.flow.finished(n)
+
+    def _phase1(self, call: LayerCall, memory: LayerMemory, batch: Span, partial: PartialSoftmax) -> None:
+        """Attention inside the batch's chunks; column sums go straight into the score of their own rows."""
+        new = slice(batch.start, batch.stop)
+        cached = slice(call.past + batch.start, call.past + batch.stop)
+        call.provider.chunked_intra_attention(
+            call.q[new],
+            call.k[new],
+            call.v[new],
+            self.chunk_size,
+            partial,
+            memory.score[cached] if self.score == "colsum" else None,
+        )
+
+    def _phase2(self, call: LayerCall, memory: LayerMemory, chunk: Span, partial: PartialSoftmax) -> None:
+        """One chunk's step: attend to the memory, fuse, update the scores, select the next memory."""
+        q = call.q[chunk.start : chunk.stop]
+        start, stop = call.past + chunk.start, call.past + chunk.stop
+        if memory.size:
+            colsum = memory.colsum if self.score == "colsum" else None
+            call.provider.memory_fused_attention(q, call.kv, memory.current, partial, colsum)
+            if colsum is not None:
+                memory.add_to_score(colsum)
+        if self.score == "window":
+            self._vote(call, memory, chunk)
+        if chunk.stop < len(call.q):
+            call.provider.memory_select(
+                memory.score, memory.current, start, stop, self.local, self.sink, memory.scratch
+            )
+            memory.accept(stop, fresh=call.prefix is not Prefix.HISTORY)
+
+    def _vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> None:
+        """The last queries of the chunk replace the scores of all they can see of memory and chunk."""
+        window = min(self.score_window, len(chunk))
+        call.provider.candidate_score(
+            call.q[chunk.stop - window : chunk.stop],
+            call.k[chunk.start : chunk.stop],
+            call.kv,
+            memory.current,
+            memory.colsum,
+            memory.score[call.past + chunk.start : call.past + chunk.stop],
+        )
+        memory.replace_score(memory.colsum)
+
+    def _recall(self, call: LayerCall, memory: LayerMemory) -> None:
+        """Set the memory that the first chunk sees."""
+        if call.prefix is Prefix.NONE:
+            memory.clear()
+        elif call.prefix is Prefix.BOUNDARY:
+            memory.restore(call.past)
+        elif call.past <= self.memory:
+            memory.hold_all(call.past)
+        else:
+            memory.clear()
+            score = memory.history_score(call.past)
+            call.provider.memory_select(
+                score, memory.current, 0, call.past, self.local, self.sink, memory.scratch
+            )
+            memory.accept(call.past, fresh=False)
+
+    def _short_turn(self, call: LayerCall, memory: LayerMemory) -> None:
+        """A conversation's next turn of at most one chunk: everything sees everything.
+
+        No column sums exist for such rows; with a score of 0 they are the first to be forgotten, should a
+        later turn be long enough to need a memory.
+        """
+        n = len(call.q)
+        call.flow.needs(n)
+        with call.timer.measure("phase1"):
+            call.dense_rows(0, n)
+        memory.forget_scores(call.past, call.past + n)
+        call.checkpoint(n)
+        call.flow.finished(n)
+
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
+        """All of a finished conversation that goes on; else up to a chunk boundary, whose memory sets are kept."""
+        if shared == cached < n and origin.complete:
+            return Reuse(Prefix.HISTORY, shared)
+        # A boundary's memory exists where the fresh run went on past it, and no kept row may lie in a dense tail:
+        # not in that of the cached prompt, nor in that of the new one.
+        limit = min(shared, origin.sparse, self.lasting_rows(n), origin.prompt - 1, n - 1)
+        boundary = limit // self.chunk_size * self.chunk_size
+        return Reuse(Prefix.BOUNDARY, boundary) if boundary > 0 else Reuse(Prefix.NONE, 0)
+
+    def lasting_rows(self, n: int) -> int:
+        tail = self.dense_tail if n > self.chunk_size else 0
+        return max(n - tail, 0)
+
+    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
+        """A boundary's memory sets are still there, and so are scores that no chunk has touched."""
+        if reuse.prefix is Prefix.HISTORY and n <= self.chunk_size:
+            return before
+        if reuse.prefix is Prefix.BOUNDARY:
+            return Provenance.interrupted(before.config, reuse.length)
+        return Provenance()
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        heads = model.score_heads(self.score_heads)
+        sets = (context // self.chunk_size + 1) * heads * self.memory * 8
+        scores = model.layers * (2 * context * heads * 4 + sets) + context * heads * 4
+        return scores + min(self.batch_size, context) * model.query_heads * 8
+
+    def visible_pairs(self, n: int) -> int:
+        """The dense tail comes on top of its chunk."""
+        if n <= self.chunk_size:
+            return n * (n + 1) // 2
+        pairs = 0
+        for chunk in spans(n, self.chunk_size):
+            rows = len(chunk)
+            pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
+        tail = min(self.dense_tail, n)
+        return pairs + tail * n - tail * (tail - 1) // 2
+
+    def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
+        passed = max(origin.prompt - 1, 0) // self.chunk_size
+        return PrefillReport(state.last_sets(), state.boundary_sets(passed))
+
+    def counts(self, n: int) -> dict[str, int]:
+        chunks = -(-n // self.chunk_size)
+        return {"chunks": chunks, "memory_size": self.memory if chunks > 1 else 0}
+
+    def summary(self) -> str:
+        return f"Chunks of {self.chunk_size:,}, memory {self.memory:,}"
+
+
+def logical_batch_rows(batch_size: int, chunk_size: int, capacity: int) -> int:
+    """Most rows that one launch of Phase 1 can have."""
+    return min(batch_size // chunk_size * chunk_size, capacity)

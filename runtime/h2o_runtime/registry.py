@@ -1,0 +1,103 @@
+"""Kinds of things that can be named: those of this package, and those that other packages bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.options import Option, options_of
+
+
+class Named(Protocol):
+    """A dataclass whose fields are options."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Registry(Generic[T]):
+    """Classes by their `name`. The first one is the default.
+
+    Another package registers its own by an entry point in `group`, as in its pyproject.toml:
+
+        [project.entry-points."h2o_edge.prefill_policies"]
+        mine = "my_package.my_policy:MyPolicy"
+    """
+
+    def __init__(
+        self, *builtin: type[T], field: str, flag: str, label: str, meaning: str, group: str
+    ) -> None:
+        """field: the setting that chooses one; flag, label and meaning are those of its `Option`."""
+        self._builtin = builtin
+        self._field, self._flag, self._label, self._meaning = field, flag, label, meaning
+        self._group = group
+
+    @cached_property
+    def _entries(self) -> dict[str, type[T]]:
+        found = {one.name: one for one in self._builtin}
+        for point in entry_points(group=self._group):
+            one: type[T] = point.load()
+            if one.name in found:
+                raise ConfigError(
+                    f"{point.value}: there is already a {self._field} named {one.name!r}", field=self._field
+                )
+            found[one.name] = one
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._entries)
+
+    def __iter__(self) -> Iterator[type[T]]:
+        return iter(self._entries.values())
+
+    def __getitem__(self, name: str) -> type[T]:
+        """Raises ConfigError for a name that nobody has."""
+        if name not in self._entries:
+            raise ConfigError(
+                f"{self._field} must be one of {', '.join(self.names)}, but is {name!r}", field=self._field
+            )
+        return self._entries[name]
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """The choice itself, then every entry's options; entries share those with the same name.
+
+        Raises ConfigError where two entries mean different things by one name.
+        """
+        found: dict[str, Option] = {self._field: self._choice()}
+        for entry in self:
+            for one in options_of(entry):
+                if found.setdefault(one.name, one) != one:
+                    raise ConfigError(
+                        f"the {self._field} {entry.name} and another one mean different things by {one.name!r}",
+                        field=one.name,
+                    )
+        return tuple(found.values())
+
+    def make(self, settings: Mapping[str, Any]) -> T:
+        """The entry that `settings` choose, with those that are its own; what is left out has its default."""
+        chosen = self[settings.get(self._field, self.names[0])]
+        own = {one.name for one in options_of(chosen)}
+        return chosen(**{name: value for name, value in settings.items() if name in own})
+
+    def _choice(self) -> Option:
+        titles = ", ".join(one.name if one.title == one.name else f"{one.name} ({one.title})" for one in self)
+        return Option(
+            name=self._field,
+            type=str,
+            default=self.names[0],
+            meaning=f"{self._meaning}: {titles}.",
+            label=self._label,
+            symbol="",
+            flags=(self._flag,),
+            choices=self.names,
+            least=None,
+            numeric=True,
+        )

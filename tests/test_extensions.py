@@ -1,0 +1,178 @@
+"""What other packages add: a prefill policy, a decode policy and a cache, each one file and one registration.
+
+They lie in `toys`, which is an installed package as far as Python's metadata goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.bundles import random_ids
+from tests.runtime.server.running import Server
+
+from h2o_runtime import Generator, PrefillConfig
+
+TOYS = Path(__file__).parent / "toys"
+ENVIRONMENT = {"PYTHONPATH": str(TOYS)}
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOYS))
+
+
+def run(module: str, *arguments: object, status: int = 0) -> str:
+    """A command with the toys installed → its standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        env={**os.environ, **ENVIRONMENT, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def answer(bundle: Path, *flags: object) -> dict[str, Any]:
+    prompt = "The quick brown fox jumps over the lazy dog. " * 30
+    report: dict[str, Any] = json.loads(
+        run(
+            "h2o_cli.run", bundle, "-p", prompt, "-n", 8, "--temperature", 0, "--threads", 1, "--json", *flags
+        )
+    )
+    return report
+
+
+# --- A prefill policy -------------------------------------------------------------------------------------
+
+
+def test_its_fields_are_flags_of_every_command() -> None:
+    for command in (("h2o_cli.run",), ("h2o_cli.serve",), ("h2o_cli.export",), ("h2o_cli.bench", "prefill")):
+        text = run(*command, "--help")
+        assert "toy (every k-th)" in " ".join(text.split())
+        assert "--every" in text
+        assert "Of the past each such token is seen." in text
+
+
+def test_h2o_run_reads_with_it_and_says_so(tiny_bundle: Path) -> None:
+    report = answer(tiny_bundle, "--prefill", "toy", "--every", 5, "--block", 32)
+    assert report["prefill"] | {"policy": "toy", "every": 5, "block": 32} == report["prefill"]
+    assert report["prefill_ms"]["blocks"] > 0
+    assert "phase1" not in report["prefill_ms"]
+
+
+def test_where_it_sees_everything_it_is_full_attention(tiny_bundle: Path) -> None:
+    toy = answer(tiny_bundle, "--prefill", "toy", "--every", 1)
+    assert toy["tokens"] == answer(tiny_bundle, "--prefill", "full")["tokens"]
+
+
+def test_its_checks_are_usage_errors(tiny_bundle: Path) -> None:
+    flags = ("-p", "x", "--prefill", "toy", "--every", 0)
+    assert "every must be at least 1, but is 0" in run("h2o_cli.run", tiny_bundle, *flags, status=2)
+
+
+def test_the_server_takes_it_in_requests_and_shows_it_in_its_form(tiny_bundle: Path) -> None:
+    server = Server(tiny_bundle, environment=ENVIRONMENT)
+    try:
+        server.wait_until_ready()
+        schema = server.get("/openapi.json").json()["components"]["schemas"]["Prefill"]["properties"]
+        assert "every" in schema
+        assert "toy" in json.dumps(schema["policy"])
+        form = {one["name"]: one for one in server.get("/props").json()["prefill_options"]}
+        assert form["every"]["label"] == "Every k-th token"
+        assert form["every"]["policies"] == ["toy"]
+        assert "toy" in form["policy"]["choices"]
+        reply = server.complete("Once upon a time", max_tokens=2, prefill={"policy": "toy", "every": 2})
+        assert reply.status_code == 200
+        assert reply.json()["h2o"]["prefill"]["every"] == 2
+        bad = server.complete("Once", prefill={"policy": "toy", "every": 0})
+        assert bad.status_code == 400
+    finally:
+        server.stop()
+
+
+def test_the_manifest_keeps_it_as_the_bundles_default(tmp_path: Path) -> None:
+    example = Path(__file__).parents[1] / "examples" / "tiny-llama"
+    flags = ("--prefill", "toy", "--every", 3, "--no-validate")
+    run("h2o_cli.export", example, "-o", tmp_path / "bundle", *flags)
+    prefill = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["prefill"]
+    assert (prefill["policy"], prefill["every"]) == ("toy", 3)
+    report = json.loads(run("h2o_cli.run", tmp_path / "bundle", "-p", "Once", "-n", 1, "--json"))
+    assert report["prefill"]["policy"] == "toy"
+
+
+def test_h2o_bench_measures_it_beside_full_attention(tiny_bundle: Path) -> None:
+    flags = ("--lengths", 256, "--repetitions", 1, "--peers", "none", "--prefill", "toy", "--json")
+    report = json.loads(run("h2o_cli.bench", "prefill", tiny_bundle, *flags))
+    rows = {row["name"]: row for row in report["rows"]}
+    assert set(rows) == {"toy", "full"}
+    assert rows["toy"]["blocks_s"] > 0
+    assert "every=8" in rows["toy"]["settings"]
+    assert rows["toy"]["floor_s"] < rows["full"]["floor_s"]
+
+
+# --- A decode policy --------------------------------------------------------------------------------------
+
+
+def test_a_decode_policy_has_its_flags(tiny_bundle: Path) -> None:
+    everything = answer(tiny_bundle, "--decode", "recent", "--recent", 4000)
+    assert everything["tokens"] == answer(tiny_bundle)["tokens"]
+    assert everything["decode"] == {"name": "recent", "recent": 4000}
+    assert answer(tiny_bundle, "--decode", "recent", "--recent", 1)["tokens"] != everything["tokens"]
+
+
+# --- A cache ----------------------------------------------------------------------------------------------
+
+CONFIGS = (
+    PrefillConfig(policy="full"),
+    PrefillConfig(chunk_size=64, batch_size=128, local=16, heavy=16, dense_tail=10),
+    PrefillConfig(
+        chunk_size=64, batch_size=64, local=16, heavy=16, score="window", score_window=8, score_heads="query"
+    ),
+)
+
+
+def everything(generator: Generator, config: PrefillConfig) -> list[np.ndarray[Any, Any]]:
+    """A prompt, an answer, another turn, and another question on the same document."""
+    ids, found = random_ids(200, seed=3, vocab=2000), []
+    found.append(generator.prefill(ids, config))
+    found += [generator.decode(token) for token in (5, 6, 7)]
+    found += generator.memory_sets()
+    for turn in (100, 20):
+        more = np.concatenate([ids, [5, 6, 7], random_ids(turn, seed=turn, vocab=2000)])
+        found.append(generator.prefill(more, config))
+    found.append(generator.prefill(np.concatenate([ids[:150], [9] * 40]), config))
+    found.append(generator.boundary_memory())
+    return found
+
+
+@pytest.mark.parametrize("attention", ["native", "functions"])
+def test_the_order_of_its_rows_changes_no_bit(
+    toys: None, tiny_bundle: Path, attention: Any
+) -> None:
+    from toy_cache import Backwards
+
+    settings: dict[str, Any] = {"context": 512, "attention": attention, "threads": 1}
+    with (
+        Generator.load(tiny_bundle, **settings) as plain,
+        Generator.load(tiny_bundle, cache=Backwards(), **settings) as other,
+    ):
+        for config in CONFIGS:
+            for ours, theirs in zip(everything(other, config), everything(plain, config), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+            plain.reset()
+            other.reset()
+
+
+def test_a_cache_has_its_flag(tiny_bundle: Path) -> None:
+    report = answer(tiny_bundle, "--cache", "backwards")
+    assert report["cache"] == {"name": "backwards"}
+    assert report["tokens"] == answer(tiny_bundle)["tokens"]

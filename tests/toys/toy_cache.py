@@ -1,0 +1,60 @@
+"""A cache in one file: rows lie in the order of a stack, the last one first, and are put in order to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from h2o_runtime.attention import AttentionProvider
+from h2o_runtime.caches import Cache, Rows
+from h2o_runtime.devices import Device
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Backwards(Cache):
+    name: ClassVar[str] = "backwards"
+    title: ClassVar[str] = "last row first"
+
+    def new_store(
+        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+    ) -> BackwardsStore:
+        return BackwardsStore(model, capacity)
+
+    def store_bytes(self, model: ModelSpec, context: int) -> int:
+        return 2 * (model.layers + 2) * context * model.kv_heads * model.head_size * 4
+
+
+class BackwardsStore:
+    def __init__(self, model: ModelSpec, capacity: int) -> None:
+        shape = (capacity, model.kv_heads, model.head_size)
+        self.nbytes = 0
+        self.kept = np.full((model.layers, 2, *shape), np.nan, model.dtype)  # what nobody wrote is not a number
+        self.written = np.full((2, *shape), np.nan, model.dtype)
+        self.ordered = np.full((2, *shape), np.nan, model.dtype)
+
+    @contextmanager
+    def open(self, layer: int) -> Iterator[_Layer]:
+        yield _Layer(self, self.kept[layer])
+
+
+class _Layer:
+    def __init__(self, store: BackwardsStore, kept: np.ndarray[Any, Any]) -> None:
+        self.store, self.kept = store, kept
+
+    def target(self, rows: Rows) -> dict[str, Any]:
+        return {name: self.store.written[i, rows.start : rows.stop] for i, name in enumerate("kv")}
+
+    def commit(self, rows: Rows) -> None:
+        end = self.kept.shape[1]
+        new = self.store.written[:, rows.start : rows.stop]
+        self.kept[:, end - rows.stop : end - rows.start] = new[:, ::-1]
+
+    def view(self, length: Any) -> KV:
+        self.store.ordered[:, :length] = self.kept[:, ::-1][:, :length]
+        return KV(*self.store.ordered, int(length))

@@ -1,0 +1,43 @@
+"""A prefill policy in one file: blocks see themselves, and of the past every k-th token and the last block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from h2o_runtime.attention import PartialSoftmax
+from h2o_runtime.options import option
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
+from h2o_runtime.schedule import spans
+
+
+@dataclass(frozen=True)
+class Toy(PrefillPolicy[None]):
+    name: ClassVar[str] = "toy"
+    title: ClassVar[str] = "every k-th"
+    phases: ClassVar[tuple[str, ...]] = ("blocks",)
+
+    block: int = option(64, "Tokens that see each other, and the block before them.", least=1)
+    every: int = option(8, "Of the past each such token is seen.", label="Every k-th token", least=1)
+
+    def attend(self, call: LayerCall, state: None) -> None:
+        q, heads = call.q, call.k.shape[1]
+        m, l = (np.empty(q.shape[:2], np.float32) for _ in range(2))
+        for rows in spans(len(q), self.block):
+            cut = slice(rows.start, rows.stop)
+            partial = PartialSoftmax(call.o[cut], m[cut], l[cut])
+            with call.timer.measure("blocks"):
+                block = (q[cut], call.k[cut], call.v[cut])
+                call.provider.chunked_intra_attention(*block, self.block, partial, None)
+                if past := self.seen(rows.start):
+                    memory = np.tile(np.array(past, np.int32), (heads, 1))
+                    call.provider.memory_fused_attention(q[cut], call.kv, memory, partial, None)
+
+    def seen(self, start: int) -> list[int]:
+        return [j for j in range(start) if j % self.every == 0 or j >= start - self.block]
+
+    def visible_pairs(self, n: int) -> int:
+        inside: Any = sum(len(rows) * (len(rows) + 1) // 2 for rows in spans(n, self.block))
+        return int(inside) + sum(len(rows) * len(self.seen(rows.start)) for rows in spans(n, self.block))
