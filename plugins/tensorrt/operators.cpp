@@ -58,6 +58,15 @@ h2o_cuda_state state_out(void* o, void* m, void* l) {
     return {o, floats(m), floats(l)};
 }
 
+// The caches of a node, [cap, Hkv, d] each, are rows as they lie.
+h2o_kv kv_of(const void* k_cache, const void* v_cache, int32_t rows) {
+    h2o_kv kv{};
+    kv.k = const_cast<void*>(k_cache);
+    kv.v = const_cast<void*>(v_cache);
+    kv.rows = rows;
+    return kv;
+}
+
 Operator chunked_intra_attention() {
     return {"ChunkedIntraAttention",
             {{AttributeSpec::kInt, "chunk_size", 1},
@@ -101,8 +110,8 @@ Operator memory_gather() {
             no_workspace,
             [](const Call& c, const h2o_cuda_shape& s, const void* const* in, void* const* out, void*, size_t,
                cudaStream_t stream) {
-                return h2o_cuda_memory_gather(stream, &s, c.size(2, 1), in[0], in[1], ints(in[2]), out[0],
-                                              out[1]);
+                const h2o_kv kv = kv_of(in[0], in[1], c.size(0, 0));
+                return h2o_cuda_memory_gather(stream, &s, c.size(2, 1), &kv, ints(in[2]), out[0], out[1]);
             }};
 }
 
@@ -177,9 +186,9 @@ Operator candidate_score() {
         },
         [](const Call& c, const h2o_cuda_shape& s, const void* const* in, void* const* out, void* workspace,
            size_t bytes, cudaStream_t stream) {
-            return h2o_cuda_candidate_score(stream, &s, c.size(0, 0), c.size(1, 0), c.size(2, 1), in[0],
-                                            in[1], in[2], nullptr, floats(out[0]), floats(out[1]), workspace,
-                                            bytes);
+            return h2o_cuda_candidate_score_gathered(stream, &s, c.size(0, 0), c.size(1, 0), c.size(2, 1),
+                                                     in[0], in[1], in[2], floats(out[0]), floats(out[1]),
+                                                     workspace, bytes);
         }};
 }
 
@@ -225,8 +234,9 @@ Operator cached_attention() {
         },
         [](const Call& c, const h2o_cuda_shape& s, const void* const* in, void* const* out, void* workspace,
            size_t bytes, cudaStream_t stream) {
-            return h2o_cuda_cached_attention(stream, &s, c.size(0, 0), c.size(1, 0), in[0], in[1], in[2],
-                                             longs(in[3]), out[0], workspace, bytes);
+            const h2o_kv kv = kv_of(in[1], in[2], c.size(1, 0));
+            return h2o_cuda_cached_attention(stream, &s, c.size(0, 0), in[0], &kv, longs(in[3]), out[0],
+                                             workspace, bytes);
         }};
 }
 
@@ -257,9 +267,10 @@ Operator memory_fused_attention() {
            size_t bytes, cudaStream_t stream) {
             const h2o_cuda_state intra = state_in(in[4], in[5], in[6]);
             const h2o_cuda_state fused = {out[0], nullptr, nullptr};
-            return h2o_cuda_memory_fused_attention(stream, &s, c.size(0, 0), c.size(3, 1), in[0], in[1],
-                                                   in[2], ints(in[3]), &intra, &fused, floats(out[1]),
-                                                   workspace, bytes);
+            const h2o_kv kv = kv_of(in[1], in[2], c.size(1, 0));
+            return h2o_cuda_memory_fused_attention(stream, &s, c.size(0, 0), c.size(3, 1), in[0], &kv,
+                                                   ints(in[3]), &intra, &fused, floats(out[1]), workspace,
+                                                   bytes);
         }};
 }
 

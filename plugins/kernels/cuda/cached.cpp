@@ -76,18 +76,19 @@ extern "C" size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shap
 }
 
 extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                int32_t n, int32_t capacity, const void* q,
-                                                const void* k_cache, const void* v_cache,
+                                                int32_t n, const void* q, const h2o_kv* kv,
                                                 const int64_t* length, void* o, void* workspace,
                                                 size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || capacity < n || any_null(q, k_cache, v_cache) || !length || !o) return H2O_BAD_ARGUMENT;
+    if (n <= 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    const int capacity = static_cast<int>(kv->rows);
 
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
 
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->kv_heads);
-    attention.keys = token_major_keys(*shape, k_cache, v_cache, capacity, shape->kv_heads);
+    attention.keys = token_major_keys(*shape, kv->k, kv->v, capacity, shape->kv_heads);
     attention.keys.length = length;
     attention.keys.causal = true;
     attention.scale = shape->scale;

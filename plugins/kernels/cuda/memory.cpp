@@ -91,14 +91,14 @@ extern "C" h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2
 
 extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
                                                       int32_t n, int32_t slots, const void* q,
-                                                      const void* k_cache, const void* v_cache,
-                                                      const int32_t* memory, const h2o_cuda_state* intra,
+                                                      const h2o_kv* kv, const int32_t* memory,
+                                                      const h2o_cuda_state* intra,
                                                       const h2o_cuda_state* fused, float* colsum,
                                                       void* workspace, size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || slots <= 0 || any_null(q, k_cache, v_cache) || !memory || !complete(intra))
-        return H2O_BAD_ARGUMENT;
+    if (n <= 0 || slots <= 0 || !q || !memory || !complete(intra)) return H2O_BAD_ARGUMENT;
     if (!fused || !fused->o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, slots, true, pieces);
@@ -106,7 +106,7 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
 
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->score_heads);
-    attention.keys = token_major_keys(*shape, k_cache, v_cache, slots, shape->score_heads);
+    attention.keys = token_major_keys(*shape, kv->k, kv->v, slots, shape->score_heads);
     attention.keys.memory = memory;
     attention.scale = shape->scale;
     attention.with_o = intra->o;

@@ -121,15 +121,15 @@ h2o_status fuse(const h2o_cuda_shape& shape, int64_t rows, const h2o_cuda_state&
 using namespace h2o::cuda;
 
 extern "C" h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                             int32_t slots, const void* k_cache, const void* v_cache,
-                                             const int32_t* memory, void* k_mem, void* v_mem) {
+                                             int32_t slots, const h2o_kv* kv, const int32_t* memory,
+                                             void* k_mem, void* v_mem) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (slots <= 0 || any_null(k_cache, v_cache, static_cast<const void*>(memory)) || !k_mem || !v_mem)
-        return H2O_BAD_ARGUMENT;
+    if (slots <= 0 || !memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
     const int pieces = static_cast<int>(shape->head_size * element_bytes(shape->dtype) / 16);
     const int64_t count = static_cast<int64_t>(shape->score_heads) * slots * pieces;
     return launch(gather_rows, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream,
-                  static_cast<const uint4*>(k_cache), static_cast<const uint4*>(v_cache), memory,
+                  static_cast<const uint4*>(kv->k), static_cast<const uint4*>(kv->v), memory,
                   static_cast<uint4*>(k_mem), static_cast<uint4*>(v_mem), static_cast<int64_t>(slots),
                   shape->score_heads / shape->kv_heads, shape->kv_heads, pieces, count);
 }

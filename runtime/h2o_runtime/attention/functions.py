@@ -77,10 +77,11 @@ class FunctionProvider(HostRows):
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
+        k_cache, v_cache = kv.as_they_lie()
         inputs = {
             "q": q,
-            "k_cache": kv.k,
-            "v_cache": kv.v,
+            "k_cache": k_cache,
+            "v_cache": v_cache,
             "memory": memory,
             "o_intra": state.o.copy(),  # the graph may not write over its own input
             "m_intra": state.m,
@@ -98,10 +99,11 @@ class FunctionProvider(HostRows):
         score_memory: Float32,
         score_chunk: Float32,
     ) -> None:
+        k_cache, v_cache = kv.as_they_lie()
         k_mem = np.empty((*memory.shape, self._shape.head_size), self._shape.dtype)
         if memory.size:
             gathered = {"k_mem": k_mem, "v_mem": np.empty_like(k_mem)}
-            inputs = {"k_cache": kv.k, "v_cache": kv.v, "memory": memory}
+            inputs = {"k_cache": k_cache, "v_cache": v_cache, "memory": memory}
             self._run("MemoryGather", inputs, gathered, ("k_mem", "v_mem"), {})
         outputs = {"score_mem": score_memory, "score_chunk": score_chunk}
         inputs = {"q_window": q_window, "k": k, "k_mem": k_mem}
@@ -115,6 +117,7 @@ class FunctionProvider(HostRows):
         self._run("MemorySelect", inputs, {"memory_next": out}, ("memory_next",), attributes)
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
+        k_cache, v_cache = kv.as_they_lie()
         length = int(kv.length)
         past = length - len(q)
         rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
@@ -122,8 +125,8 @@ class FunctionProvider(HostRows):
             stop = min(start + rows, len(q))
             inputs = {
                 "q": q[start:stop],
-                "k_cache": kv.k,
-                "v_cache": kv.v,
+                "k_cache": k_cache,
+                "v_cache": v_cache,
                 "length": np.array(past + stop, np.int64),
             }
             self._run("CachedAttention", inputs, {"o": o[start:stop]}, ("o",), {"scale": self._shape.scale})
