@@ -269,8 +269,14 @@ class Kernels {
 }  // namespace
 
 NB_MODULE(_cpu, module) {
-    module.doc() = "Attention operators of ONNX domain `h2o` on the CPU.";
-    nb::class_<Kernels>(module, "Kernels")
+    module.doc() =
+        "Attention operators of ONNX domain `h2o` on the CPU.\n\n"
+        "h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are "
+        "C-contiguous;\nthose without a type here are float32, or float16 with half=True.";
+    nb::class_<Kernels>(
+        module, "Kernels",
+        "One model shape's operators and the threads that run them. threads <= 0: all that the process may "
+        "use.\n\nValueError: an argument that the kernels refuse; MemoryError: no room for their scratch.")
         .def(nb::init<int, std::optional<std::string>, int64_t, int64_t, int64_t, double, bool>(),
              "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a)
         .def_prop_ro("threads", &Kernels::threads)

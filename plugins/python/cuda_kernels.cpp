@@ -161,7 +161,10 @@ void score_gather(const Stream& stream, int32_t score_heads, int32_t slots, Addr
 }  // namespace
 
 void bind_kernels(nb::module_& module) {
-    nb::class_<Kernels>(module, "Kernels")
+    nb::class_<Kernels>(
+        module, "Kernels",
+        "One model shape's operators. `score_heads` are Hkv or Hq; an address of 0 is a null pointer.\n\n"
+        "ValueError: an argument that the kernels refuse; CudaError: a launch that failed.")
         .def(nb::init<int32_t, int32_t, int32_t, float, bool>(), nb::kw_only(), "query_heads"_a, "kv_heads"_a,
              "head_size"_a, "scale"_a, "half"_a)
         .def("chunked_intra_attention", &Kernels::chunked_intra_attention, "stream"_a, nb::kw_only(), "n"_a,
@@ -171,7 +174,8 @@ void bind_kernels(nb::module_& module) {
         .def("memory_fused_attention", &Kernels::memory_fused_attention, "stream"_a, nb::kw_only(), "n"_a,
              "slots"_a, "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "memory"_a, "o"_a,
              "m"_a, "l"_a, "colsum"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0,
-             "k_scales"_a = 0, "v_scales"_a = 0)
+             "k_scales"_a = 0, "v_scales"_a = 0,
+             "In place: o, m, l are the intra state and become the fused one.")
         .def("candidate_score_workspace", &Kernels::candidate_score_workspace, "window"_a, "n"_a, "slots"_a,
              "score_heads"_a)
         .def("candidate_score", &Kernels::candidate_score, "stream"_a, nb::kw_only(), "window"_a, "n"_a,
@@ -187,11 +191,15 @@ void bind_kernels(nb::module_& module) {
              "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
         .def("cache_append", &Kernels::cache_append, "stream"_a, nb::kw_only(), "k"_a, "v"_a, "position"_a,
              "k_cache"_a, "v_cache"_a, "capacity"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0,
-             "v_scales"_a = 0);
+             "v_scales"_a = 0,
+             "Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, "
+             "d].");
     module.def("score_update", &score_update, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
-               "memory"_a, "values"_a, "replace"_a, "score"_a);
+               "memory"_a, "values"_a, "replace"_a, "score"_a,
+               "score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots].");
     module.def("score_gather", &score_gather, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
-               "memory"_a, "score"_a, "out"_a);
+               "memory"_a, "score"_a, "out"_a,
+               "out [Hs, slots] = score [cap, Hs] at the positions memory [Hs, slots].");
 }
 
 }  // namespace h2o::python
