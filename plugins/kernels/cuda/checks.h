@@ -58,6 +58,11 @@ inline size_t element_bytes(h2o_dtype dtype) {
     return dtype == H2O_F16 ? 2 : 4;
 }
 
+// Rows move in pieces of 16 bytes; how many one row of one head has.
+inline int pieces_of(const h2o_cuda_shape& shape) {
+    return static_cast<int>(shape.head_size * element_bytes(shape.dtype) / 16);
+}
+
 // The caller's workspace, handed out in pieces that start on 256 bytes. With no memory behind it, it only
 // counts, so that a query function and the operator it belongs to can share one layout.
 class Workspace {

@@ -2,6 +2,7 @@
 
 #include "attention.h"
 #include "checks.h"
+#include "tiles.h"
 
 using namespace h2o::cuda;
 
@@ -10,13 +11,11 @@ namespace {
 // Column sums over few keys and many rows: the rows are cut into parts so that the device is filled, and
 // the parts are added in a second launch. The cut depends on the shape alone, so results do not vary.
 constexpr int kBlocksWanted = 256;
-constexpr int kKeysABlock = 128;
-constexpr int kRowsATile = 64;
 
 int row_parts(const h2o_cuda_shape& shape, int n, int slots) {
-    const int blocks = (slots + kKeysABlock - 1) / kKeysABlock * shape.score_heads;
+    const int blocks = (slots + kColumnSumKeys - 1) / kColumnSumKeys * shape.score_heads;
     const int64_t rows = static_cast<int64_t>(n) * (shape.query_heads / shape.score_heads);
-    const int64_t tiles = (rows + kRowsATile - 1) / kRowsATile;
+    const int64_t tiles = (rows + kColumnSumRows - 1) / kColumnSumRows;
     const int wanted = (kBlocksWanted + blocks - 1) / blocks;
     return static_cast<int>(tiles < wanted ? tiles : wanted);
 }
@@ -32,7 +31,7 @@ struct Scratch {
         l = workspace.take<float>(states);
         // Not the parts of this very shape but a bound that grows with it: a caller who asks for the largest
         // n and M has enough for every smaller call.
-        parts = workspace.take<float>(kBlocksWanted * kKeysABlock +
+        parts = workspace.take<float>(kBlocksWanted * kColumnSumKeys +
                                       static_cast<int64_t>(shape.score_heads) * slots);
     }
 };

@@ -44,9 +44,7 @@ extern "C" h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cu
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (any_null(k, v) || !position) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
-    const size_t bytes =
-        static_cast<size_t>(shape->kv_heads) * shape->head_size * element_bytes(shape->dtype);
-    const int pieces = static_cast<int>(bytes / 16);
+    const int pieces = shape->kv_heads * pieces_of(*shape);
     return launch(append_row, dim3(ceil_div(pieces, kThreads), 1, 1), kThreads, 0, stream,
                   static_cast<const uint4*>(k), static_cast<const uint4*>(v), position,
                   static_cast<uint4*>(kv->k), static_cast<uint4*>(kv->v), pieces);
