@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from h2o_cli.benchmark import checkpoint
-from h2o_cli.benchmark.shapes import SHAPES
+from h2o_cli.bench import random_checkpoint
+from h2o_cli.bench.shapes import SHAPES
 
 
 @click.command()
@@ -23,7 +23,7 @@ def main(shape: str, folder: Path, dtype: str) -> None:
         folder.mkdir(parents=True)
     except FileExistsError as error:
         raise click.UsageError(f"{folder} exists: give a folder that does not") from error
-    checkpoint.write(SHAPES[shape], folder, dtype)
+    random_checkpoint.write(SHAPES[shape], folder, dtype)
 
 
 if __name__ == "__main__":

@@ -74,10 +74,10 @@ def main() -> None:
         for _ in range(RUNS):
             for contestant in contestants:
                 run(generator, tokenizer, prompt, contestant)
-        engine = f"{generator.backend.name}, attention by {generator.provider.name}"
-    table = Table(
-        "prefill", "time to first token", "answer", title=f"medians of {RUNS} runs in turns; {engine}"
-    )
+        executors = f"{generator.backend.name}, attention by {generator.provider.name}"
+    # A line of its own, not the table's title: that would be wrapped to the table's width.
+    console.print(f"medians of {RUNS} runs in turns; {executors}", highlight=False)
+    table = Table("prefill", "time to first token", "answer")
     for contestant in contestants:
         table.add_row(contestant.name, f"{statistics.median(contestant.seconds):.3f} s", contestant.answer)
     console.print(table)

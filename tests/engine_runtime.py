@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.backends.onnxruntime import BoundSession, open_session
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.engines import EngineManifest
+from h2o_runtime.ort.session import BoundSession, open_session
 from tests.engines import Double
 
 SCRATCH_BYTES = 1000  # not a multiple of the alignment, as TensorRT's sizes may be

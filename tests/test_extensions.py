@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.bundles import random_ids
-from tests.runtime.server.running import Server
 
 from h2o_runtime import Generator, PrefillConfig
+from tests.bundles import random_ids
+from tests.runtime.server.running import Server
 
 TOYS = Path(__file__).parent / "toys"
 ENVIRONMENT = {"PYTHONPATH": str(TOYS)}
@@ -155,9 +155,7 @@ def everything(generator: Generator, config: PrefillConfig) -> list[np.ndarray[A
 
 
 @pytest.mark.parametrize("attention", ["native", "functions"])
-def test_the_order_of_its_rows_changes_no_bit(
-    toys: None, tiny_bundle: Path, attention: Any
-) -> None:
+def test_the_order_of_its_rows_changes_no_bit(toys: None, tiny_bundle: Path, attention: Any) -> None:
     from toy_cache import Backwards
 
     settings: dict[str, Any] = {"context": 512, "attention": attention, "threads": 1}

@@ -132,7 +132,7 @@ def test_running_a_bundle_needs_nothing_of_the_exporter(installed: Installed, ti
         "import h2o_runtime\n"
         "with h2o_runtime.Generator.load(sys.argv[1], context=64, attention='native') as generator:\n"
         "    generator.prefill([5, 6, 7])\n"
-        "import h2o_cli.run\n"
+        "import h2o_cli.run.command\n"
         "print(*sorted(sys.modules))\n"
     )
     done = installed.run("python", "-c", script, tiny_bundle)

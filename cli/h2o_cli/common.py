@@ -22,6 +22,7 @@ from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
+from h2o_runtime.text import decode_utf8
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -119,6 +120,14 @@ def start_logging(verbose: int) -> None:
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler], force=True)
     for noisy in ("torch", "onnxscript", "onnx_ir", "transformers", "httpx", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(max(level, logging.ERROR))
+
+
+def argument_text(value: str, flag: str) -> str:
+    """An argument as UTF-8, whatever the locale: Python hides bytes that it cannot decode in surrogates.
+
+    Raises InputError for bytes that are not UTF-8.
+    """
+    return decode_utf8(os.fsencode(value), flag)
 
 
 def write(text: str) -> None:

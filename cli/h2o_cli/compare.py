@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.console import Console
@@ -23,11 +23,12 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
-from h2o_cli.model_options import engine_options
+from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import BackendError, BundleError, CheckpointError, InputError
+from h2o_runtime.names import ProviderName
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ Progress = Callable[[str], None]
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; repeatable.")
 @click.option("--checkpoint", help="Folder or hub name of the truth.  [default: where the bundle came from]")
-@engine_options
+@execution_options
 @click.option(
     "--against",
-    type=click.Choice(["native", "functions"]),
+    type=click.Choice(get_args(ProviderName)),
     help="Also compare log-probabilities with this attention provider's.",
 )
 @click.option(
@@ -88,10 +89,10 @@ def main(
     start_logging(verbose)
     opened = Bundle.open(bundle)
     h2o = prefill_config(SMALL, flags)
-    job = Job(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), h2o, **flags)
+    options = CompareOptions(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), h2o, **flags)
     console = Console(stderr=True)
     with console.status("comparing") as status:
-        rows, notes = _run(job, status.update)
+        rows, notes = _run(options, status.update)
     failed = next((row for row in rows if not row.passed), None)
     if as_json:
         first = f"{failed.graph}: {failed.output}" if failed else None
@@ -112,7 +113,7 @@ def main(
 
 
 @dataclass(frozen=True)
-class Job:
+class CompareOptions:
     """What is to be compared, and how. The last fields are flags of the command."""
 
     bundle: Bundle
@@ -128,26 +129,30 @@ class Job:
     threads: int | None
 
 
-def _run(job: Job, progress: Progress) -> tuple[list[Row], list[str]]:
-    engine = _import_engine()
+def _run(options: CompareOptions, progress: Progress) -> tuple[list[Row], list[str]]:
+    library = _import_comparison()
     rows: list[Row] = []
     notes: list[str] = []
-    subject = engine.Subject(job.bundle, job.backend, job.device, job.attention, job.threads)
-    comparison = engine.GraphComparison(subject, job.save)
+    subject = library.Subject(
+        options.bundle, options.backend, options.device, options.attention, options.threads
+    )
+    comparison = library.GraphComparison(subject, options.save)
     try:
-        if "files" in job.stages:
+        if "files" in options.stages:
             progress("files")
-            rows += engine.compare_files(job.bundle)
-        if "dense" in job.stages:
-            rows += comparison.dense(job.ids[:DENSE_TOKENS], progress)
-        if "attention" in job.stages:
-            rows += comparison.attention([job.attention] + ([job.against] if job.against else []), progress)
-        if "pipeline" in job.stages:
-            whole = engine.PipelineComparison(subject, job.ids)
-            configs = _configurations(job.h2o)
-            if job.against:
-                rows += whole.between(configs, job.against, progress)
-            truth = _open_checkpoint(job.bundle, job.checkpoint, notes)
+            rows += library.compare_files(options.bundle)
+        if "dense" in options.stages:
+            rows += comparison.dense(options.ids[:DENSE_TOKENS], progress)
+        if "attention" in options.stages:
+            rows += comparison.attention(
+                [options.attention] + ([options.against] if options.against else []), progress
+            )
+        if "pipeline" in options.stages:
+            whole = library.PipelineComparison(subject, options.ids)
+            configs = _configurations(options.h2o)
+            if options.against:
+                rows += whole.between(configs, options.against, progress)
+            truth = _open_checkpoint(options.bundle, options.checkpoint, notes)
             if truth is not None:
                 rows += whole.against_checkpoint(truth, configs, progress)
     except BundleError as error:
@@ -200,7 +205,7 @@ def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
     return [token % bundle.manifest.model.vocab_size for token in ids]
 
 
-def _import_engine() -> Any:
+def _import_comparison() -> Any:
     try:
         import transformers  # noqa: F401
         from polygraphy.logger import G_LOGGER

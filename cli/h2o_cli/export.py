@@ -13,15 +13,23 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from h2o_cli.common import Exit, guarded, json_option, print_json, show, start_logging, verbose_option
+from h2o_cli.common import (
+    Exit,
+    argument_text,
+    guarded,
+    json_option,
+    print_json,
+    show,
+    start_logging,
+    verbose_option,
+)
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_cli.progress import stages
-from h2o_cli.run_prompt import argument_text
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime import PrefillConfig
-from h2o_runtime.backends.onnxruntime import import_onnxruntime
 from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import GraphSpec, Manifest, TensorSpec, Validation
+from h2o_runtime.ort.library import import_onnxruntime
 
 if TYPE_CHECKING:
     from h2o_export.plan import Plan

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from h2o_cli.common import Command, threads_option
-from h2o_runtime.attention.select import PROVIDERS
-from h2o_runtime.backends.select import BACKENDS
-from h2o_runtime.devices.select import DEVICES
+from h2o_cli.prefill_options import click_option
+from h2o_runtime.caches import CACHES
+from h2o_runtime.names import BACKENDS, DEVICES, PROVIDERS
+from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.registry import Registry
 
-_ENGINE = (
+_EXECUTION = (
     click.option(
         "--backend",
         type=click.Choice(BACKENDS),
@@ -41,13 +45,38 @@ _CONTEXT = click.option(
 )
 
 
-def engine_options(command: Command) -> Command:
+_CHOICES: tuple[Registry[Any], ...] = (DECODE, CACHES)
+
+
+def _has_choice(registry: Registry[Any]) -> bool:
+    return len(registry.names) > 1 or len(registry.options) > 1
+
+
+def execution_options(command: Command) -> Command:
     """`backend`, `device` and `attention`."""
-    for option in reversed(_ENGINE):
+    for option in reversed(_EXECUTION):
         command = option(command)
     return command
 
 
 def model_options(command: Command) -> Command:
-    """Arguments of `Generator.load` by their names: those of `engine_options`, `context` and `threads`."""
-    return _CONTEXT(threads_option(engine_options(command)))
+    """What `load_arguments` makes the arguments of `Generator.load` of."""
+    for registry in reversed(_CHOICES):
+        for one in reversed(registry.options if _has_choice(registry) else ()):
+            command = click_option(one)(command)
+    return _CONTEXT(threads_option(execution_options(command)))
+
+
+def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `Generator.load` by their names: what `model_options` added, with policies in place of names.
+
+    Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
+    """
+    plain = ("backend", "device", "attention", "context", "threads")
+    decoding, cache = (registry.make(_given(registry, flags)) for registry in _CHOICES)
+    return {name: flags.pop(name) for name in plain} | {"decoding": decoding, "cache": cache}
+
+
+def _given(registry: Registry[Any], flags: dict[str, Any]) -> dict[str, Any]:
+    values = {one.name: flags.pop(one.name, None) for one in registry.options}
+    return {name: value for name, value in values.items() if value is not None}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from h2o_cli.common import Exit, guarded, verbose_option
-from h2o_cli.model_options import model_options
+from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import BackendError, InputError
@@ -111,9 +111,10 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     start_logging(log_format, verbose)
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
+    arguments = load_arguments(flags)
 
     def load() -> TextModel:
-        return TextModel.load(bundle, **flags)
+        return TextModel.load(bundle, **arguments)
 
     if not serve(settings, prefill, load):
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.
@@ -122,7 +123,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
 
 def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
-    from h2o_runtime.server.settings import Limits, ServerSettings
+    from h2o_runtime.server.settings import RequestLimits, ServerSettings
 
     return ServerSettings(
         host=flags.pop("host"),
@@ -131,7 +132,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         api_keys=(*flags.pop("api_key"), *_keys(flags.pop("api_key_file"))),
         cors_origins=flags.pop("cors_origin"),
         grace=flags.pop("grace"),
-        limits=Limits(
+        limits=RequestLimits(
             queue=flags.pop("max_queue"),
             queue_timeout=flags.pop("queue_timeout"),
             body_bytes=flags.pop("max_body") * _MIB,

@@ -19,12 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
+from h2o_runtime.caches import Cache
 from h2o_runtime.errors import BundleError, Cancelled, InputError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
 from h2o_runtime.generator import Generator
+from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
+from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.request import (
     Completion,
     FinishReason,
@@ -75,14 +78,16 @@ class TextModel:
     def load(
         cls,
         path: str | Path,
-        backend: Literal["onnxruntime", "tensorrt", "tensorrt-rtx"] = "onnxruntime",
+        backend: BackendName = "onnxruntime",
         context: int | None = None,
-        attention: Literal["auto", "native", "functions"] = "auto",
+        attention: ProviderChoice = "auto",
         threads: int | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: DeviceChoice = "auto",
+        cache: Cache | None = None,
+        decoding: DecodePolicy[Any] | None = None,
     ) -> TextModel:
         """Open a bundle; arguments and errors are those of `Generator.load`."""
-        generator = Generator.load(path, backend, context, attention, threads, device)
+        generator = Generator.load(path, backend, context, attention, threads, device, cache, decoding)
         try:
             tokenizer = Tokenizer.load(path)
             template: ChatTemplate | BundleError

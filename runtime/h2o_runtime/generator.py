@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, PromptRun, Watch
+from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
@@ -78,11 +79,11 @@ class Generator:
     def load(
         cls,
         path: str | Path,
-        backend: Literal["onnxruntime", "tensorrt", "tensorrt-rtx"] = "onnxruntime",
+        backend: BackendName = "onnxruntime",
         context: int | None = None,
-        attention: Literal["auto", "native", "functions"] = "auto",
+        attention: ProviderChoice = "auto",
         threads: int | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: DeviceChoice = "auto",
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
     ) -> Generator:

@@ -1,9 +1,10 @@
-"""The memory of this process, as the operating system sees it."""
+"""The memory and the cores of this process, as the operating system sees them."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import resource
 import sys
 from pathlib import Path
@@ -33,6 +34,11 @@ def give_back_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def default_threads() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _status(field: str) -> int | None:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from tests.cli.conftest import Run
 
-from h2o_cli.benchmark.contestants import Contestant
-from h2o_cli.benchmark.floor import Rates, attention_flop, better, decode_bytes, visible_pairs
-from h2o_cli.benchmark.gguf_file import pairs_side_by_side
-from h2o_cli.benchmark.measure import Measurement, Plan
-from h2o_cli.benchmark.report import COLUMNS
+from h2o_cli.bench.contestants import Contestant
+from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, visible_pairs
+from h2o_cli.bench.gguf_file import pairs_side_by_side
+from h2o_cli.bench.measure import Measurement, Rounds
+from h2o_cli.bench.report import COLUMNS
 from h2o_runtime import PrefillConfig
 from h2o_runtime.manifest import Manifest
 
@@ -129,7 +129,7 @@ def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, 
 def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
     settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto"}
     broken = Contestant("h2o", "h2o", "", settings | {"backend": "onnxruntime", "device": "cpu"})
-    measurement = Measurement([broken], Plan((64,), 1, 1, 0, 60.0), lambda text: None)
+    measurement = Measurement([broken], Rounds((64,), 1, 1, 0, 60.0), lambda text: None)
     measurement.run()
     assert measurement.series == []
     assert "/nowhere" in measurement.missing[0].reason
@@ -158,7 +158,7 @@ def test_floor_of_the_example(tiny_bundle: Path) -> None:
 
 
 def test_better_takes_the_faster_of_each() -> None:
-    assert better(Rates(2, "a", 3, "b"), Rates(1, "c", 4, "d")) == Rates(2, "a", 4, "d")
+    assert better(MachineRates(2, "a", 3, "b"), MachineRates(1, "c", 4, "d")) == MachineRates(2, "a", 4, "d")
 
 
 def test_gguf_rotates_neighbours_where_the_checkpoint_rotates_halves() -> None:

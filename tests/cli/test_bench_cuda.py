@@ -1,4 +1,4 @@
-"""h2o-bench's engines on a GPU, whose place the emulation takes."""
+"""h2o-bench's systems on a GPU, whose place the emulation takes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from tests import bundles
 
-from h2o_cli.benchmark import floor
-from h2o_cli.benchmark.contestants import Entry, attentions, models
-from h2o_cli.benchmark.engines.base import Absent, make_engine
-from h2o_cli.benchmark.floor import Rates, measure_gpu_rates
-from h2o_cli.benchmark.subject import Subject
+from h2o_cli.bench import floor
+from h2o_cli.bench.contestants import Entry, attentions, models
+from h2o_cli.bench.floor import MachineRates, measure_gpu_rates
+from h2o_cli.bench.model import BenchmarkModel
+from h2o_cli.bench.systems.base import Absent
+from h2o_cli.bench.systems.registry import make_system
 from h2o_runtime import PrefillConfig
 
 CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20)
@@ -42,20 +43,20 @@ def settings(shared_folder: Path) -> dict[str, Any]:
 
 
 def test_the_whole_model(settings: dict[str, Any]) -> None:
-    engine = make_engine("h2o", settings)
-    engine.open(200)
-    assert 0 <= engine.prefill(np.arange(3, 150)) < 512
-    engine.decode(5)
-    phases = engine.phases()
+    system = make_system("h2o", settings)
+    system.open(200)
+    assert 0 <= system.prefill(np.arange(3, 150)) < 512
+    system.decode(5)
+    phases = system.phases()
     assert set(phases) == PHASES
     assert min(phases.values()) > 0
 
 
 def test_attention_of_one_layer(settings: dict[str, Any]) -> None:
-    engine = make_engine("attention", settings)
-    engine.open(150)
-    assert engine.prefill(np.arange(150)) == -1
-    phases = engine.phases()
+    system = make_system("attention", settings)
+    system.open(150)
+    assert system.prefill(np.arange(150)) == -1
+    phases = system.phases()
     assert phases["dense"] == 0
     assert min(phases[name] for name in ("phase1", "phase2", "tail")) > 0
 
@@ -63,7 +64,7 @@ def test_attention_of_one_layer(settings: dict[str, Any]) -> None:
 def test_the_gpus_own_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floor, "FLOATS", 1 << 20)
     monkeypatch.setattr(floor, "GPU_SIDE", 256)
-    rates = Rates(**measure_gpu_rates(repetitions=2))
+    rates = MachineRates(**measure_gpu_rates(repetitions=2))
     assert rates.flops is not None
     assert rates.flops > 1e6 < rates.bandwidth
     assert rates.gpu is not None
@@ -76,14 +77,14 @@ def test_without_a_matrix_product_only_the_bandwidth_is_known(
     """As under TensorRT alone: the ONNX Runtime that is installed has no CUDA provider."""
     monkeypatch.setattr(floor, "FLOATS", 1 << 20)
     monkeypatch.setattr(emulated_cuda, "MEMORY", "cuda")
-    rates = Rates(**measure_gpu_rates(repetitions=2))
+    rates = MachineRates(**measure_gpu_rates(repetitions=2))
     assert rates.flops is None
     assert rates.in_words().startswith(f"{rates.bandwidth / 1e9:,.1f} GB/s")
 
 
 def test_peers_that_are_measured_on_the_cpu_are_absent(settings: dict[str, Any], tmp_path: Path) -> None:
-    subject = Subject.open(settings["bundle"], tmp_path, "float32")
-    entry = Entry(subject, 1, CONFIG, "onnxruntime", "cuda", "auto")
+    model = BenchmarkModel.open(settings["bundle"], tmp_path, "float32")
+    entry = Entry(model, 1, CONFIG, "onnxruntime", "cuda", "auto")
     for peer in ("llama.cpp", "onnxruntime-genai", "openvino-genai"):
         for contestant in models(entry, (peer,), decoding=False)[2:]:
             with pytest.raises(Absent, match="--device cpu"):
@@ -91,7 +92,7 @@ def test_peers_that_are_measured_on_the_cpu_are_absent(settings: dict[str, Any],
     for contestant in (*models(entry, ("transformers",), False)[2:], *attentions(entry, ("torch SDPA",))[2:]):
         ready = contestant.ready()
         with pytest.raises(Absent, match="this torch has no CUDA"):
-            make_engine(ready.engine, ready.settings)
+            make_system(ready.system, ready.settings)
     (gqa,) = attentions(entry, ("onnxruntime GQA",))[2:]
     with pytest.raises(Absent, match="--device cpu"):
-        make_engine(gqa.engine, gqa.settings)
+        make_system(gqa.system, gqa.settings)

@@ -22,8 +22,8 @@ from h2o_export.operators import DOMAIN, VERSION, function_protos
 from h2o_export.trace import OPSET
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.attention.functions import FunctionProvider
-from h2o_runtime.backends.onnxruntime import open_session
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.ort.session import open_session
 
 Array = NDArray[Any]
 Tensors = dict[str, Array]

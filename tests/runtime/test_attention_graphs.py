@@ -19,7 +19,7 @@ from h2o_export.attention import AttentionGraphBuilder
 from h2o_export.config import ModelConfig, RopeConfig
 from h2o_export.operators import OPERATORS
 from h2o_runtime import PrefillConfig
-from h2o_runtime.backends.onnxruntime import open_session
+from h2o_runtime.ort.session import open_session
 
 
 def model_config(case: Case) -> ModelConfig:

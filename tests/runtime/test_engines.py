@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -30,6 +30,7 @@ from h2o_runtime.engines import (
 from h2o_runtime.engines.machine import compute_capability, find_plugins, find_target, import_tensorrt
 from h2o_runtime.errors import BackendError, BundleError, ConfigError, H2OError
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, Manifest, ModelSpec
+from h2o_runtime.names import TargetName
 
 MODEL = ModelSpec(
     family="llama",
@@ -216,6 +217,10 @@ def test_a_bundles_hash_is_of_its_graphs_and_weights() -> None:
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(ConfigError, match="target must be one of tensorrt, tensorrt-rtx, but is 'cuda'"):
         find_target("cuda")
+
+
+def test_every_name_of_a_target_is_a_target() -> None:
+    assert tuple(TARGETS) == get_args(TargetName)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -34,7 +34,9 @@ class BackwardsStore:
     def __init__(self, model: ModelSpec, capacity: int) -> None:
         shape = (capacity, model.kv_heads, model.head_size)
         self.nbytes = 0
-        self.kept = np.full((model.layers, 2, *shape), np.nan, model.dtype)  # what nobody wrote is not a number
+        self.kept = np.full(
+            (model.layers, 2, *shape), np.nan, model.dtype
+        )  # what nobody wrote is not a number
         self.written = np.full((2, *shape), np.nan, model.dtype)
         self.ordered = np.full((2, *shape), np.nan, model.dtype)
 

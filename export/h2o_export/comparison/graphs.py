@@ -20,10 +20,12 @@ from h2o_export.comparison.runners import BackendRunner, Feed, ProviderRunner
 from h2o_export.comparison.subject import Subject
 from h2o_export.comparison.twin import save_twin
 from h2o_runtime.attention.select import make_provider
-from h2o_runtime.backends.onnxruntime import default_threads, import_onnxruntime, open_session
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import BundleError, OutputError
 from h2o_runtime.manifest import GraphSpec
+from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.session import open_session
+from h2o_runtime.process import default_threads
 
 Progress = Callable[[str], None]
 

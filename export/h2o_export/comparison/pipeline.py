@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from h2o_export.checkpoint import Checkpoint
 from h2o_export.comparison.report import Row, compare_arrays
 from h2o_export.comparison.single_pass import SinglePass
-from h2o_export.comparison.subject import Provider, Subject
+from h2o_export.comparison.subject import Subject
 from h2o_export.reference import Attention, StreamedModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.generator import Generator
+from h2o_runtime.names import ProviderChoice
 
 TOLERANCE = 1e-4  # of the largest value, float32
 HALF_FLOOR = 1e-3
@@ -41,7 +42,9 @@ class PipelineComparison:
                 sets = generator.boundary_memory()
                 yield self._row(checkpoint, config, generator, actual, sets)
 
-    def between(self, configs: Sequence[PrefillConfig], other: Provider, progress: Progress) -> Iterator[Row]:
+    def between(
+        self, configs: Sequence[PrefillConfig], other: ProviderChoice, progress: Progress
+    ) -> Iterator[Row]:
         """The subject against itself with another attention provider."""
         for config in configs:
             results = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
@@ -11,8 +10,7 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.generator import Generator
-
-Provider = Literal["auto", "native", "functions"]
+from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
 
 
 @dataclass(frozen=True)
@@ -20,9 +18,9 @@ class Subject:
     """`backend`, `on`, `attention` and `threads` are those of `Generator.load`, which calls the second `device`."""
 
     bundle: Bundle
-    backend: Literal["onnxruntime", "tensorrt", "tensorrt-rtx"] = "onnxruntime"
-    on: Literal["auto", "cpu", "cuda"] = "auto"
-    attention: Provider = "auto"
+    backend: BackendName = "onnxruntime"
+    on: DeviceChoice = "auto"
+    attention: ProviderChoice = "auto"
     threads: int | None = None
     device: Device = field(init=False)
 
@@ -34,7 +32,7 @@ class Subject:
         """Not activated yet."""
         return make_backend(self.backend, self.bundle, self.device, self.threads, context)
 
-    def load(self, context: int, attention: Provider | None = None) -> Generator:
+    def load(self, context: int, attention: ProviderChoice | None = None) -> Generator:
         """All of the bundle, ready to run; with another attention provider where one is named."""
         return Generator.load(
             self.bundle.folder, self.backend, context, attention or self.attention, self.threads, self.on

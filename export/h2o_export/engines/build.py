@@ -90,7 +90,7 @@ def _file_spec(path: Path) -> FileSpec:
 def _manifest(job: Job, machine: Machine, sm: tuple[int, ...], files: dict[str, FileSpec]) -> EngineManifest:
     bundle = job.bundle.manifest
     return EngineManifest(
-        target=machine.target.name,  # type: ignore[arg-type]
+        target=machine.target.name,
         tensorrt=machine.tensorrt,
         sm=sm,
         plugins=None if machine.plugins is None else file_sha256(machine.plugins),

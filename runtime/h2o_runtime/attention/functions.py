@@ -12,11 +12,12 @@ import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax
 from h2o_runtime.attention.host_rows import HostRows
-from h2o_runtime.backends.onnxruntime import default_threads, open_session, run_bound
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.kv import KV
+from h2o_runtime.ort.session import open_session, run_bound
+from h2o_runtime.process import default_threads
 
 SCORE_BYTES = 64 << 20  # cached_attention takes as many rows at once as keep its score matrix below this
 

@@ -7,8 +7,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError
-
-PROVIDERS = ("auto", "native", "functions")
+from h2o_runtime.names import PROVIDERS
 
 
 def make_provider(name: str, bundle: Bundle, device: Device, threads: int | None) -> AttentionProvider:

@@ -24,7 +24,7 @@ class Backend(Protocol):
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load every dense graph, or those named in `only`.
 
-        Raises BackendError when the engine is not installed, BundleError for bad files.
+        Raises BackendError when its library is not installed, BundleError for bad files.
         """
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors, step: bool = False) -> None:

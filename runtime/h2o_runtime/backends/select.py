@@ -7,8 +7,7 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
-
-BACKENDS = ("onnxruntime", *TARGETS)
+from h2o_runtime.names import BACKENDS
 
 
 def make_backend(name: str, bundle: Bundle, device: Device, threads: int | None, context: int) -> Backend:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 from h2o_plugins import NativeKernelsMissing, cuda_kernels
-from h2o_runtime.backends.onnxruntime import import_onnxruntime
 from h2o_runtime.devices.base import Device
 from h2o_runtime.devices.host import HostDevice
 from h2o_runtime.errors import BackendError, ConfigError
-
-DEVICES = ("auto", "cpu", "cuda")
+from h2o_runtime.names import DEVICES, DeviceName
+from h2o_runtime.ort.cuda import CUDA_PROVIDER
+from h2o_runtime.ort.library import import_onnxruntime
 
 log = logging.getLogger(__name__)
 
 
-def resolve_device(name: str, backend: str) -> Literal["cpu", "cuda"]:
+def resolve_device(name: str, backend: str) -> DeviceName:
     """Which device is meant: "auto" takes a GPU where the backend can use it.
 
     Raises ConfigError for an unknown name or a backend that cannot run there.
@@ -47,7 +46,7 @@ def make_device(name: str, backend: str) -> Device:
 
 def _gpu_is_usable() -> bool:
     """Whether ONNX Runtime and our kernels can both use a GPU here."""
-    if "CUDAExecutionProvider" not in import_onnxruntime().get_available_providers():
+    if CUDA_PROVIDER not in import_onnxruntime().get_available_providers():
         return False
     kernels = cuda_kernels()
     if kernels is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,20 +12,21 @@ from typing import Any
 
 from h2o_plugins import tensorrt_plugins
 from h2o_runtime.errors import BackendError, ConfigError
+from h2o_runtime.names import TargetName
 
 
 @dataclass(frozen=True)
 class Target:
     """One of the two TensorRTs. `modules` are its import names: pip's parts come without the first of them."""
 
-    name: str
+    name: TargetName
     title: str
     modules: tuple[str, ...]
     missing: str
     plugins: bool  # whether its networks can hold the attention plugins
 
 
-TARGETS = MappingProxyType(
+TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         target.name: target
         for target in (

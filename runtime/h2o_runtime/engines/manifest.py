@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import BundleError
 from h2o_runtime.manifest import MANIFEST, FileSpec, Manifest
+from h2o_runtime.names import TargetName
 
 FORMAT = 1
 
@@ -46,7 +47,7 @@ class EngineManifest(_Strict):
     """`sm` are compute capabilities as NVIDIA writes them in SM87; `plugins` is the library's SHA-256."""
 
     format: int = FORMAT
-    target: Literal["tensorrt", "tensorrt-rtx"]
+    target: TargetName
     tensorrt: str
     sm: tuple[int, ...]
     plugins: str | None

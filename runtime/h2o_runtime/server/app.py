@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from h2o_runtime.server import problems
 from h2o_runtime.server.access_log import AccessLog
-from h2o_runtime.server.answers import Desk
 from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.json_body import JsonRoute
+from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.routes import completions, info, text
 from h2o_runtime.server.schemas.responses import ErrorResponse
 from h2o_runtime.server.service import Service
@@ -51,7 +51,7 @@ def create_app(service: Service) -> FastAPI:
         part.add_routes(router, service)
     app.include_router(router)
     _add_page(app)
-    _add_middleware(app, service.settings, service.desk)
+    _add_middleware(app, service.settings, service.handler)
     return app
 
 
@@ -74,12 +74,12 @@ class _Page(StaticFiles):
         return response
 
 
-def _add_middleware(app: FastAPI, settings: ServerSettings, desk: Desk) -> None:
+def _add_middleware(app: FastAPI, settings: ServerSettings, handler: RequestHandler) -> None:
     """The last one added is the first that a request meets."""
     limits = settings.limits
     app.add_middleware(_HeadAsGet)
     app.add_middleware(BodyLimits, most_bytes=limits.body_bytes, seconds=limits.body_timeout)
-    app.add_middleware(Admission, desk=desk)
+    app.add_middleware(Admission, handler=handler)
     app.add_middleware(Authorization, keys=settings.api_keys)
     app.add_middleware(
         _Cors,

@@ -14,8 +14,8 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from h2o_runtime.server.answers import Desk
 from h2o_runtime.server.problems import Problem
+from h2o_runtime.server.request_handler import RequestHandler
 
 ANSWERS = frozenset({"/v1/chat/completions", "/v1/completions"})
 _OPEN = frozenset({"/", "/health"})  # the page asks for the key itself
@@ -56,16 +56,16 @@ class Authorization:
 class Admission:
     """Refuses a request for an answer at once when the queue is full, before its body is looked at."""
 
-    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+    def __init__(self, app: ASGIApp, handler: RequestHandler) -> None:
         self._app = app
-        self._desk = desk
+        self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in ANSWERS:
             try:
-                self._desk.check()
+                self._handler.check()
             except Problem as problem:
-                self._desk.count_refused(problem)
+                self._handler.count_refused(problem)
                 await problem.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -16,29 +16,42 @@ from h2o_runtime.text import TextStream, Tokenizer
 class MemorySnapshot:
     """The memory sets that one prefill left behind.
 
-    name  the answer's id
-    ids   of the prompt
-    sets  int32 [boundaries, layers, Hs, M]: positions in the prompt that each head kept after each chunk;
-          only the last boundary when the prompt went on from a conversation; empty without sparse prefill
+    name       the answer's id
+    ids        of the prompt
+    sets       int32 [boundaries, layers, Hs, M]: positions in the prompt that each head kept after each chunk;
+               only the last boundary when the prompt went on from a conversation; empty without sparse prefill
+    chunks     that the policy cuts such a prompt into
+    dense      whether such a prompt, read alone, has every token see all before it
+    continued  whether the prompt went on from a conversation
     """
 
     name: str
     ids: tuple[int, ...]
     sets: NDArray[np.int32]
+    chunks: int
+    dense: bool
+    continued: bool
 
     @classmethod
     def take(cls, name: str, ids: tuple[int, ...], generator: Generator) -> MemorySnapshot:
         """Copy from the generator, right after a prefill."""
-        report = generator.report()
-        if not len(report.last):
-            return cls(name, ids, np.zeros((0, 0, 0, 0), np.int32))
+        report, config, n = generator.report(), generator.session.origin.config, len(ids)
+        assert config is not None, "there was a prefill"
         fresh = len(report.boundaries) > 0 and np.array_equal(report.boundaries[-1], report.last)
-        return cls(name, ids, report.boundaries if fresh else report.last[None])
+        kept = report.last[None] if len(report.last) else np.zeros((0, 0, 0, 0), np.int32)
+        return cls(
+            name,
+            ids,
+            sets=report.boundaries if fresh else kept,
+            chunks=config.algorithm.counts(n)["chunks"],
+            dense=config.algorithm.visible_pairs(n) == n * (n + 1) // 2,
+            continued=len(report.last) > 0 and not fresh,
+        )
 
     def describe(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """The prompt's tokens as text, and how many boundaries, layers and heads there are to look at.
 
-        ends: for each boundary, how many tokens lie before it.
+        ends: for each boundary, how many tokens lie before it. The other members: see the fields of this class.
         """
         boundaries, layers, heads, size = self.sets.shape
         stream = TextStream(tokenizer)
@@ -58,6 +71,9 @@ class MemorySnapshot:
             "layers": layers,
             "heads": heads,
             "memory_size": size,
+            "chunks": self.chunks,
+            "dense": self.dense,
+            "continued": self.continued,
         }
 
     def counts(self, boundary: int, layer: int) -> list[int]:

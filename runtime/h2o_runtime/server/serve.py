@@ -16,7 +16,7 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ServerError
 from h2o_runtime.server.app import create_app
-from h2o_runtime.server.engine import Engine, Failure
+from h2o_runtime.server.inference import Failure, InferenceThread
 from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.protocol import protocol_factory
 from h2o_runtime.server.service import Service
@@ -74,8 +74,8 @@ class _Run:
         self._hurry = asyncio.Event()
 
     async def until_stopped(self, listener: socket.socket) -> bool:
-        engine = Engine(self._load)
-        service = Service(self._settings, self._prefill, engine)
+        inference = InferenceThread(self._load)
+        service = Service(self._settings, self._prefill, inference)
         server = _Server(self._config(service))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
@@ -85,22 +85,22 @@ class _Run:
         if not ip_address(host.partition("%")[0]).is_loopback and not self._settings.api_keys:
             log.warning("anybody who reaches this address can use the server: --api-key-file changes that")
         try:
-            await self._loading(engine)
+            await self._loading(inference)
             await _first(self._stop.wait(), serving)
             await self._drain(service)
         finally:
             server.should_exit = True
             await serving
-            service.desk.close()
-        return await asyncio.to_thread(engine.stop, _LAST_WORDS)
+            service.handler.close()
+        return await asyncio.to_thread(inference.stop, _LAST_WORDS)
 
-    async def _loading(self, engine: Engine) -> None:
+    async def _loading(self, inference: InferenceThread) -> None:
         """Wait for the model, or for the wish to stop. Raises what loading raised."""
         log.info("loading %s", self._settings.alias)
-        engine.start()
-        await _first(engine.loaded, self._stop.wait())
-        if engine.loaded.done():
-            generator = engine.loaded.result().generator
+        inference.start()
+        await _first(inference.loaded, self._stop.wait())
+        if inference.loaded.done():
+            generator = inference.loaded.result().generator
             log.info(
                 "ready: context %d, attention by %s, %d may wait",
                 *(generator.context, generator.provider.name, self._settings.limits.queue),
@@ -110,17 +110,17 @@ class _Run:
         """Refuse what is new and finish what runs, within the time that it was given."""
         log.info("stopping: the running request has %g s", self._settings.grace)
         service.draining = True
-        service.desk.slot.close(_shutting_down)
-        empty = asyncio.create_task(service.desk.slot.empty())
+        service.handler.slot.close(_shutting_down)
+        empty = asyncio.create_task(service.handler.slot.empty())
         await _first(empty, self._hurry.wait(), asyncio.sleep(self._settings.grace))
-        running = service.desk.running
+        running = service.handler.running
         if running is not None:
             log.warning("stopping %s before its end", running.name)
             running.cancel()
             await _first(empty, asyncio.sleep(_LAST_WORDS))
-        if service.desk.running is not None:
+        if service.handler.running is not None:
             log.error("the inference thread does not come back: leaving it behind")
-            service.desk.running.put(Failure(ServerError("the server is shutting down")))
+            service.handler.running.put(Failure(ServerError("the server is shutting down")))
 
     def _config(self, service: Service) -> uvicorn.Config:
         return uvicorn.Config(

@@ -10,7 +10,7 @@ LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """What one client can take. Raises ConfigError for values out of range.
 
     queue          most requests that wait for the slot
@@ -58,7 +58,7 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     grace: float = 30.0
-    limits: Limits = Limits()
+    limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -1,6 +1,6 @@
 """Text on both sides of the model: tokens, chat templates, and the answer as it streams out."""
 
-from h2o_runtime.text.chat import ChatTemplate
+from h2o_runtime.text.chat_template import ChatTemplate
 from h2o_runtime.text.files import decode_utf8
 from h2o_runtime.text.stream import StopStrings, TextStream
 from h2o_runtime.text.tokenizer import Tokenizer

@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from h2o_runtime.server.chat import ChatFormat
-from h2o_runtime.server.completions import CompletionFormat
+from h2o_runtime.server.chat_format import ChatFormat
+from h2o_runtime.server.completion_format import CompletionFormat
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.responses import ChatCompletion, TextCompletion
@@ -23,10 +23,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/chat/completions", responses=_answers(ChatCompletion))
     async def chat_completions(http: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
-        asker = service.asker
-        return await service.desk.answer(
+        builder = service.builder
+        return await service.handler.answer(
             http,
-            lambda: asker.chat(body),
+            lambda: builder.chat(body),
             ChatFormat(body, alias, service.grammars.token_bytes),
             stream=bool(body.stream),
             progress=bool(body.return_progress),
@@ -35,10 +35,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/completions", responses=_answers(TextCompletion))
     async def completions(http: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
-        asker = service.asker
-        return await service.desk.answer(
+        builder = service.builder
+        return await service.handler.answer(
             http,
-            lambda: asker.completion(body),
+            lambda: builder.completion(body),
             CompletionFormat(body, alias, service.grammars.token_bytes),
             stream=bool(body.stream),
             progress=bool(body.return_progress),

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from h2o_runtime.server.engine import State
+from h2o_runtime.server.inference import InferenceState
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE
 from h2o_runtime.server.problems import Problem, unavailable
+from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillRequest, form
 from h2o_runtime.server.schemas.responses import Health, ModelList, ModelObject
 from h2o_runtime.server.service import Service
 
@@ -25,9 +26,9 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.get("/health")
     async def health() -> Health:
         """200 once the model is loaded; 503 while it is loading or the server stops, 500 when it has failed."""
-        if service.draining and service.engine.state is not State.FAILED:
+        if service.draining and service.inference.state is not InferenceState.FAILED:
             raise unavailable("the server is shutting down", code="shutting_down")
-        service.desk.check_engine()
+        service.handler.check_inference()
         return Health(status="ok")
 
     @router.get("/v1/models")
@@ -47,6 +48,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
         """How the server is set up, with llama.cpp's names where it has one."""
         return _props(service)
 
+    @router.post("/props/prefill")
+    async def prefill(body: PrefillRequest) -> PrefillDescription:
+        """How a request with these overrides would be prefilled."""
+        builder = service.builder
+        config = await service.handler.in_text_thread(lambda: builder.prefill_config(body.prefill))
+        return PrefillDescription(prefill=asdict(config), summary=config.algorithm.summary())
+
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Figures for Prometheus."""
@@ -56,7 +64,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def memory(name: str) -> dict[str, Any]:
         """The prompt of the last answer, token by token. name: that answer's id."""
         snapshot, tokenizer = _snapshot(service, name), service.model.tokenizer
-        return await service.desk.in_text_thread(lambda: snapshot.describe(tokenizer))
+        return await service.handler.in_text_thread(lambda: snapshot.describe(tokenizer))
 
     @router.get("/memory/{name}/counts")
     async def memory_counts(name: str, boundary: Index, layer: Index) -> dict[str, list[int]]:
@@ -75,7 +83,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
 def _snapshot(service: Service, name: str) -> MemorySnapshot:
     """By the answer's id, which only its client knows: a prompt is nobody else's business."""
-    snapshot = service.engine.memory
+    snapshot = service.inference.memory
     if snapshot is None or snapshot.name != name:
         raise Problem(404, f"there is no memory of {name}: only the last answer's is kept", code="not_found")
     return snapshot
@@ -109,6 +117,8 @@ def _props(service: Service) -> dict[str, Any]:
         "device": model.generator.device.name,
         "attention": model.generator.provider.name,
         "prefill": asdict(service.prefill),
+        "prefill_summary": service.prefill.algorithm.summary(),
+        "prefill_options": form(),
         "limits": {
             "max_queue": limits.queue,
             "queue_timeout": limits.queue_timeout,

@@ -28,13 +28,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
                 Piece(id=token, piece=tokenizer.decode([token], skip_special_tokens=False)) for token in ids
             ]
 
-        return TokenizeResponse(tokens=await service.desk.in_text_thread(tokens))
+        return TokenizeResponse(tokens=await service.handler.in_text_thread(tokens))
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
         """The text of token ids, special tokens included."""
         tokenizer = service.model.tokenizer
-        text = await service.desk.in_text_thread(
+        text = await service.handler.in_text_thread(
             lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
         )
         return DetokenizeResponse(content=text)

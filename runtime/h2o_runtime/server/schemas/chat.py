@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from h2o_runtime.server.schemas.base import WHOLE, Count, Generation, Strict
+from h2o_runtime.server.schemas.base import WHOLE, Count, Strict
+from h2o_runtime.server.schemas.generation import Generation
 
 
 class TextPart(Strict):

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from h2o_runtime.server.schemas.base import WHOLE, Count, Generation, No, One
+from h2o_runtime.server.schemas.base import WHOLE, Count, No, One
+from h2o_runtime.server.schemas.generation import Generation
 
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Count], Field(min_length=1)]

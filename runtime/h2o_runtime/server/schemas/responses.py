@@ -48,11 +48,16 @@ class TimingsObject(BaseModel):
 
 
 class H2OObject(BaseModel):
-    """What sparse prefill did: chunks of the prompt's new tokens, tokens a head remembers, configuration."""
+    """What sparse prefill did: chunks of the prompt's new tokens, tokens a head remembers, configuration.
+
+    exact: whether every token saw all before it. summary: the configuration in a few words.
+    """
 
     chunks: int
     memory_size: int
     prefill: dict[str, Any]
+    exact: bool
+    summary: str
 
 
 class ChatChoice(Open):

@@ -27,14 +27,14 @@ export async function get(path, signal) {
   return (await call(path, { signal })).json();
 }
 
+/** A POST's JSON value. Otherwise as `get`. */
+export async function post(path, body) {
+  return (await call(path, posting(body))).json();
+}
+
 /** The chunks of a streamed chat answer. Throws ServerError, and AbortError when the signal says so. */
 export async function* chat(body, signal) {
-  const response = await call("v1/chat/completions", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
+  const response = await call("v1/chat/completions", { ...posting(body), signal });
   try {
     for await (const data of events(response.body)) {
       if (data === "[DONE]") return;
@@ -47,6 +47,12 @@ export async function* chat(body, signal) {
   }
   throw broken();
 }
+
+const posting = (body) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
 
 const broken = (error) =>
   error instanceof ServerError ? error : new ServerError("the connection was lost before the answer was complete");

@@ -7,12 +7,14 @@ import { byId } from "./dom.js";
 import { counted } from "./format.js";
 import { MemoryPanel } from "./memory.js";
 import { Settings } from "./settings.js";
+import { Summary } from "./summary.js";
 
 const LOADING_POLL = 500; // milliseconds
 
 const prompt = byId("prompt");
 const memory = new MemoryPanel();
-const settings = new Settings(() => (byId("summary").textContent = settings.summary()));
+const summary = new Summary(byId("summary"));
+const settings = new Settings(() => summary.show(settings.summary()));
 const conversation = new Conversation(settings, memory, { onBusy: showBusy, onChange: writeAgain });
 const attachments = new Attachments(complain);
 
@@ -40,7 +42,7 @@ function send() {
   prompt.value = "";
   complain("");
   fit();
-  if (!settings.defaults) introduce(); // it could not be reached before, or had no key
+  if (!settings.known) introduce(); // it could not be reached before, or had no key
   conversation.send(message);
   focusPrompt();
 }
@@ -73,7 +75,7 @@ async function introduce() {
       document.title = `${props.model_alias} · h2o-serve`;
       status.textContent = `${counted(props.default_generation_settings.n_ctx, "token")} of context`;
       attachments.mostBytes = props.limits.max_body_bytes;
-      settings.begin(props.prefill);
+      settings.begin(props);
       return;
     } catch (error) {
       status.textContent = error.message;

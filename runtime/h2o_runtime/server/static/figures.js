@@ -26,7 +26,7 @@ export function figures({ firstMs, usage, timings, h2o, reason }) {
   if (timings) add("Answer", counted(timings.predicted_n, "token"), ENDS[reason]);
   else if (reason) add("Answer", ENDS[reason]);
   if (timings?.predicted_n > 1) add("Written at", `${rate(timings.predicted_per_second)} tokens/s`);
-  if (h2o?.prefill.policy === "full") add("Attention", "full");
+  if (h2o?.exact) add("Attention", "full");
   else if (h2o) add("Chunks", count(h2o.chunks), h2o.memory_size ? `memory ${count(h2o.memory_size)}` : "");
   return shown;
 }

@@ -51,11 +51,11 @@ export class MemoryPanel {
     if (this._answer === answer) return;
     this._forget();
     this._answer = answer;
-    const why = answer.h2o?.prefill.policy === "full" ? FULL : null;
+    const why = answer.h2o?.exact ? FULL : null;
     const memory = why ? null : await this._ask("");
     if (this._answer !== answer || (!why && !memory)) return;
     if (why || !memory.boundaries) {
-      this._note(why ?? nothingForgotten(answer, memory));
+      this._note(why ?? nothingToShow(memory));
       return;
     }
     this._memory = memory;
@@ -91,7 +91,7 @@ export class MemoryPanel {
     this._boundary.max = boundaries - 1;
     this._boundary.value = boundaries - 1;
     this._boundary.disabled = boundaries === 1;
-    this._chunkNames = chunkNames(this._answer, this._memory);
+    this._chunkNames = chunkNames(this._memory);
     this._layer.disabled = layers === 1;
     byId("legend").replaceChildren(...legend(heads));
     this._tell(null);
@@ -148,15 +148,16 @@ const FULL =
   "This prompt was read with full attention: every token saw all tokens before it, and there was no memory to choose.";
 const GONE = "The server keeps the memory of its last answer only, and another one came after this.";
 
-function nothingForgotten(answer, memory) {
-  const size = answer.h2o?.prefill.chunk_size;
-  if (!size || memory.tokens.length <= size) return "This prompt fits one chunk: nothing was forgotten.";
-  return "The new part of this conversation fits one chunk, which saw everything before it: nothing was forgotten.";
+function nothingToShow({ chunks, dense }) {
+  if (chunks > 1)
+    return "The new part of this conversation fits one chunk, which saw everything before it: nothing was forgotten.";
+  if (dense) return "This prompt fits one chunk: nothing was forgotten.";
+  return "This way of reading the prompt keeps no memory that could be shown.";
 }
 
 /** What the parts between the boundaries are. Where a conversation went on, only the last boundary is known. */
-function chunkNames(answer, { ends }) {
-  if (ends.length === 1 && ends[0] !== (answer.h2o?.prefill.chunk_size ?? ends[0])) return ["Earlier chunks", "Last chunk"];
+function chunkNames({ ends, continued }) {
+  if (continued) return ["Earlier chunks", "Last chunk"];
   return [...ends, null].map((_, chunk) => `Chunk ${chunk + 1}`);
 }
 

@@ -1,14 +1,16 @@
 // What a person changed about answers and prefill. Requests carry only what differs from the server's defaults.
 
+import { post } from "./api.js";
 import { byId } from "./dom.js";
-import { count } from "./format.js";
+import { PrefillForm } from "./prefill_form.js";
 
 const NAME = "h2o-settings";
+const ANSWER = ["temperature", "max_tokens"];
 
 export class Settings {
   /** changed: called whenever a request would differ. */
   constructor(changed = () => {}) {
-    this.defaults = null; // the server's prefill configuration, once it is known
+    this.known = false; // whether the server has said what it does by default
     this._form = byId("settings-form");
     this._changed = changed;
     this._form.addEventListener("input", () => this._keep());
@@ -22,64 +24,52 @@ export class Settings {
     byId("settings").showModal();
   }
 
-  /** Take in what the server does unless told otherwise, then what was changed before. */
-  begin(prefill) {
-    this.defaults = prefill;
-    const kept = JSON.parse(localStorage.getItem(NAME) ?? "{}");
-    for (const [field, name] of this._fields()) {
-      const standard = name.startsWith("prefill.") ? prefill[name.slice(8)] : "";
-      if (field.tagName === "SELECT") field.value = kept[name] ?? standard;
-      else {
-        if (standard !== "") field.placeholder = standard;
-        field.value = kept[name] ?? "";
-      }
-    }
-    this._changed();
+  /** Take in what the server does unless told otherwise (GET /props), then what was changed before. */
+  begin({ prefill, prefill_options, prefill_summary }) {
+    this.known = true;
+    this._standardSummary = prefill_summary;
+    this._prefill = new PrefillForm(prefill_options, prefill);
+    this._fill(kept());
   }
 
   /** Members of a request: temperature, max_tokens and prefill, where they were changed. */
   request() {
-    if (!this.defaults) return {};
-    const { temperature, max_tokens, ...rest } = this._values();
-    const prefill = Object.fromEntries(Object.entries(rest).map(([name, value]) => [name.slice(8), value]));
-    return {
-      ...(temperature !== undefined && { temperature }),
-      ...(max_tokens !== undefined && { max_tokens }),
-      ...(Object.keys(prefill).length && { prefill }),
-    };
+    if (!this.known) return {};
+    const prefill = this._prefill.values();
+    return { ...this._answer(), ...(Object.keys(prefill).length && { prefill }) };
   }
 
-  /** The next request's way of reading, in a few words. */
-  summary() {
-    if (!this.defaults) return "";
-    const now = { ...this.defaults, ...this.request().prefill };
-    if (now.policy === "full") return "Full attention";
-    return `Chunks of ${count(now.chunk_size)}, memory ${count(now.local + now.heavy)}`;
+  /** The next request's way of reading, in the server's few words. Throws ServerError where settings contradict. */
+  async summary() {
+    if (!this.known) return "";
+    const { prefill } = this.request();
+    return prefill ? (await post("props/prefill", { prefill })).summary : this._standardSummary;
   }
 
-  /** Changed values by the names of their fields. */
-  _values() {
-    const values = {};
-    for (const [field, name] of this._fields()) {
-      if (field.value === "") continue;
-      const value = field.type === "number" ? Number(field.value) : field.value;
-      if (name.startsWith("prefill.") && value === this.defaults?.[name.slice(8)]) continue;
-      values[name] = value;
-    }
-    return values;
+  _fill(kept) {
+    for (const name of ANSWER) this._form.elements[name].value = kept[name] ?? "";
+    this._prefill.fill(kept.prefill ?? {});
+    this._changed();
   }
 
-  _fields() {
-    return [...this._form.elements].filter((field) => field.name).map((field) => [field, field.name]);
+  /** Changed values on the answer, by name. */
+  _answer() {
+    const given = ANSWER.map((name) => [name, this._form.elements[name].value]).filter(([, value]) => value !== "");
+    return Object.fromEntries(given.map(([name, value]) => [name, Number(value)]));
   }
 
   _keep() {
-    localStorage.setItem(NAME, JSON.stringify(this._values()));
+    this._prefill?.show();
+    const prefill = this._prefill?.values(true) ?? kept().prefill;
+    localStorage.setItem(NAME, JSON.stringify({ ...this._answer(), prefill }));
     this._changed();
   }
 
   _reset() {
     localStorage.removeItem(NAME);
-    this.begin(this.defaults);
+    if (this.known) this._fill({});
   }
 }
+
+/** What was changed in this browser before. */
+const kept = () => JSON.parse(localStorage.getItem(NAME) ?? "{}");

@@ -1,0 +1,1 @@
+"""h2o-bench: contestants in processes of their own, measured in interleaved rounds."""

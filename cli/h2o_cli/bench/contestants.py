@@ -1,0 +1,212 @@
+"""Who takes part: our policies, and every peer that is installed, each with the settings worth trying."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from h2o_cli.bench.model import BenchmarkModel
+from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import H2OError
+from h2o_runtime.names import BackendName, DeviceName, ProviderChoice
+from h2o_runtime.policies.prefill import PREFILL
+
+MICRO_BATCHES = (512, 1024, 2048)
+PEERS = ("llama.cpp", "transformers", "onnxruntime-genai", "openvino-genai")
+ATTENTION_PEERS = ("torch SDPA", "onnxruntime GQA")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """name is the same for all settings of one peer: the best of them stands for it.
+
+    exact    computes full attention
+    prepare  makes a peer's files of the weights and returns the settings that name them
+    """
+
+    name: str
+    system: str
+    label: str
+    settings: dict[str, Any]
+    exact: bool = True
+    prepare: Callable[[], dict[str, Any]] = field(default=dict)
+
+    def sensible(self, length: int) -> bool:
+        """Whether its setting is another than a smaller one's: a micro-batch beyond the prompt is not."""
+        size = self.settings.get("micro_batch", 0)
+        return bool(size < 2 * length or size == MICRO_BATCHES[0])
+
+    def ready(self) -> Contestant:
+        """With its files made. Raises Absent where that cannot be done."""
+        try:
+            return replace(self, settings=self.settings | self.prepare())
+        except (ImportError, H2OError) as error:
+            raise Absent(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What all contestants of a run have in common."""
+
+    model: BenchmarkModel
+    threads: int
+    prefill: PrefillConfig
+    backend: BackendName
+    device: DeviceName
+    attention: ProviderChoice
+
+    @property
+    def lead(self) -> str:
+        """The policy that everybody is compared with: the configured one, or the first that is sparse."""
+        if not self.prefill.algorithm.exact:
+            return self.prefill.algorithm.name
+        return next(policy.name for policy in PREFILL if not policy.exact)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Those of ours that take part: the lead, and the truth."""
+        return self.lead, *(policy.name for policy in PREFILL if policy.exact)
+
+    @property
+    def common(self) -> dict[str, Any]:
+        model = self.model.manifest.model
+        return {
+            "threads": self.threads,
+            "device": self.device,
+            "dtype": model.dtype,
+            "vocabulary": model.vocab_size,
+        }
+
+    def on_cpu_only(self) -> None:
+        """For a peer that is measured there and nowhere else. Raises Absent."""
+        if self.device != "cpu":
+            raise Absent("measured on the CPU only: use --device cpu")
+
+    def checkpoint(self) -> Path:
+        if self.model.checkpoint is None:
+            source = self.model.manifest.checkpoint.source
+            raise Absent(f"the bundle's checkpoint ({source}) is not here: name it with --checkpoint")
+        return self.model.checkpoint
+
+
+def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contestant]:
+    """Whole models, ours first."""
+    makers: dict[str, Callable[[Entry, bool], list[Contestant]]] = {
+        "llama.cpp": _llama_cpp,
+        "transformers": _transformers,
+        "onnxruntime-genai": _onnxruntime_genai,
+        "openvino-genai": _openvino_genai,
+    }
+    # What a generated token sees is the decode policy's matter: one prefill policy fills the cache.
+    found = _ours(entry, OWN_SYSTEM, (entry.lead,) if decoding else entry.policies)
+    return [*found, *(one for peer in peers for one in makers[peer](entry, decoding))]
+
+
+def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
+    """One layer's attention, ours first."""
+    common = entry.common | {"bundle": str(entry.model.bundle)}
+    kinds = {"torch SDPA": "torch", "onnxruntime GQA": "onnxruntime"}
+    return [
+        *_ours(entry, "attention", entry.policies),
+        *(Contestant(peer, "attention", "causal", common | {"kind": kinds[peer]}) for peer in peers),
+    ]
+
+
+def _ours(entry: Entry, system: str, policies: tuple[str, ...]) -> list[Contestant]:
+    found = []
+    for policy in policies:
+        config = entry.prefill.altered(policy=policy)
+        settings = entry.common | {
+            "bundle": str(entry.model.bundle),
+            "prefill": asdict(config),
+            "backend": entry.backend,
+            "attention": entry.attention,
+            "kind": "policy",
+        }
+        found.append(Contestant(policy, system, config.in_short(), settings, config.algorithm.exact))
+    return found
+
+
+def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
+    from h2o_cli.bench.gguf_file import FILE, write_gguf
+
+    def prepare() -> dict[str, Any]:
+        entry.on_cpu_only()
+        if importlib.util.find_spec("llama_cpp") is None:
+            raise Absent("not installed: pip install llama-cpp-python gguf")
+        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        folder = entry.model.converted("gguf", lambda empty: write_gguf(checkpoint, empty, dtype))
+        return {"file": str(folder / FILE)}
+
+    sizes = MICRO_BATCHES[:1] if decoding else MICRO_BATCHES  # one token is no batch
+    return [
+        Contestant(
+            "llama.cpp",
+            "llama.cpp",
+            f"flash attention {'on' if flash else 'off'}, micro-batch {size}, cache as weights",
+            entry.common | {"flash_attention": flash, "micro_batch": size},
+            prepare=prepare,
+        )
+        for flash in (True, False)
+        for size in sizes
+    ]
+
+
+def _transformers(entry: Entry, decoding: bool) -> list[Contestant]:
+    def prepare() -> dict[str, Any]:
+        return {"checkpoint": str(entry.checkpoint())}
+
+    return [
+        Contestant(
+            "transformers", "transformers", "SDPA, eager, dynamic cache", entry.common, prepare=prepare
+        )
+    ]
+
+
+def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
+    from h2o_cli.bench.systems.onnxruntime_genai import build_model
+
+    def prepare() -> dict[str, Any]:
+        entry.on_cpu_only()
+        if importlib.util.find_spec("onnxruntime_genai") is None:
+            raise Absent("not installed: pip install onnxruntime-genai")
+        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        folder = entry.model.converted(
+            "onnxruntime-genai", lambda empty: build_model(checkpoint, empty, dtype)
+        )
+        return {"folder": str(folder)}
+
+    return [
+        Contestant(
+            "onnxruntime-genai", "onnxruntime-genai", "CPU, its own builder", entry.common, prepare=prepare
+        )
+    ]
+
+
+def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
+    from h2o_cli.bench.systems.openvino_genai import build_model
+
+    def prepare() -> dict[str, Any]:
+        entry.on_cpu_only()
+        if importlib.util.find_spec("openvino_genai") is None:
+            raise Absent("not installed: pip install openvino-genai")
+        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        folder = entry.model.converted("openvino", lambda empty: build_model(checkpoint, empty, dtype))
+        return {"folder": str(folder)}
+
+    kinds = {"": "dense"} if decoding else {"": "dense", "trishape": "sparse", "xattention": "sparse"}
+    return [
+        Contestant(
+            f"openvino-genai {kind}",
+            "openvino-genai",
+            f"continuous batching, {sparse or 'dense'} prefill",
+            entry.common | {"sparse": sparse},
+            exact=not sparse,
+            prepare=prepare,
+        )
+        for sparse, kind in kinds.items()
+    ]

@@ -1,0 +1,153 @@
+"""The floor: what the machine does at most, measured in the same run, and the work that nobody can avoid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.devices.select import make_device
+from h2o_runtime.errors import BackendError
+from h2o_runtime.manifest import ModelSpec
+from h2o_runtime.ort.session import BoundSession, open_session
+
+SIDE = 1024  # of the square matrices that are multiplied: short runs meet more quiet moments
+GPU_SIDE = 8192
+FLOATS = 1 << 25  # 128 MiB, more than the caches
+
+
+@dataclass(frozen=True)
+class MachineRates:
+    """The best that was measured: floating-point operations, None where nothing could tell, and bytes, a second."""
+
+    flops: float | None
+    flops_by: str
+    bandwidth: float
+    bandwidth_by: str
+    gpu: str | None = None  # its name, where it is what was measured
+
+    def in_words(self) -> str:
+        compute = f"{self.flops / 1e9:,.0f} GFLOP/s ({self.flops_by}), " if self.flops else ""
+        where = f" on {self.gpu}" if self.gpu else ""
+        return f"{compute}{self.bandwidth / 1e9:,.1f} GB/s ({self.bandwidth_by}){where}"
+
+
+def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
+    """Float32 matrix products and reading memory, each in several ways; the fastest is the machine's rate."""
+    draw = np.random.default_rng(0)
+    a, b = (draw.random((SIDE, SIDE), np.float32) for _ in range(2))
+    out = np.empty_like(a)
+    products: dict[str, Callable[[], object]] = {"numpy": lambda: np.matmul(a, b, out=out)}
+    with suppress(BackendError):
+        session = open_session(_matrix_product(), threads)
+        products["onnxruntime"] = lambda: session.run(None, {"a": a, "b": b})
+    rates = {name: 2 * SIDE**3 / _best(work, repetitions) for name, work in products.items()}
+    flops_by = max(rates, key=rates.__getitem__)
+
+    data = np.ones(FLOATS, np.float32)
+    parts = np.array_split(data, threads)
+    with ThreadPoolExecutor(threads) as pool:
+        reads: dict[str, Callable[[], object]] = {
+            "maximum": lambda: list(pool.map(np.max, parts)),
+            "dot product": lambda: float(np.dot(data[: FLOATS // 2], data[FLOATS // 2 :])),
+        }
+        speeds = {name: data.nbytes / _best(work, repetitions) for name, work in reads.items()}
+    bandwidth_by = max(speeds, key=speeds.__getitem__)
+    return {
+        "flops": rates[flops_by],
+        "flops_by": flops_by,
+        "bandwidth": speeds[bandwidth_by],
+        "bandwidth_by": bandwidth_by,
+    }
+
+
+def measure_gpu_rates(repetitions: int = 30) -> dict[str, Any]:
+    """Float32 matrix products by ONNX Runtime, where it can use the GPU, and copies from GPU memory to itself."""
+    device: Any = make_device("cuda", "onnxruntime")
+    source, target = (device.zeros((FLOATS,), np.float32) for _ in range(2))
+
+    def copy() -> None:
+        device.copy(source, target)
+        device.synchronize()
+
+    rates: dict[str, Any] = {
+        "flops": None,
+        "flops_by": "",
+        "bandwidth": 2 * source.nbytes / _best(copy, repetitions),
+        "bandwidth_by": "device copy",
+        "gpu": device.module.device_name(),
+    }
+    with suppress(BackendError):
+        session = BoundSession(open_session(_matrix_product(), 1, device=device), device.memory)
+        a, b, c = (device.zeros((GPU_SIDE, GPU_SIDE), np.float32) for _ in range(3))
+
+        def product() -> None:
+            session.run({"a": a, "b": b}, {"c": c})
+            device.synchronize()
+
+        rates |= {"flops": 2 * GPU_SIDE**3 / _best(product, repetitions), "flops_by": "onnxruntime"}
+    return rates
+
+
+def better(one: MachineRates, other: MachineRates) -> MachineRates:
+    """The faster of two measurements: a busy moment does not lower the floor."""
+    compute = max(one, other, key=lambda rates: rates.flops or 0.0)
+    memory = max(one, other, key=lambda rates: rates.bandwidth)
+    return MachineRates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by, one.gpu)
+
+
+def dense_flop(model: ModelSpec, tokens: int) -> int:
+    """Every matrix but the head on every token, the head on the last."""
+    heads = model.query_heads + 2 * model.kv_heads
+    attention = model.hidden_size * model.head_size * (heads + model.query_heads)
+    layer = attention + 3 * model.hidden_size * model.intermediate_size
+    return 2 * (model.layers * layer * tokens + model.hidden_size * model.vocab_size)
+
+
+def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
+    """Two dot products a pair of query and visible key, in every layer and query head."""
+    return 4 * model.layers * model.query_heads * model.head_size * visible_pairs(config, tokens)
+
+
+def visible_pairs(config: PrefillConfig, tokens: int) -> int:
+    """How many (query, key) pairs the policy computes for a prompt."""
+    return config.algorithm.visible_pairs(tokens)
+
+
+def decode_bytes(model: ModelSpec, context: int) -> int:
+    """Every weight once, but of the embedding only what the head reads, and the whole cache."""
+    item = np.dtype(model.dtype).itemsize
+    unread = 0 if model.tied else model.vocab_size * model.hidden_size
+    cache = 2 * model.layers * context * model.kv_heads * model.head_size
+    return (model.parameters - unread + cache) * item
+
+
+def _best(work: Callable[[], object], repetitions: int) -> float:
+    work()
+    times = []
+    for _ in range(repetitions):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _matrix_product() -> bytes:
+    """A model of one product. Raises BackendError without the package onnx."""
+    try:
+        from onnx import TensorProto, helper
+    except ImportError as error:
+        raise BackendError(f"the package onnx is missing ({error})") from None
+    names = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "abc"]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["c"])], "product", names[:2], names[2:]
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    model: bytes = helper.make_model(graph, ir_version=10, opset_imports=opsets).SerializeToString()
+    return model

@@ -1,0 +1,209 @@
+"""Interleaved rounds: every contestant runs once a round, so that a busy moment of the machine hits all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from h2o_cli.bench.contestants import Contestant
+from h2o_cli.bench.process import Failed, WorkerProcess
+from h2o_cli.bench.systems.base import Absent
+
+# A second trial of a setting is worth its time only where it is short.
+SHORT_TRIAL = 10.0
+# Settings of one peer that stay this close to its best go through all rounds.
+CLOSE = 1.04
+# A setting that is so much slower than the peer's best is not tried at greater lengths.
+HOPELESS = 1.15
+
+
+@dataclass
+class Series:
+    """What one contestant did at one length. Seconds are a prompt's in prefill, a token's in decode."""
+
+    contestant: Contestant
+    version: str
+    length: int
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)  # processor seconds of all threads
+    phases: list[dict[str, float]] = field(default_factory=list)
+    token: int = -1
+    libraries: int = 0  # bytes resident before the model was loaded
+    peak: int = 0
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A contestant that gave nothing at a length, and why. Length 0 stands for all."""
+
+    name: str
+    label: str
+    length: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """repetitions  rounds that are counted, after `warm_up` runs that are not
+    decode_tokens  tokens a round, 0 where prefill is measured
+    time_limit   seconds of one run above which a contestant is not tried, by its time at the last length
+    """
+
+    lengths: tuple[int, ...]
+    repetitions: int
+    warm_up: int
+    decode_tokens: int
+    time_limit: float
+
+
+class OpenContestant:
+    """An opened contestant and what it has done so far."""
+
+    def __init__(self, contestant: Contestant, length: int, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._process = WorkerProcess(contestant.system, contestant.settings)
+        self.series = Series(contestant, self._process.version, length)
+        room = rounds.decode_tokens * (rounds.repetitions + max(rounds.warm_up, 1) + 1)
+        try:
+            self.series.libraries = self._process.ask("open", context=length + room)["libraries"]
+            if rounds.decode_tokens:
+                self._process.ask("prefill", tokens=length)
+        except BaseException:
+            self.close()
+            raise
+
+    def step(self) -> tuple[float, dict[str, Any]]:
+        """One run → (seconds, the worker's answer)."""
+        if self._rounds.decode_tokens:
+            answer = self._process.ask("decode", tokens=self._rounds.decode_tokens)
+            times = sorted(answer["seconds"])
+            return times[len(times) // 2], answer
+        answer = self._process.ask("prefill", tokens=self.series.length)
+        return answer["seconds"], answer
+
+    def count(self) -> None:
+        """One run that is kept."""
+        seconds, answer = self.step()
+        self.series.seconds.append(seconds)
+        self.series.cpu.append(answer["cpu"])
+        self.series.token = answer.get("token", -1)
+        if answer.get("phases"):
+            self.series.phases.append(answer["phases"])
+
+    def finish(self) -> Series:
+        self.series.peak = self._process.ask("memory")["peak"]
+        return self.series
+
+    def close(self) -> None:
+        self._process.close()
+
+
+Trial = tuple[float, OpenContestant]  # processor seconds of its best warm run
+
+
+class Measurement:
+    """Runs rounds over contestants; `series` and `missing` fill as it goes."""
+
+    def __init__(
+        self, contestants: Sequence[Contestant], rounds: Rounds, tell: Callable[[str], None]
+    ) -> None:
+        self._rounds, self._tell = rounds, tell
+        self.series: list[Series] = []
+        self.missing: list[Missing] = []
+        self._last: dict[str, tuple[int, float]] = {}  # name → length, seconds of its best setting
+        self._contestants = list(self._ready(contestants))
+
+    def run(self) -> None:
+        for length in sorted(self._rounds.lengths):
+            with ExitStack() as stack:
+                opened = [one for name in self._names() for one in self._opened(name, length, stack)]
+                self._run_rounds(opened, length)
+
+    def _ready(self, contestants: Sequence[Contestant]) -> Iterator[Contestant]:
+        for contestant in contestants:
+            try:
+                yield contestant.ready()
+            except Absent as reason:
+                if not any(known.name == contestant.name for known in self.missing):
+                    self.missing.append(Missing(contestant.name, "", 0, str(reason)))
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(contestant.name for contestant in self._contestants))
+
+    def _opened(self, name: str, length: int, stack: ExitStack) -> list[OpenContestant]:
+        """The settings of one peer that go through the rounds, opened and warm."""
+        settings = [one for one in self._contestants if one.name == name and one.sensible(length)]
+        before, seconds = self._last.get(name, (length, 0.0))
+        if seconds * (length / before) ** 2 > self._rounds.time_limit:
+            reason = (
+                f"would take longer than {self._rounds.time_limit:g} s a run; {seconds:.1f} s at {before}"
+            )
+            self.missing.append(Missing(name, "", length, reason))
+            return []
+        trials: list[Trial] = []
+        for contestant in settings:
+            self._tell(f"{length}: {name}, {contestant.label}")
+            try:
+                opened = OpenContestant(contestant, length, self._rounds)
+            except (Absent, Failed) as reason:
+                self._lose(contestant, length, reason)
+                continue
+            stack.callback(opened.close)
+            try:
+                trials.append((self._warm_up(opened, len(settings) > 1), opened))
+            except (Absent, Failed) as reason:
+                self._lose(contestant, length, reason)
+                opened.close()
+            trials = self._best_two(trials, length)
+        return [opened for _, opened in trials]
+
+    def _warm_up(self, opened: OpenContestant, compared: bool) -> float:
+        """The processor seconds of its best run: they vary less than the time does where others work too."""
+        steps = [opened.step() for _ in range(self._rounds.warm_up)]
+        if compared and min((step[0] for step in steps), default=0.0) < SHORT_TRIAL:
+            steps.append(opened.step())
+        return min((step[1]["cpu"] for step in steps), default=0.0)
+
+    def _best_two(self, trials: list[Trial], length: int) -> list[Trial]:
+        """The fastest and, where it is close, the next; all others end, with a word on why."""
+        trials = sorted(trials, key=lambda trial: trial[0])
+        kept = [trial for trial in trials[:2] if trial[0] <= CLOSE * trials[0][0]]
+        for seconds, opened in trials[len(kept) :]:
+            contestant = opened.series.contestant
+            reason = (
+                f"another setting took {trials[0][0]:.4g} processor seconds in a trial, this {seconds:.4g}"
+            )
+            self.missing.append(Missing(contestant.name, contestant.label, length, reason))
+            opened.close()
+            if trials[0][0] > 1.0 and seconds > HOPELESS * trials[0][0]:
+                self._contestants.remove(contestant)
+        return kept
+
+    def _run_rounds(self, opened: list[OpenContestant], length: int) -> None:
+        for index in range(self._rounds.repetitions):
+            self._tell(f"{length}: round {index + 1} of {self._rounds.repetitions}")
+            turn = index % max(len(opened), 1)
+            for one in [*opened[turn:], *opened[:turn]]:  # nobody is always first
+                try:
+                    one.count()
+                except (Absent, Failed) as reason:
+                    self._lose(one.series.contestant, length, reason)
+                    opened = [other for other in opened if other is not one]
+        for one in opened:
+            series = one.finish()
+            self.series.append(series)
+            name, middle = series.contestant.name, sorted(series.seconds)[len(series.seconds) // 2]
+            best = self._last.get(name, (0, 0.0))
+            if best[0] < length or middle < best[1]:
+                self._last[name] = (length, middle)
+
+    def _lose(self, contestant: Contestant, length: int, reason: Exception) -> None:
+        """Who is absent once is absent always; who fails may do better at another length."""
+        everywhere = isinstance(reason, Absent)
+        self.missing.append(
+            Missing(contestant.name, contestant.label, 0 if everywhere else length, str(reason))
+        )
+        if everywhere and contestant in self._contestants:
+            self._contestants.remove(contestant)

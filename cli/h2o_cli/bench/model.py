@@ -1,0 +1,98 @@
+"""What is measured: a bundle, and files of the same weights for the peers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from h2o_cli.bench.shapes import SHAPES
+from h2o_runtime.errors import BackendError, BundleError, H2OError, OutputError
+from h2o_runtime.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BenchmarkModel:
+    """checkpoint is None where the bundle's own is not on this machine: peers are then absent."""
+
+    name: str
+    bundle: Path
+    checkpoint: Path | None
+    work: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, name: str, work: Path, dtype: str, checkpoint: Path | None = None) -> BenchmarkModel:
+        """`name` is a bundle's folder or a key of SHAPES, whose random checkpoint and bundle are then made."""
+        if name in SHAPES and not Path(name).is_dir():
+            folder = work / f"{name}-{dtype}"
+            source = _once(folder / "checkpoint", lambda empty: _write_checkpoint(name, empty))
+            bundle = _once(folder / "bundle", lambda empty: _export(source, empty, dtype))
+            return cls(name, bundle, source, folder, Manifest.read(bundle))
+        if not Path(name).is_dir():
+            raise BundleError(
+                f"{name}: neither a bundle's folder nor a built-in shape, which are {', '.join(SHAPES)}"
+            )
+        manifest = Manifest.read(Path(name))
+        known = checkpoint or Path(manifest.checkpoint.source)
+        found = known if (known / "config.json").is_file() else None
+        if checkpoint and not found:
+            raise BundleError(f"{checkpoint}: no config.json, so this is not a checkpoint")
+        identity = f"{manifest.checkpoint.sha256[:12]}-{manifest.model.dtype}"
+        return cls(Path(name).name, Path(name), found, work / identity, manifest)
+
+    def converted(self, name: str, convert: Callable[[Path], None]) -> Path:
+        """A peer's folder of the same weights, made by `convert` in an empty folder when it is not there."""
+        return _once(self.work / name, convert)
+
+
+def default_work_dir() -> Path:
+    """Where made files are kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "h2o-bench"
+
+
+def _once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """`folder`, filled by `make` beforehand where it does not exist; a failed attempt leaves nothing behind."""
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as staging:
+            log.info("writing %s", folder)
+            inner = Path(staging) / folder.name
+            inner.mkdir()
+            make(inner)
+            os.replace(inner, folder)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return folder
+
+
+def _write_checkpoint(shape: str, folder: Path) -> None:
+    try:
+        from h2o_cli.bench.random_checkpoint import write
+    except ImportError as error:
+        raise _needs_export(error) from None
+    write(SHAPES[shape], folder)
+
+
+def _export(checkpoint: Path, folder: Path, dtype: str) -> None:
+    try:
+        from h2o_export.checkpoint import Checkpoint
+        from h2o_export.exporter import ExportOptions, write_bundle
+    except ImportError as error:
+        raise _needs_export(error) from None
+    options = ExportOptions(str(checkpoint), folder, dtype)  # type: ignore[arg-type]
+    write_bundle(Checkpoint.open(str(checkpoint)), options, folder, lambda step: None)
+
+
+def _needs_export(error: ImportError) -> H2OError:
+    return BackendError(
+        f"a built-in shape must be written and exported first, which needs more packages ({error}): "
+        "pip install 'h2o-edge[export,cpu]'"
+    )

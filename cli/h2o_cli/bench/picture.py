@@ -1,0 +1,125 @@
+"""The results as a picture of four panels."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from h2o_cli.bench.report import PHASES, Results
+from h2o_runtime.errors import BackendError, OutputError
+from h2o_runtime.policies.prefill import PREFILL
+
+Row = dict[str, Any]
+OWN_COLOURS = (
+    "#c0392b",
+    "#2c3e50",
+    "#d35400",
+    "#1f618d",
+    "#7d3c98",
+)  # of policies, in the order of their registry
+PEER_COLOURS = ("#2980b9", "#27ae60", "#8e44ad", "#d68910", "#16a085", "#7f8c8d")
+PHASE_COLOURS = ("#7f8c8d", "#c0392b", "#e67e22", "#f1c40f", "#2980b9", "#8e44ad", "#16a085")
+TITLES = {
+    "prefill": ("time to first token, s", "prompt tokens a second"),
+    "decode": ("time a token, s", "tokens a second"),
+    "attention": ("attention of one layer, s", "tokens a second"),
+}
+
+
+def import_pyplot() -> Any:
+    """matplotlib without a screen. Raises BackendError where it is not installed."""
+    try:
+        matplotlib: Any = importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise BackendError(f"a picture needs matplotlib ({error}): pip install 'h2o-edge[bench]'") from None
+    matplotlib.use("Agg")
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def draw(results: Results, path: Path) -> None:
+    """Write a PNG. Raises BackendError without matplotlib, OutputError where it cannot be written."""
+    plot = import_pyplot()
+    figure, axes = plot.subplots(2, 2, figsize=(12, 9), layout="constrained")
+    best = best_rows(results)
+    _curves(axes[0][0], best, lambda row: row["median_s"], TITLES[results.mode][0], spread=True, floor=True)
+    _curves(axes[0][1], best, lambda row: row["tokens_per_s"], TITLES[results.mode][1])
+    if results.mode == "decode":
+        _curves(axes[1][0], best, lambda row: row["floor_share"], "share of the measured bandwidth")
+        axes[1][0].set_yscale("linear")
+        axes[1][0].set_ylim(0, 1.05)
+    else:
+        _phases(axes[1][0], best, results.lead)
+    _curves(axes[1][1], best, lambda row: row["peak_bytes"] / 2**20, "peak memory, MiB")
+    rates, machine = results.rates, results.machine
+    figure.suptitle(
+        f"{results.model}, {best[0]['precision']}, {best[0]['threads']} threads, {machine['cpu']}\n"
+        f"measured: {rates.in_words()}"
+    )
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        plot.close(figure)
+
+
+def best_rows(results: Results) -> list[Row]:
+    """Of a peer's settings the fastest at each length."""
+    best: dict[tuple[str, int], Row] = {}
+    for row in results.rows:
+        key = (row["name"], row["length"])
+        if key not in best or row["median_s"] < best[key]["median_s"]:
+            best[key] = row
+    return sorted(best.values(), key=lambda row: row["length"])
+
+
+def _curves(
+    axes: Any,
+    rows: list[Row],
+    value: Callable[[Row], float],
+    title: str,
+    spread: bool = False,
+    floor: bool = False,
+) -> None:
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    peers = iter(PEER_COLOURS * len(names))
+    ours = dict(zip(PREFILL.names, itertools.cycle(OWN_COLOURS), strict=False))
+    for name in names:
+        own = [row for row in rows if row["name"] == name]
+        lengths = [row["length"] for row in own]
+        colour = ours.get(name) or next(peers)
+        axes.plot(lengths, [value(row) for row in own], "o-", color=colour, label=name, markersize=4)
+        if spread:
+            low, high = [row["q1_s"] for row in own], [row["q3_s"] for row in own]
+            axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
+        if floor and name in ours:
+            axes.plot(lengths, [row["floor_s"] for row in own], "--", color=colour, label=f"{name}: floor")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({row["length"] for row in rows})
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set_xlabel("tokens")
+    axes.set_title(title)
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def _phases(axes: Any, rows: list[Row], lead: str) -> None:
+    """Where the leading policy's time goes, and how much of it the floor is."""
+    own = [row for row in rows if row["name"] == lead]
+    used = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in own)]
+    places = range(len(own))
+    bottom = [0.0] * len(own)
+    for phase, colour in zip(used, itertools.cycle(PHASE_COLOURS), strict=False):
+        share = [(row[f"{phase}_s"] or 0.0) / row["median_s"] for row in own]
+        axes.bar(places, share, bottom=bottom, color=colour, label=phase)
+        bottom = [below + height for below, height in zip(bottom, share, strict=True)]
+    axes.plot(places, [row["floor_share"] for row in own], "k_", markersize=30, label="floor")
+    axes.set_xticks(places, [f"{row['length']:,}" for row in own])
+    axes.set_ylim(0, 1.15)
+    axes.set_title(f"{lead}: share of the time")
+    axes.set_xlabel("tokens")
+    axes.legend(fontsize=8, ncols=5, loc="upper center")

@@ -1,0 +1,178 @@
+"""From measured series to rows: one flat record a contestant and length, for JSON, CSV and the screen."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from h2o_cli.bench.contestants import Entry
+from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop
+from h2o_cli.bench.measure import Missing, Series
+from h2o_cli.bench.systems.base import OWN_SYSTEM
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.footprint import footprint
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.timings import DENSE
+
+PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL for phase in policy.phases))
+COLUMNS = (
+    "mode",
+    "name",
+    "version",
+    "settings",
+    "precision",
+    "threads",
+    "length",
+    "repetitions",
+    "median_s",
+    "min_s",
+    "q1_s",
+    "q3_s",
+    "max_s",
+    "cpu_s",
+    "tokens_per_s",
+    "flop_per_s",
+    "bytes_per_s",
+    "h2o_speedup",
+    "h2o_speedup_best",
+    "h2o_speedup_cpu",
+    *(f"{phase}_s" for phase in PHASES),
+    "floor_s",
+    "floor_share",
+    "peak_bytes",
+    "libraries_bytes",
+    "estimate_bytes",
+    "same_token",
+)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that a run found out."""
+
+    mode: str  # prefill, decode or attention
+    model: str
+    command: str
+    machine: dict[str, Any]
+    rates: MachineRates
+    lead: str  # the policy that the others are compared with
+    rows: tuple[dict[str, Any], ...]
+    missing: tuple[Missing, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "mode": self.mode,
+            "model": self.model,
+            "command": self.command,
+            "machine": self.machine,
+            "measured_rates": asdict(self.rates),
+            "rows": list(self.rows),
+            "absent": [asdict(one) for one in self.missing],
+        }
+
+    def to_csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+
+def make_rows(
+    mode: str, entry: Entry, series: Sequence[Series], rates: MachineRates
+) -> tuple[dict[str, Any], ...]:
+    """Rows in the order of lengths and contestants. Of a peer's settings all that ran are there."""
+    model = entry.model.manifest.model
+    work = _work(mode, model)
+    best = rates.bandwidth if mode == "decode" else rates.flops
+    rows = []
+    for one in series:
+        length = one.length
+        alike = {other.contestant.name: other for other in series if other.length == length}
+        ours = alike.get(entry.lead)
+        truth = next((alike[name] for name in entry.policies if name in alike and name != entry.lead), None)
+        policy = PrefillConfig(**one.contestant.settings.get("prefill", {"policy": entry.policies[-1]}))
+        least = work(policy, length)
+        middle = statistics.median(one.seconds)
+        floor = least / best if best else None
+        rows.append(
+            {
+                "mode": mode,
+                "name": one.contestant.name,
+                "version": one.version,
+                "settings": one.contestant.label,
+                "precision": model.dtype,
+                "threads": entry.threads,
+                "length": length,
+                "repetitions": len(one.seconds),
+                "median_s": middle,
+                **_spread(one.seconds),
+                "cpu_s": min(one.cpu),
+                "tokens_per_s": (1 if mode == "decode" else length) / middle,
+                "flop_per_s": None if mode == "decode" else least / middle,
+                "bytes_per_s": least / middle if mode == "decode" else None,
+                "h2o_speedup": _paired_ratio(one.seconds, ours.seconds) if ours else None,
+                "h2o_speedup_best": min(one.seconds) / min(ours.seconds) if ours else None,
+                "h2o_speedup_cpu": min(one.cpu) / min(ours.cpu) if ours else None,
+                **_phases(one),
+                "floor_s": floor,
+                "floor_share": floor and floor / middle,
+                "peak_bytes": one.peak,
+                "libraries_bytes": one.libraries,
+                "estimate_bytes": _estimate(mode, model, one, policy),
+                "same_token": _agrees(one, truth),
+                "seconds": one.seconds,
+            }
+        )
+    return tuple(rows)
+
+
+def _work(mode: str, model: ModelSpec) -> Callable[[PrefillConfig, int], int]:
+    """What nobody can avoid: bytes to read for a token of decode, else floating-point operations."""
+    if mode == "decode":
+        return lambda config, length: decode_bytes(model, length)
+    if mode == "attention":
+        one = model.model_copy(update={"layers": 1})
+        return lambda config, length: attention_flop(one, config, length)
+    return lambda config, length: dense_flop(model, length) + attention_flop(model, config, length)
+
+
+def _spread(seconds: list[float]) -> dict[str, float]:
+    if len(seconds) < 2:
+        first = third = seconds[0]
+    else:
+        first, _, third = statistics.quantiles(seconds, n=4, method="inclusive")
+    return {"min_s": min(seconds), "q1_s": first, "q3_s": third, "max_s": max(seconds)}
+
+
+def _paired_ratio(theirs: list[float], ours: list[float]) -> float:
+    """How many times faster h2o is: the median over rounds of the ratio within a round."""
+    return statistics.median(their / our for their, our in zip(theirs, ours, strict=False))
+
+
+def _phases(series: Series) -> dict[str, float | None]:
+    if not series.phases:
+        return {f"{phase}_s": None for phase in PHASES}
+    return {
+        f"{phase}_s": statistics.median(phases.get(phase, 0.0) for phases in series.phases)
+        for phase in PHASES
+    }
+
+
+def _estimate(mode: str, model: ModelSpec, series: Series, policy: PrefillConfig) -> int | None:
+    """What the runtime says it needs, on top of its libraries."""
+    if series.contestant.system != OWN_SYSTEM or mode == "decode":
+        return None
+    return footprint(model, series.length, policy).total
+
+
+def _agrees(series: Series, truth: Series | None) -> bool | None:
+    """Whether full attention's likeliest token is the same, for those who compute full attention."""
+    if truth is None or series.token < 0 or not series.contestant.exact:
+        return None
+    return series.token == truth.token

@@ -1,0 +1,59 @@
+"""Results as a table for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from h2o_cli.bench.report import PHASES, Results
+
+WIDTH = 200  # where nobody says how wide the paper is
+
+
+def show(results: Results) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    rates, machine = results.rates, results.machine
+    console.print(
+        f"{results.model} on {machine['cpu']}, {machine['cores']} cores, load {machine['load_average']:.1f}; "
+        f"measured {rates.in_words()}",
+        highlight=False,
+    )
+    timed = any(row["dense_s"] is not None for row in results.rows)
+    phases = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in results.rows)]
+    table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
+    achieved = "GB/s" if results.mode == "decode" else "GFLOP/s"
+    columns = ["median", "min … max", "tokens/s", achieved, "cpu", "h2o faster by", "by cpu", "of floor"]
+    for name in [*columns, "peak MiB"] + (["/".join(phases)] if timed else []):
+        table.add_column(name, justify="right")
+    for row in results.rows:
+        cells = [
+            f"{row['length']:,}",
+            f"{row['name']} {row['version']}",
+            row["settings"],
+            _time(row["median_s"]),
+            f"{_time(row['min_s'])} … {_time(row['max_s'])}",
+            f"{row['tokens_per_s']:,.1f}",
+            f"{(row['flop_per_s'] or row['bytes_per_s']) / 1e9:,.1f}",
+            _time(row["cpu_s"]),
+            f"{row['h2o_speedup']:.2f}x" if row["h2o_speedup"] else "",
+            f"{row['h2o_speedup_cpu']:.2f}x" if row["h2o_speedup_cpu"] else "",
+            f"{row['floor_share']:.0%}" if row["floor_share"] else "",
+            f"{row['peak_bytes'] / 2**20:,.0f}",
+        ]
+        if timed:
+            parts = [row[f"{phase}_s"] for phase in phases]
+            cells.append("" if parts[0] is None else " / ".join(_time(part) for part in parts))
+        table.add_row(*cells)
+    console.print(table)
+    for one in results.missing:
+        where = f" at {one.length:,}" if one.length else ""
+        label = f" ({one.label})" if one.label else ""
+        console.print(f"not measured{where}: {one.name}{label}: {one.reason}", highlight=False, markup=False)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.2f} ms"

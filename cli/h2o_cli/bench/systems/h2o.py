@@ -1,0 +1,45 @@
+"""Our own runtime, under either policy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import numpy as np
+
+from h2o_cli.bench.systems.base import Ids, Settings
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.engines import TARGETS
+from h2o_runtime.engines.machine import import_tensorrt
+from h2o_runtime.ort.library import import_onnxruntime
+
+
+class H2OSystem:
+    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._config = PrefillConfig(**settings["prefill"])
+        self.version = f"{importlib.metadata.version('h2o-edge')} ({_executor(settings['backend'])})"
+
+    def open(self, context: int) -> None:
+        self._generator = Generator.load(
+            self._settings["bundle"],
+            context=context,
+            **{name: self._settings[name] for name in ("backend", "device", "attention", "threads")},
+        )
+
+    def prefill(self, ids: Ids) -> int:
+        self._generator.reset()
+        return int(np.argmax(self._generator.prefill(ids, self._config)))
+
+    def decode(self, token: int) -> None:
+        self._generator.decode(token)
+
+    def phases(self) -> dict[str, float]:
+        return self._generator.timer.seconds
+
+
+def _executor(backend: str) -> str:
+    """Name and version of what executes the dense graphs."""
+    module = import_onnxruntime() if backend == "onnxruntime" else import_tensorrt(TARGETS[backend])
+    return f"{backend} {module.__version__}"

@@ -1,0 +1,91 @@
+"""OpenVINO GenAI's continuous batching pipeline, dense or with its sparse prefill attention."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from h2o_cli.bench.systems.base import Absent, Ids, Settings
+
+
+def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
+    """Convert the checkpoint with optimum's command line. Raises Absent where that is missing or fails."""
+    tool = shutil.which("optimum-cli")
+    if tool is None:
+        raise Absent(
+            "no converted model: pip install 'optimum-intel[openvino]' (it may need an older transformers)"
+        )
+    command = [tool, "export", "openvino", "--model", str(checkpoint), "--task", "text-generation-with-past"]
+    command += ["--weight-format", "fp16" if dtype == "float16" else "fp32", str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}, check=False
+    )
+    if done.returncode or not (folder / "openvino_model.xml").is_file():
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise Absent(f"optimum-cli fails on this checkpoint: {lines[-1][:300]}")
+
+
+class OpenVinoGenAISystem:
+    """settings: folder, threads, dtype, sparse ("" for dense, "trishape" or "xattention")."""
+
+    def __init__(self, settings: Settings) -> None:
+        try:
+            self._openvino: Any = importlib.import_module("openvino")
+            self._library: Any = importlib.import_module("openvino_genai")
+        except ImportError as error:
+            raise Absent(f"not installed ({error}): pip install openvino-genai") from None
+        self._settings = settings
+        self.version = str(self._library.__version__)
+
+    def open(self, context: int) -> None:
+        scheduler = self._library.SchedulerConfig()
+        scheduler.max_num_batched_tokens = context
+        scheduler.enable_prefix_caching = False
+        scheduler.cache_size = 0
+        scheduler.num_kv_blocks = context // 16 + 8
+        sparse = self._settings["sparse"]
+        if sparse:
+            scheduler.use_sparse_attention = True
+            mode = getattr(self._library.SparseAttentionMode, sparse.upper())
+            scheduler.sparse_attention_config = self._library.SparseAttentionConfig(mode=mode)
+        type_name = "f16" if self._settings["dtype"] == "float16" else "f32"
+        properties = {
+            "INFERENCE_NUM_THREADS": self._settings["threads"],
+            "INFERENCE_PRECISION_HINT": type_name,
+            "KV_CACHE_PRECISION": type_name,
+        }
+        self._pipeline = self._library.ContinuousBatchingPipeline(
+            self._settings["folder"], scheduler, "CPU", properties
+        )
+        self._requests = 0
+        self._handle: Any = None
+
+    def prefill(self, ids: Ids) -> int:
+        if self._handle is not None:
+            self._handle.cancel()
+            while self._pipeline.has_non_finished_requests():
+                self._pipeline.step()
+        config = self._library.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = 1 << 16, True, False
+        self._requests += 1
+        tensor = self._openvino.Tensor(ids[None])
+        self._handle = self._pipeline.add_request(self._requests, tensor, config)
+        while not self._handle.can_read():
+            self._pipeline.step()
+        return self._read()
+
+    def decode(self, token: int) -> None:
+        """Its own greedy token is appended, whatever `token` is: the pipeline takes none from outside."""
+        self._pipeline.step()
+        self._read()
+
+    def phases(self) -> dict[str, float]:
+        return {}
+
+    def _read(self) -> int:
+        outputs = self._handle.read()
+        return int(next(iter(outputs.values())).generated_ids[-1])

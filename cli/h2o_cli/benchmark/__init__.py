@@ -1,1 +1,0 @@
-"""h2o-bench's library: contestants in processes of their own, measured in interleaved rounds."""

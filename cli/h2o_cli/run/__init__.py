@@ -1,0 +1,1 @@
+"""h2o-run: a prompt or a conversation, on the terminal."""

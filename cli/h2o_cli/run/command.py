@@ -1,0 +1,142 @@
+"""h2o-run: one prompt, one answer, or a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.model_options import load_arguments, model_options
+from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.run.conversation import converse, opening
+from h2o_cli.run.prompt import PromptSource
+from h2o_cli.run.report import answer_json
+from h2o_cli.run.sampling_options import sampling_config, sampling_options
+from h2o_cli.run.screen import answer, prepare_output
+from h2o_runtime.completion import Prompt, Request, TextModel
+from h2o_runtime.errors import Cancelled
+from h2o_runtime.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class TextFlags:
+    """What is asked, and how the answer is shown. Raises click.UsageError for flags that do not go together."""
+
+    source: PromptSource | None
+    chat: bool
+    system: str | None
+    as_json: bool
+    logprobs: bool
+
+    def __post_init__(self) -> None:
+        if self.system is not None and not self.chat:
+            raise click.UsageError("--system needs --chat: a plain prompt has no system message")
+        if self.logprobs and not self.as_json:
+            raise click.UsageError("--logprobs needs --json: streamed text has no place for them")
+        if self.converses and self.source is not None and self.source.kind == "stdin":
+            raise click.UsageError("--chat reads its turns from standard input: leave out the -")
+        if self.source is None and not self.converses:
+            also = "" if self.chat else ", or --chat for a conversation"
+            raise click.UsageError(
+                f"no prompt: give --prompt TEXT, --prompt-file FILE or - for standard input{also}"
+            )
+
+    @property
+    def converses(self) -> bool:
+        """Whether there is turn after turn. With --json there is one, through the chat template."""
+        return self.chat and not self.as_json
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle")
+@click.argument("source", metavar="[-]", required=False)
+@click.option("-p", "--prompt", metavar="TEXT", help="The prompt.")
+@click.option(
+    "-f",
+    "--prompt-file",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="Read the prompt from a file, without its last newline; - is standard input.",
+)
+@click.option(
+    "--chat",
+    is_flag=True,
+    help="Talk, with the checkpoint's chat template. A prompt is the first message; with --json the only one.",
+)
+@click.option("--system", metavar="TEXT", help="The conversation's system message.")
+@click.option(
+    "-n",
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Most tokens of an answer.",
+)
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
+@click.option("--ignore-eos", is_flag=True, help="Never end an answer before --max-tokens.")
+@sampling_options
+@prefill_options
+@model_options
+@json_option
+@verbose_option
+@guarded
+def main(
+    bundle: str,
+    source: str | None,
+    prompt: str | None,
+    file: str | None,
+    chat: bool,
+    system: str | None,
+    as_json: bool,
+    verbose: int,
+    **flags: Any,
+) -> None:
+    """Answer a prompt with the model in the folder BUNDLE.
+
+    The answer streams to standard output; all else goes to standard error. Ctrl-C stops it. Flags of the
+    prefill that are not given have the bundle's own values, which --json tells.
+    """
+    start_logging(verbose)
+    prepare_output()
+    system = None if system is None else argument_text(system, "--system")
+    shown = TextFlags(
+        PromptSource.of(prompt, file, source), chat, system, as_json, logprobs=flags["logprobs"] is not None
+    )
+    settings = _settings(bundle, flags)
+    text = shown.source.read() if shown.source else None
+    with TextModel.load(bundle, **load_arguments(flags)) as model:
+        if shown.converses:
+            converse(model, settings, system, text)
+        elif text is not None:
+            _answer_once(model, settings, text, shown)
+
+
+def _settings(bundle: str, flags: dict[str, Any]) -> Request:
+    """All of the request but its prompt; takes what belongs to it out of `flags`.
+
+    Needs only the bundle's manifest, so that a contradiction is told before a large model is loaded.
+    """
+    sampling = sampling_config(flags)
+    return Request(
+        Prompt(()),
+        max_tokens=flags.pop("max_tokens"),
+        sampling=sampling,
+        stop=tuple(argument_text(stop, "--stop") for stop in flags.pop("stop")),
+        ignore_eos=flags.pop("ignore_eos"),
+        prefill=prefill_config(Manifest.read(Path(bundle)).prefill, flags),
+    )
+
+
+def _answer_once(model: TextModel, settings: Request, text: str, flags: TextFlags) -> None:
+    if flags.chat:
+        prompt = model.chat_prompt([*opening(flags.system), {"role": "user", "content": text}])
+    else:
+        prompt = model.text_prompt(text)
+    completion = answer(model, replace(settings, prompt=prompt), stream=not flags.as_json)
+    if flags.as_json:
+        print_json(answer_json(model, completion, flags.logprobs))
+    if completion.finish_reason == "cancelled":
+        raise Cancelled("stopped by Ctrl-C")

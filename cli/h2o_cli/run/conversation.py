@@ -1,0 +1,119 @@
+"""A conversation in the terminal: h2o-run --chat."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from dataclasses import replace
+
+import click
+
+from h2o_cli.run.screen import answer, is_terminal
+from h2o_runtime.completion import Request, TextModel
+from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
+from h2o_runtime.text import decode_utf8
+
+Message = dict[str, str]
+
+HELP = "/exit or Ctrl-D ends, /reset begins anew, Ctrl-C stops an answer."
+
+
+def opening(system: str | None) -> list[Message]:
+    """The messages before the user's first."""
+    return [] if system is None else [{"role": "system", "content": system}]
+
+
+class Conversation:
+    """Messages so far, each turn answered with all of them; the model's cache keeps what it has read.
+
+    settings: a request whose prompt is replaced each turn.
+    """
+
+    def __init__(self, model: TextModel, settings: Request, system: str | None) -> None:
+        self._model = model
+        self._settings = settings
+        self._system = system
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all but the system prompt."""
+        self.messages = opening(self._system)
+
+    def say(self, text: str) -> bool:
+        """One turn: the user's words, then the answer on the screen. False when Ctrl-C stopped it.
+
+        An answer that was stopped stays in the conversation with what there is of it; a turn without any
+        answer is taken back. Raises what `TextModel` raises, with the conversation as it was before.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        prompt = self._model.chat_prompt(messages)
+        completion = answer(self._model, replace(self._settings, prompt=prompt), stream=True)
+        complete = completion.finish_reason != "cancelled"
+        if completion.tokens or complete:
+            self.messages = [*messages, {"role": "assistant", "content": completion.text}]
+        return complete
+
+
+def converse(model: TextModel, settings: Request, system: str | None, first: str | None) -> None:
+    """Talk until the input ends. On a terminal a bad turn is told and taken back, else it is an error.
+
+    Ctrl-C ends the answer on a terminal, else the command: raises Cancelled.
+    """
+    terminal = is_terminal(sys.stdin)
+    conversation = Conversation(model, settings, system)
+    model.chat_prompt([*conversation.messages, {"role": "user", "content": "Hello."}])  # is there a template?
+    if terminal:
+        # Editing and history of the input line, where Python was built with it.
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401
+        click.echo(HELP, err=True)
+    text = first
+    while True:
+        try:
+            if text is None:
+                text = _typed() if terminal else _piped()
+            if text is None or text.strip() == "/exit":
+                return
+            if text.strip() == "/reset":
+                conversation.reset()
+            elif text.strip() and not conversation.say(text):
+                _stopped(terminal)
+        except ContextOverflowError as error:
+            hint = ContextOverflowError(error.n_prompt_tokens, error.n_ctx, f"{error}; /reset begins anew")
+            _told(hint, terminal)
+        except InputError as error:
+            _told(error, terminal)
+        text = None
+
+
+def _stopped(terminal: bool) -> None:
+    if not terminal:
+        raise Cancelled("stopped by Ctrl-C")
+    click.echo("stopped", err=True)
+
+
+def _told(error: ContextOverflowError | InputError, terminal: bool) -> None:
+    if not terminal:
+        raise error
+    click.echo(f"error: {error}", err=True)
+
+
+def _typed() -> str | None:
+    """A line from the terminal; None at its end. Ctrl-C only drops the line."""
+    while True:
+        try:
+            return decode_utf8(os.fsencode(input("> ")), "the line")
+        except EOFError:
+            click.echo()
+            return None
+        except UnicodeDecodeError as error:
+            raise InputError(f"the line is not valid {error.encoding}: type it again") from error
+        except KeyboardInterrupt:
+            click.echo(f"\n{HELP}", err=True)
+
+
+def _piped() -> str | None:
+    """A line from a file or a pipe; None at its end."""
+    line = sys.stdin.buffer.readline() if sys.stdin else b""
+    return decode_utf8(line, "standard input").rstrip("\r\n") if line else None

@@ -1,0 +1,71 @@
+"""Where h2o-run's prompt comes from: a flag, a file, or standard input."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from h2o_cli.common import argument_text
+from h2o_runtime.errors import InputError
+from h2o_runtime.text import decode_utf8
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class PromptSource:
+    """Where the prompt is; nothing is read before `read`.
+
+    kind   "flag": `value` is the prompt itself; "file": its path; "stdin": standard input
+    """
+
+    kind: Literal["flag", "file", "stdin"]
+    value: str
+
+    @classmethod
+    def of(cls, prompt: str | None, file: str | None, argument: str | None) -> PromptSource | None:
+        """From --prompt, --prompt-file and the bare argument after the bundle, which can only be "-".
+
+        Any of them may be "-", standard input. None when nothing was given; raises click.UsageError when
+        more than one was.
+        """
+        if argument not in (None, STDIN):
+            raise click.UsageError(f"unexpected argument {argument!r}: give the prompt with --prompt")
+        given = [value for value in (prompt, file, argument) if value is not None]
+        if len(given) > 1:
+            raise click.UsageError(
+                "more than one prompt: give one of --prompt, --prompt-file and - (standard input)"
+            )
+        if not given:
+            return None
+        if given[0] == STDIN:
+            return cls("stdin", STDIN)
+        return cls("flag" if file is None else "file", given[0])
+
+    def read(self) -> str:
+        """The prompt. Raises InputError when it is empty, not UTF-8 or cannot be read."""
+        if self.kind == "flag":
+            name, text = "--prompt", argument_text(self.value, "--prompt")
+        elif self.kind == "stdin":
+            name = "standard input"
+            text = _without_newline(decode_utf8(sys.stdin.buffer.read() if sys.stdin else b"", name))
+        else:
+            name, text = self.value, _without_newline(decode_utf8(self._bytes(), self.value))
+        if not text:
+            raise InputError(f"the prompt is empty: {name} has no text")
+        return text
+
+    def _bytes(self) -> bytes:
+        try:
+            return Path(self.value).read_bytes()
+        except OSError as error:
+            raise InputError(f"{self.value}: cannot be read: {error.strerror}") from error
+
+
+def _without_newline(text: str) -> str:
+    """Editors and echo end every text with a newline that nobody means to be continued; drop that one."""
+    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")

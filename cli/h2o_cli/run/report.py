@@ -1,0 +1,66 @@
+"""What h2o-run says about an answer: one JSON document for machines, one line for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from h2o_runtime.completion import Completion, TextModel
+from h2o_runtime.process import peak_bytes
+from h2o_runtime.sampling import SampledToken
+from h2o_runtime.timings import PrefillTimer
+
+
+def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dict[str, Any]:
+    """The value that --json prints."""
+    report: dict[str, Any] = {
+        "answer": completion.text,
+        "finish_reason": completion.finish_reason,
+        "stop": completion.stop,
+        "tokens": [sampled.token for sampled in completion.tokens],
+        "seed": completion.seed,
+        "timings": asdict(completion.timings),
+        "prefill": asdict(completion.prefill),
+        "prefill_ms": {
+            name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
+        },  # by kind of work
+        "decode": {"name": model.generator.decoding.name, **asdict(model.generator.decoding)},
+        "cache": {"name": model.generator.cache.name, **asdict(model.generator.cache)},
+        "context": model.generator.context,
+        "backend": model.generator.backend.name,
+        "device": model.generator.device.name,
+        "attention": model.generator.provider.name,
+        "peak_memory_bytes": peak_bytes(),
+    }
+    if logprobs:
+        report["logprobs"] = [_token_json(model, sampled) for sampled in completion.tokens]
+    return report
+
+
+def _token_json(model: TextModel, sampled: SampledToken) -> dict[str, Any]:
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        # A token that decode leaves out is shown as what it is: people want to see an end of turn here.
+        text = model.tokenizer.decode([token], skip_special_tokens=False)
+        # JSON knows no infinity; a token of probability 0 has no logarithm.
+        return {"token": token, "text": text, "logprob": logprob if logprob > -1e300 else None}
+
+    return {
+        **entry(sampled.token, sampled.logprob),
+        "top": [entry(token, logprob) for token, logprob in sampled.top],
+    }
+
+
+def summary(completion: Completion) -> str:
+    """One line about the time it took."""
+    t = completion.timings
+    reused = f" (+ {t.cache_n:,} cached)" if t.cache_n else ""
+    return (
+        f"prompt {t.prompt_n:,}{reused} tokens in {t.prompt_ms / 1e3:.2f} s, {t.prompt_per_second:,.0f}/s | "
+        f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s | "
+        f"{completion.finish_reason} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
+    )
+
+
+def work(timer: PrefillTimer) -> str:
+    """Where a prefill's time went."""
+    return ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in timer.seconds.items())

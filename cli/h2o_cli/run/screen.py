@@ -1,0 +1,120 @@
+"""One request on the screen: a bar while the prompt is read, then the answer as it comes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from io import TextIOWrapper
+from types import TracebackType
+from typing import TextIO
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from h2o_cli import common
+from h2o_cli.run.interrupt import stop_on_ctrl_c
+from h2o_cli.run.report import summary, work
+from h2o_runtime import Watch
+from h2o_runtime.completion import Completion, Request, TextModel, TextPiece
+from h2o_runtime.errors import ContextOverflowError
+from h2o_runtime.events import Prefilled
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 0.25  # seconds that a prefill may take before a bar is worth drawing
+_CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Also for a stream that the caller of the program had closed, which is None."""
+    return stream is not None and stream.isatty()
+
+
+def prepare_output() -> None:
+    """UTF-8 for files and pipes whatever the locale; a terminal gets what it can show."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        if sys.stdout.isatty():
+            sys.stdout.reconfigure(errors="replace")
+        else:
+            sys.stdout.reconfigure(encoding="utf-8")
+
+
+def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
+    """Run one request. Ctrl-C ends it early with finish_reason "cancelled".
+
+    With `stream` the text goes to standard output as it comes, and a newline after it; on a terminal a
+    summary follows on stderr. Raises ContextOverflowError with the flag that helps.
+    """
+    completion = None
+    tokens, context = len(request.prompt.ids), model.generator.context
+    try:
+        with stop_on_ctrl_c() as cancelled, PrefillBar() as bar:
+            log.info("prompt of %d tokens, context %d, %s", tokens, context, request.prefill)
+            for event in model.complete(request, Watch(progress=bar.show, cancelled=cancelled)):
+                if isinstance(event, Prefilled):
+                    bar.close()
+                elif isinstance(event, Completion):
+                    completion = event
+                elif isinstance(event, TextPiece) and stream:
+                    write(event.text)
+    except ContextOverflowError as error:
+        raise _with_remedy(error, request.max_tokens or 1) from error
+    assert completion is not None, "every request ends with a Completion"
+    log.info("prefill: %s", work(model.generator.timer))
+    if stream:
+        # Where nothing was written there is no line to end, but an empty answer is a line too.
+        if completion.finish_reason != "cancelled" or completion.text:
+            write("\n")
+        if is_terminal(sys.stderr):
+            click.secho(summary(completion), dim=True, err=True)  # rich would break the line at the edge
+    return completion
+
+
+def write(text: str) -> None:
+    """Text to standard output at once. On a terminal without control characters, which are commands to it."""
+    common.write(text.translate(_CONTROL) if is_terminal(sys.stdout) else text)
+
+
+class PrefillBar:
+    """A progress bar on stderr, if that is a terminal and the prefill takes long enough to be watched."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+        self._bar: Progress | None = None
+        self._on = is_terminal(sys.stderr)
+
+    def __enter__(self) -> PrefillBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def show(self, done: int, total: int) -> None:
+        """For `Watch.progress`."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done)
+        elif self._on and time.perf_counter() - self._begin > _PATIENCE:
+            columns = (TextColumn("prompt"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.add_task("", total=total, completed=done)
+            self._bar.start()
+
+    def close(self) -> None:
+        """Remove the bar; it does not come again."""
+        self._on = False
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _with_remedy(error: ContextOverflowError, answer: int) -> ContextOverflowError:
+    tokens, fit = error.n_prompt_tokens, error.n_ctx
+    message = (
+        f"the prompt has {tokens:,} tokens and the context holds {fit:,}: add --ctx-size {tokens + answer} "
+        "(it includes room for the answer), or shorten the prompt"
+    )
+    return ContextOverflowError(tokens, fit, message)

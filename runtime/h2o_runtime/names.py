@@ -1,0 +1,18 @@
+"""Names of what executes a bundle: for `Generator.load`, flags and manifests. "auto" leaves the choice open."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]  # whose engines h2o-build builds
+BackendName: TypeAlias = Literal["onnxruntime", TargetName]
+
+ProviderName: TypeAlias = Literal["native", "functions"]
+ProviderChoice: TypeAlias = Literal["auto", ProviderName]
+
+DeviceName: TypeAlias = Literal["cpu", "cuda"]
+DeviceChoice: TypeAlias = Literal["auto", DeviceName]
+
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
+PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
+DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)

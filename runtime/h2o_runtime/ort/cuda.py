@@ -1,0 +1,58 @@
+"""What ONNX Runtime must be told to compute on a GPU together with others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from h2o_runtime.errors import BackendError
+
+CUDA_PROVIDER = "CUDAExecutionProvider"
+REMEDY = (
+    "pip uninstall onnxruntime && pip install 'h2o-edge[gpu]' brings one that can, with the CUDA libraries that it "
+    "needs; or use --device cpu"
+)
+
+
+class CudaArena:
+    """ONNX Runtime's memory arena on the GPU, which all sessions of the process share.
+
+    Each session would have one of its own, and arenas keep what they once took: scratch memory of a whole batch,
+    once a layer.
+    """
+
+    _registered = False
+
+    @classmethod
+    def prepare(cls, ort: Any) -> None:
+        if cls._registered:
+            return
+        memory = ort.OrtMemoryInfo(
+            "Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+        )
+        ort.create_and_register_allocator_v2(
+            CUDA_PROVIDER, memory, {}, ort.OrtArenaCfg({"arena_extend_strategy": 1})
+        )
+        cls._registered = True
+
+
+def cuda_providers(ort: Any, stream: int) -> list[Any]:
+    """Providers of a session whose work goes down `stream`. Raises BackendError where there is none for CUDA."""
+    if CUDA_PROVIDER not in ort.get_available_providers():
+        raise BackendError(f"this ONNX Runtime has no CUDA provider: {REMEDY}")
+    if hasattr(ort, "preload_dlls"):  # finds those that came with pip
+        ort.preload_dlls()
+    CudaArena.prepare(ort)
+    options = {
+        "user_compute_stream": str(stream),
+        "use_tf32": "0",  # float32 means float32: a bundle's tolerances hold
+    }
+    return [(CUDA_PROVIDER, options), "CPUExecutionProvider"]
+
+
+def check_provider(session: Any) -> None:
+    """Raises BackendError for a session on the CPU: a provider that does not load is left out without an error."""
+    if session.get_providers()[0] != CUDA_PROVIDER:
+        raise BackendError(
+            f"ONNX Runtime's CUDA provider is installed but does not load, for want of cuDNN or another library of "
+            f"CUDA: {REMEDY}"
+        )

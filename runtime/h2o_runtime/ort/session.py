@@ -1,0 +1,100 @@
+"""Sessions of ONNX Runtime: on one arena, with threads of their own, on memory that the caller owns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from h2o_runtime.devices import Tensor
+from h2o_runtime.devices.cuda_array import address_of
+from h2o_runtime.ort.cuda import check_provider, cuda_providers
+from h2o_runtime.ort.library import import_onnxruntime, version_of
+
+# How long a session's threads look for more work before they sleep. Operators of one graph follow each other
+# within that time. Longer would take cores from the attention kernels' threads, and from the next graph's.
+SPIN_MICROSECONDS = 20
+
+
+class SharedArena:
+    """ONNX Runtime's memory arena, which all sessions of the process share.
+
+    Without it every session would keep its own scratch memory: one model is some thirty sessions, of which
+    one runs at a time. The arena asks for as much as is needed, not for the next power of two.
+    """
+
+    _registered = False
+
+    @classmethod
+    def prepare(cls) -> None:
+        if cls._registered:
+            return
+        ort = import_onnxruntime()
+        memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+        ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
+        cls._registered = True
+
+
+def open_session(model: str | bytes, threads: int, optimize: bool = True, device: Any = None) -> Any:
+    """A session with threads of its own on the shared arena; on a GPU where `device` is a CudaDevice.
+
+    Errors are ONNX Runtime's own, but for a BackendError where it is not installed or cannot use the device.
+
+    ONNX Runtime's one pool for all sessions would need fewer threads, but Python cannot tell it how long to
+    spin: some 16 ms, through every attention step between two graphs.
+    """
+    ort = import_onnxruntime()
+    SharedArena.prepare()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # patterns are kept for every n that was ever seen
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    if version_of(ort) >= (1, 26):
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
+    else:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    on_gpu = device is not None and device.memory == "cuda"
+    providers = cuda_providers(ort, device.lanes.dense.handle) if on_gpu else ["CPUExecutionProvider"]
+    session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+    if on_gpu:
+        check_provider(session)
+    return session
+
+
+def run_bound(session: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+    """Run a session on memory that the caller owns."""
+    BoundSession(session).run(inputs, outputs)
+
+
+class BoundSession:
+    """A session with its inputs and outputs bound to memory that the caller owns.
+
+    What lies where it lay in the last run stays bound: in decode that is all but the new cache row. `memory`
+    says where it lies, in ONNX Runtime's words. On a GPU a run only enqueues its work.
+    """
+
+    def __init__(self, session: Any, memory: str = "cpu") -> None:
+        self._session = session
+        self._memory = memory
+        self._options = None  # on the CPU: looking into them takes ONNX Runtime longer than a small graph
+        if memory != "cpu":
+            self._options = import_onnxruntime().RunOptions()
+            self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        self._binding = session.io_binding()
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def run(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        for name, array in inputs.items():
+            self._bind(self._binding.bind_input, name, array)
+        for name, array in outputs.items():
+            self._bind(self._binding.bind_output, name, array)
+        self._session.run_with_iobinding(self._binding, self._options)
+
+    def _bind(self, bind: Any, name: str, array: Tensor) -> None:
+        place = (address_of(array), array.shape)
+        if self._bound.get(name) != place:
+            bind(name, self._memory, 0, array.dtype.type, array.shape, place[0])
+            self._bound[name] = place

@@ -1,0 +1,80 @@
+"""Answers to /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from h2o_runtime.completion import Completion, TextPiece
+from h2o_runtime.sampling import SampledToken
+from h2o_runtime.server.answer_format import (
+    Chunk,
+    Head,
+    TokenBytes,
+    extras,
+    finite,
+    prompt_progress,
+    token_name,
+    usage,
+)
+from h2o_runtime.server.inference import Progress
+from h2o_runtime.server.schemas.completion import CompletionRequest
+
+
+class CompletionFormat:
+    """One text that was continued."""
+
+    def __init__(self, body: CompletionRequest, model: str, token_bytes: TokenBytes) -> None:
+        self._head = Head.new("cmpl", "text_completion", model)
+        self._logprobs = body.logprobs is not None
+        self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self._token_bytes = token_bytes
+        self._given = 0  # tokens told so far
+        self._offset = 0  # characters of the tokens told so far
+
+    @property
+    def name(self) -> str:
+        return self._head.id
+
+    def begin(self) -> Iterable[Chunk]:
+        return ()
+
+    def progress(self, progress: Progress, seconds: float) -> Chunk:
+        choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
+        return self._head.chunk([choice], prompt_progress=prompt_progress(progress, seconds))
+
+    def piece(self, piece: TextPiece) -> Iterable[Chunk]:
+        yield self._head.chunk([self._choice(piece.text, piece.tokens, None)])
+
+    def end(self, completion: Completion) -> Iterable[Chunk]:
+        left = completion.tokens[self._given :]  # those without a text of their own at the end
+        yield self._head.chunk([self._choice("", left, completion.finish_reason)], **extras(completion))
+        if self._usage:
+            yield self._head.chunk([], usage=usage(completion))
+
+    def whole(self, completion: Completion) -> Chunk:
+        choice = self._choice(completion.text, completion.tokens, completion.finish_reason)
+        return self._head.chunk([choice], usage=usage(completion), **extras(completion))
+
+    def _choice(self, text: str, tokens: tuple[SampledToken, ...], reason: str | None) -> dict[str, Any]:
+        told = self._told(tokens) if self._logprobs else None
+        return {"index": 0, "text": text, "logprobs": told, "finish_reason": reason}
+
+    def _told(self, tokens: tuple[SampledToken, ...]) -> dict[str, Any]:
+        self._given += len(tokens)
+        texts = [self._text(sampled.token) for sampled in tokens]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offset)
+            self._offset += len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [finite(sampled.logprob) for sampled in tokens],
+            "top_logprobs": [
+                {self._text(token): finite(logprob) for token, logprob in sampled.top} for sampled in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+    def _text(self, token: int) -> str:
+        return str(token_name(token, self._token_bytes)["token"])

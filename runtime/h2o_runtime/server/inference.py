@@ -1,0 +1,219 @@
+"""The inference thread: the only one that runs the model. It takes jobs and reports to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from h2o_runtime.completion import Completion, Request, TextEvent, TextModel
+from h2o_runtime.errors import ConfigError, H2OError
+from h2o_runtime.events import Prefilled
+from h2o_runtime.forward import Watch
+from h2o_runtime.server.memory_view import MemorySnapshot
+from h2o_runtime.server.service_time import RequestWork
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_EVERY = 0.1  # seconds
+
+
+class InferenceState(Enum):
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"  # an error that nobody foresaw: nothing more is computed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`done` of `total` prompt tokens of work; the cache held `cached` more."""
+
+    done: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The job ended without a Completion."""
+
+    error: Exception
+
+
+JobEvent = Progress | TextEvent | Failure
+
+
+class Job:
+    """One request on its way through the inference thread. Its last event is a Completion or a Failure.
+
+    Events are read in the event loop; `cancel` may be called by anyone, any number of times.
+    """
+
+    def __init__(self, name: str, request: Request, work: RequestWork, done: Callable[[], None]) -> None:
+        """name: the answer's id. done: called in the event loop when the inference thread is free again."""
+        self.name = name
+        self.request = request
+        self.work = work
+        self.events: asyncio.Queue[JobEvent] = asyncio.Queue()
+        self.last: Completion | Failure | None = None
+        self.done = done
+        self._cancelled = threading.Event()
+
+    def put(self, event: JobEvent) -> None:
+        """Report an event; in the event loop."""
+        if isinstance(event, (Completion, Failure)):
+            self.last = event
+        self.events.put_nowait(event)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+
+class InferenceThread:
+    """Loads the model in its thread, then runs one job after the other. Made and used in the event loop."""
+
+    def __init__(self, load: Callable[[], TextModel]) -> None:
+        self._load = load
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._model: TextModel | None = None
+        # A daemon: a computation that does not come back must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+        self.loaded: asyncio.Future[TextModel] = self._loop.create_future()
+        self.state = InferenceState.LOADING
+        self.memory: MemorySnapshot | None = None  # of the last prefill
+        self.cached_tokens = 0
+
+    @property
+    def model(self) -> TextModel:
+        """The loaded model; only where the state is READY."""
+        assert self._model is not None
+        return self._model
+
+    @property
+    def ready(self) -> bool:
+        return self.state is InferenceState.READY
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Run the job as soon as those before it are done."""
+        self._jobs.put(job)
+        if self.state is InferenceState.FAILED:
+            self._refuse_all()
+
+    def stop(self, timeout: float) -> bool:
+        """Let the thread end once it is idle → whether it did within `timeout` seconds."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            model = self._load()
+        except Exception as error:  # whoever awaits `loaded` sorts it out
+            self._tell(self._not_loaded, error)
+            return
+        self._tell(self._ready, model)
+        try:
+            while (job := self._jobs.get()) is not None:
+                if not self._serve(model, job):
+                    return
+        finally:
+            model.close()
+
+    def _serve(self, model: TextModel, job: Job) -> bool:
+        """Run one job → whether the next may run."""
+        try:
+            self._answer(model, job)
+        except ConfigError as error:  # the request's own fault, which showed only while sampling
+            log.info("%s was refused: %s", job.name, error)
+            self._tell(job.put, Failure(error))
+        except H2OError as error:
+            log.error("%s failed: %s", job.name, error)
+            model.generator.reset()
+            self._tell(job.put, Failure(error))
+        except BaseException as error:
+            log.critical("the inference thread failed; restart the server", exc_info=True)
+            self._tell(self._failed)
+            self._tell(job.put, Failure(RuntimeError(repr(error))))
+            return False
+        finally:
+            self._tell(job.done)
+        return True
+
+    def _answer(self, model: TextModel, job: Job) -> None:
+        reporter = _Reporter(self, model, job)
+        for event in model.complete(job.request, Watch(reporter.progress, job.cancelled)):
+            if isinstance(event, Prefilled):
+                self.memory = MemorySnapshot.take(job.name, job.request.prompt.ids, model.generator)
+            self.cached_tokens = model.generator.length
+            reporter.event(event)
+
+    def _tell(self, call: Callable[..., object], *args: object) -> None:
+        """Call something in the event loop; a loop that is closed has nobody left to be told."""
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            log.debug("the event loop is closed")
+
+    def _ready(self, model: TextModel) -> None:
+        self._model = model
+        self.state = InferenceState.READY
+        if not self.loaded.done():
+            self.loaded.set_result(model)
+
+    def _not_loaded(self, error: Exception) -> None:
+        self.state = InferenceState.FAILED
+        if not self.loaded.done():
+            self.loaded.set_exception(error)
+
+    def _failed(self) -> None:
+        self.state = InferenceState.FAILED
+        self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        """End the jobs that no thread takes any more: nobody else would ever tell their clients."""
+        while not self._jobs.empty():
+            job = self._jobs.get()
+            if job is not None:
+                job.put(Failure(RuntimeError("inference has failed before")))
+                job.done()
+
+
+class _Reporter:
+    """Carries what happens in the inference thread over to the event loop, progress not too often."""
+
+    def __init__(self, inference: InferenceThread, model: TextModel, job: Job) -> None:
+        self._inference = inference
+        self._model = model
+        self._job = job
+        self._next = 0.0
+        self._done = -1  # tokens last told
+
+    def progress(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done != self._done and (now >= self._next or done == total):
+            self._done = done
+            self._next = now + _PROGRESS_EVERY
+            self._inference._tell(self._took, Progress(done, total, self._model.generator.reused))
+
+    def event(self, event: TextEvent) -> None:
+        self._inference._tell(self._took, event)
+
+    def _took(self, event: JobEvent) -> None:
+        if isinstance(event, Progress):
+            self._job.work.progress(event.done, event.total)
+        elif not isinstance(event, (Prefilled, Completion)):
+            assert not isinstance(event, Failure)
+            self._job.work.answered += len(event.tokens)
+        self._job.put(event)

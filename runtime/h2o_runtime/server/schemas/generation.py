@@ -1,0 +1,53 @@
+"""What both kinds of completion take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from h2o_runtime.server.schemas.base import WHOLE, Count, No, One, Real, Share, Stop, Strict, Yes
+from h2o_runtime.server.schemas.prefill import Prefill
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = None
+    include_obfuscation: No | None = None
+
+
+class Generation(Strict):
+    """What both kinds of completion take. None stands for the default everywhere."""
+
+    model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: One | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Share | None = None
+    top_k: Count | None = None
+    min_p: Share | None = None
+    seed: Annotated[int, Field(ge=-1), WHOLE] | None = Field(None, description="-1 draws one.")
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    presence_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
+    frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=2**31 - 1), WHOLE] | None = None
+    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real] | None = Field(
+        None, description="Token id to what is added to its logit."
+    )
+    ignore_eos: bool | None = None
+
+    prefill: Prefill | None = None
+    return_progress: bool | None = Field(
+        None, description="With stream: chunks with prompt_progress while the prompt is read."
+    )
+
+    # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: No | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    cache_prompt: Yes | None = None

@@ -1,0 +1,87 @@
+"""The prefill configuration as clients write and read it, made of what the policies say of their own fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, create_model
+
+from h2o_runtime.options import MOST, Option, options_of
+from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.server.schemas.base import WHOLE, Strict
+
+_KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def _kind(option: Option) -> str:
+    return "string" if option.choices else _KINDS[type(option.default)]
+
+
+def _type(option: Option) -> Any:
+    """What a request may hold. Ranges are wider than the policies': what a policy says about a value is clearer."""
+    if option.choices:
+        return Literal[option.choices]
+    least = min(option.least or 0, 0)
+    return {
+        "boolean": bool,
+        "integer": Annotated[int, Field(ge=least, le=MOST), WHOLE],
+        "number": Annotated[float, Field(ge=least, allow_inf_nan=False)],
+        "string": Annotated[str, Field(max_length=1000)],
+    }[_kind(option)]
+
+
+def _fields() -> dict[str, Any]:
+    return {
+        option.name: (_type(option) | None, Field(None, description=option.meaning))
+        for option in PREFILL.options
+    }
+
+
+class Prefill(create_model("_PrefillFields", __base__=Strict, **_fields())):  # type: ignore[misc]
+    """Overrides of the server's prefill configuration; see the flags of h2o-run."""
+
+
+class PrefillRequest(Strict):
+    prefill: Prefill | None = None
+
+
+class PrefillDescription(BaseModel):
+    """A whole configuration, and its way of reading in a few words."""
+
+    prefill: dict[str, Any]
+    summary: str
+
+
+def form() -> list[dict[str, Any]]:
+    """The options for a form, in its order: name, label, meaning, type, default, choices, least, most, policies.
+
+    choices   labels by value, None where any value of the type will do
+    policies  those that have the option
+    numeric   false where it never changes a result
+    """
+    return [
+        {
+            "name": option.name,
+            "label": option.label,
+            "meaning": option.meaning,
+            "type": _kind(option),
+            "default": option.default,
+            "choices": _choices(option),
+            "least": option.least,
+            "most": MOST if _kind(option) == "integer" else None,
+            "numeric": option.numeric,
+            "policies": _having(option),
+        }
+        for option in PREFILL.options
+    ]
+
+
+def _choices(option: Option) -> dict[str, str] | None:
+    if option.name == "policy":
+        return {policy.name: policy.title for policy in PREFILL}
+    return None if option.choices is None else {choice: choice for choice in option.choices}
+
+
+def _having(option: Option) -> list[str]:
+    """Names of the policies that have the option."""
+    return [policy.name for policy in PREFILL if option.name == "policy" or option in options_of(policy)]

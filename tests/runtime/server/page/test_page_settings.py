@@ -1,0 +1,70 @@
+"""The settings' form, which is made of what the policies say of their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.runtime.server.page.browser import watched_page
+from tests.runtime.server.page.person import ask, choose, figures, sent
+from tests.runtime.server.running import Server
+from tests.runtime.server.typed_policy import install
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+def labels(page: Page) -> list[str]:
+    """What the part on reading the prompt shows."""
+    shown = page.locator("#prefill-fields label:visible")
+    return [str(label.evaluate("label => label.firstChild.textContent.trim()")) for label in shown.all()]
+
+
+def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
+    page.get_by_text("Chunks of 1,024, memory 512").click()
+    whole = [
+        "Attention",
+        "Chunk size",
+        "Local window",
+        "Heavy hitters",
+        "Score",
+        "Score window",
+        "Score heads",
+    ]
+    whole += ["Sink tokens", "Dense tail"]
+    assert labels(page) == whole
+    page.get_by_label("Attention").select_option("full")
+    assert labels(page) == ["Attention"]
+    page.get_by_label("Attention").select_option(label="sparse")
+    assert labels(page) == whole
+
+
+def test_settings_that_contradict(page: Page) -> None:
+    choose(page, heavy=1024)
+    button = page.locator("#summary")
+    page.locator("#summary[title*='must be below chunk_size']").wait_for()
+    assert button.inner_text() == "Values that contradict"
+    choose(page, heavy=128)
+    page.get_by_text("Chunks of 1,024, memory 384").wait_for()
+    assert button.get_attribute("title") == ""
+
+
+@pytest.mark.timeout(180)
+def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: Path) -> None:
+    server = Server(tiny_bundle, environment=install(tmp_path))
+    try:
+        server.wait_until_ready()
+        with watched_page(browser, server.url) as page:
+            choose(page, temperature=0, max_tokens=4, policy="typed", stride=3, careful="true", share=0.25)
+            page.get_by_text("Every 3th token").wait_for()
+            page.get_by_role("button", name="Settings").click()
+            assert labels(page) == ["Attention", "Stride", "Share", "Careful"]
+            page.get_by_role("button", name="Done").click()
+            body = sent(page, lambda: ask(page, "Hello."))
+            assert body["prefill"] == {"policy": "typed", "stride": 3, "share": 0.25, "careful": True}
+            assert figures(page)["Chunks"] == "1"
+            page.get_by_role("button", name="Show memory").click()
+            page.get_by_text("keeps no memory that could be shown").wait_for()
+    finally:
+        server.stop()
