@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml constraints.txt
 CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test setup lint cpp-test sanitize py-test format clean
+.PHONY: demo test setup lint cpp-test sanitize py-test format stubs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make sanitize  the same under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make py-test   Python tests"
 	@echo "make format    format all code"
+	@echo "make stubs     type stubs of the native modules, after a change of their bindings"
 	@echo "make clean     remove what was built"
 
 demo: $(VENV)/installed
@@ -64,6 +65,9 @@ py-test: $(VENV)/installed
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+stubs: $(VENV)/installed
+	$(BIN)/python -m tools.stubs
 
 clean:
 	rm -rf build out $(VENV)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from library import Library, Shape, State, offset
+from library import Library, offset
 
 CHUNK, LOCAL, HEAVY = 1024, 256, 256
 SLOTS = LOCAL + HEAVY
@@ -21,10 +22,11 @@ class Layer:
             return torch.zeros(shape, dtype=dtype, device="cuda")
 
         self.kernels, self.n, self.d = library, n, head_size
-        self.shape = Shape(QUERY_HEADS, KV_HEADS, KV_HEADS, head_size, head_size**-0.5, 1)
+        self.shape = library.Shape(QUERY_HEADS, KV_HEADS, KV_HEADS, head_size, head_size**-0.5, 1)
         self.q = torch.randn(n, QUERY_HEADS, head_size, device="cuda", dtype=torch.float16)
         self.k = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
         self.v = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
+        self.kv = library.KV(k=self.k.data_ptr(), v=self.v.data_ptr(), rows=n)
         self.o = torch.empty_like(self.q)
         self.m, self.l = zeros(n, QUERY_HEADS), zeros(n, QUERY_HEADS)
         self.score = zeros(n, KV_HEADS)
@@ -35,30 +37,32 @@ class Layer:
         self.memory = zeros(self.chunks, KV_HEADS, SLOTS, dtype=torch.int32)
         self.length = torch.tensor([n], dtype=torch.int64, device="cuda")
         need = max(
-            library.workspace_bytes("memory_attention", self.shape, CHUNK, SLOTS),
-            library.workspace_bytes("cached_attention", self.shape, 128, n),
-            library.workspace_bytes("cached_attention", self.shape, 1, n),
-            library.workspace_bytes("candidate_score", self.shape, VOTERS, CHUNK, SLOTS),
+            library.memory_attention_workspace(self.shape, CHUNK, SLOTS),
+            library.cached_attention_workspace(self.shape, 128, n),
+            library.cached_attention_workspace(self.shape, 1, n),
+            library.candidate_score_workspace(self.shape, VOTERS, CHUNK, SLOTS),
         )
         self.workspace = zeros(need, dtype=torch.uint8)
 
-    def _run(self, name: str, *arguments: Any) -> None:
-        self.kernels.run(torch.cuda.current_stream().cuda_stream, name, *arguments)
+    def run(self, operator: Callable[..., int], *arguments: Any) -> None:
+        """On torch's current stream."""
+        operator(torch.cuda.current_stream().cuda_stream, *arguments)
 
-    def _state(self, row: int = 0) -> State:
-        return State(offset(self.o, row), offset(self.m, row), offset(self.l, row))
+    def _state(self, row: int = 0) -> Any:
+        return self.kernels.State(offset(self.o, row), offset(self.m, row), offset(self.l, row))
 
     def phase1(self, scores: bool = True) -> None:
         score = self.score if scores else None
-        self._run(
-            "chunked_intra_attention", self.shape, self.n, CHUNK, self.q, self.k, self.v, self._state(), score
-        )
+        self.run(
+            self.kernels.chunked_intra_attention, self.shape, self.n, CHUNK, self.q, self.k, self.v,
+            self._state(), score,
+        )  # fmt: skip
 
     def select(self, chunk: int) -> None:
         before = None if chunk == 0 else self.memory[chunk - 1]
         slots = 0 if chunk == 0 else SLOTS
-        self._run(
-            "memory_select",
+        self.run(
+            self.kernels.memory_select,
             KV_HEADS,
             slots,
             LOCAL,
@@ -75,12 +79,12 @@ class Layer:
         first, memory = chunk * CHUNK, self.memory[chunk - 1]
         rows, state = min(CHUNK, self.n - first), self._state(first)
         colsum = self.colsum if scores else None
-        self._run(
-            "memory_fused_attention", self.shape, rows, SLOTS, offset(self.q, first), self.k, self.v, memory, state,
-            state, colsum, self.workspace, self.workspace.numel(),
+        self.run(
+            self.kernels.memory_fused_attention, self.shape, rows, SLOTS, offset(self.q, first), self.kv, memory,
+            state, state, colsum, self.workspace, self.workspace.numel(),
         )  # fmt: skip
         if scores:
-            self._run("score_update", KV_HEADS, SLOTS, memory, self.colsum, 0, self.score)
+            self.run(self.kernels.score_update, KV_HEADS, SLOTS, memory, self.colsum, 0, self.score)
 
     def prefill(self) -> None:
         """Both phases, scores included, as the runtime does them."""
@@ -94,13 +98,13 @@ class Layer:
         first, stop = chunk * CHUNK, min(self.n, (chunk + 1) * CHUNK)
         voters, slots = min(VOTERS, stop - first), 0 if chunk == 0 else SLOTS
         memory = self.memory[chunk - 1]
-        self._run(
-            "candidate_score", self.shape, voters, stop - first, slots, offset(self.q, stop - voters),
-            offset(self.k, first), self.k, memory, self.colsum, offset(self.score, first), self.workspace,
-            self.workspace.numel(),
+        self.run(
+            self.kernels.candidate_score, self.shape, voters, stop - first, slots,
+            offset(self.q, stop - voters), offset(self.k, first), self.kv, memory, self.colsum,
+            offset(self.score, first), self.workspace, self.workspace.numel(),
         )  # fmt: skip
         if slots:
-            self._run("score_update", KV_HEADS, slots, memory, self.colsum, 1, self.score)
+            self.run(self.kernels.score_update, KV_HEADS, slots, memory, self.colsum, 1, self.score)
 
     def prefill_window(self) -> None:
         """Both phases under the window rule: no column sums over whole chunks."""
@@ -113,7 +117,7 @@ class Layer:
     def cached(self, rows: int) -> None:
         """The last `rows` tokens attend to the whole cache."""
         first = self.n - rows
-        self._run(
-            "cached_attention", self.shape, rows, self.n, offset(self.q, first), self.k, self.v, self.length,
+        self.run(
+            self.kernels.cached_attention, self.shape, rows, offset(self.q, first), self.kv, self.length,
             offset(self.o, first), self.workspace, self.workspace.numel(),
         )  # fmt: skip

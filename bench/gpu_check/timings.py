@@ -116,7 +116,7 @@ def phase2(library: Library, d: int, best: Row) -> Row:
         [torch.randperm(big.n, device="cuda")[:slots].sort().values for _ in range(KV_HEADS)]
     ).int()
     out = [torch.empty(KV_HEADS, slots, d, device="cuda", dtype=torch.float16) for _ in range(2)]
-    gather = milliseconds(lambda: big._run("memory_gather", big.shape, slots, big.k, big.v, memory, *out))
+    gather = milliseconds(lambda: big.run(library.memory_gather, big.shape, slots, big.kv, memory, *out))
     return {
         "head_size": d, "fused_ms": plain, "fused_and_scores_ms": milliseconds(lambda: layer.attend_memory(8)),
         "select_ms": milliseconds(lambda: layer.select(8)), "fused_of_limit": floor / plain,

@@ -1,9 +1,8 @@
 """The operators of ONNX domain `h2o`, version 1, as functions of standard operators.
 
 These bodies are the specification: any ONNX runtime can execute them, and every kernel is compared with
-them. Sizes: n tokens in this call, Hq query heads, Hkv key/value heads, G = Hq / Hkv, d head size, Hs score
-heads (Hkv or Hq), M memory slots, cap cache capacity. q, k, v, o are float32 or float16; arithmetic, states
-and scores are float32. A state of l = 0, m = -inf is empty.
+them. Their signatures are those of h2o_runtime.operators, which a test compares with these; sizes are named there,
+and G = Hq / Hkv. Arithmetic, states and scores are float32. A state of l = 0, m = -inf is empty.
 
 The bodies are read by onnxscript as source text, so they use its vocabulary: `op` is the ONNX operator set,
 annotated parameters are attributes, `op.Constant` makes scalars and shapes.
@@ -22,8 +21,9 @@ from onnxscript import script
 from onnxscript.values import Opset
 
 from h2o_export.trace import OPSET
+from h2o_runtime import operators as table
 
-DOMAIN, VERSION = "h2o", 1
+DOMAIN, VERSION = table.DOMAIN, table.VERSION
 h2o = Opset(DOMAIN, VERSION)
 
 

@@ -1,16 +1,22 @@
-"""Attention operators of ONNX domain `h2o` on the CPU; see runtime's AttentionProvider for their meaning."""
+# By nanobind 3.1.0: make stubs
+"""
+Attention operators of ONNX domain `h2o` on the CPU.
 
-from typing import Any
+h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are C-contiguous;
+those without a type here are float32, or float16 with half=True.
+"""
 
-import numpy as np
+from typing import Annotated
+
+import numpy
 from numpy.typing import NDArray
 
-_Tensor = NDArray[Any]  # float32, or float16 with half=True
-_Float32 = NDArray[np.float32]
-_Int32 = NDArray[np.int32]
-
 class Kernels:
-    """One model shape's operators and the threads that run them. threads <= 0: all that the process may use."""
+    """
+    One model shape's operators and the threads that run them. threads <= 0: all that the process may use.
+
+    ValueError: an argument that the kernels refuse; MemoryError: no room for their scratch.
+    """
 
     def __init__(
         self,
@@ -30,70 +36,108 @@ class Kernels:
     def scratch_bytes(self) -> int: ...
     def chunked_intra_attention(
         self,
-        q: _Tensor,
-        k: _Tensor,
-        v: _Tensor,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
         chunk_size: int,
-        o: _Tensor,
-        m: _Float32,
-        l: _Float32,
-        colsum: _Float32 | None,
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        m: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        l: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        colsum: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")] | None,
     ) -> None: ...
     def memory_attention(
         self,
-        q: _Tensor,
-        k_mem: _Tensor,
-        v_mem: _Tensor,
-        o: _Tensor,
-        m: _Float32,
-        l: _Float32,
-        colsum: _Float32 | None,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_mem: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_mem: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        m: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        l: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        colsum: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")] | None,
     ) -> None: ...
     def memory_fused_attention(
         self,
-        q: _Tensor,
-        k_cache: _Tensor,
-        v_cache: _Tensor,
-        memory: _Int32,
-        o: _Tensor,
-        m: _Float32,
-        l: _Float32,
-        colsum: _Float32 | None,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        memory: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        m: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        l: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        colsum: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")] | None,
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
     ) -> None: ...
     def memory_gather(
-        self, k_cache: _Tensor, v_cache: _Tensor, memory: _Int32, k_mem: _Tensor, v_mem: _Tensor
+        self,
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        memory: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        k_mem: Annotated[NDArray, dict(order="C", device="cpu")],
+        v_mem: Annotated[NDArray, dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
     ) -> None: ...
     def online_softmax_fusion(
         self,
-        o_a: _Tensor,
-        m_a: _Float32,
-        l_a: _Float32,
-        o_b: _Tensor,
-        m_b: _Float32,
-        l_b: _Float32,
-        o: _Tensor,
-        m: _Float32,
-        l: _Float32,
+        o_a: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        m_a: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        l_a: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        o_b: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        m_b: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        l_b: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        m: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        l: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
     ) -> None: ...
     def candidate_score(
         self,
-        q_window: _Tensor,
-        k: _Tensor,
-        k_cache: _Tensor,
-        memory: _Int32,
-        score_memory: _Float32,
-        score_chunk: _Float32,
+        q_window: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        memory: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        score_mem: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        score_chunk: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
     ) -> None: ...
     def memory_select(
         self,
-        score: _Float32,
-        memory: _Int32,
+        score: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        memory: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
         start: int,
         stop: int,
         local: int,
         sink: int,
-        out: _Int32,
+        memory_next: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu")],
     ) -> None: ...
     def cached_attention(
-        self, q: _Tensor, k_cache: _Tensor, v_cache: _Tensor, length: int, o: _Tensor
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        length: int,
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
     ) -> None: ...

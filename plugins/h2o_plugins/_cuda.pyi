@@ -1,18 +1,23 @@
-"""One NVIDIA GPU: memory, streams, graphs, and the attention operators of ONNX domain `h2o` on it.
+# By nanobind 3.1.0: make stubs
+"""
+One NVIDIA GPU: memory, streams, graphs, and the attention operators of ONNX domain `h2o` on it.
 
 Addresses are plain integers. Calls that take a Stream only enqueue work on it, unless they say that they wait.
 Sizes are the caller's word: nothing here can know what lies at an address.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated
 
-import numpy as np
+import numpy
 from numpy.typing import NDArray
 
 MEMORY: str  # where the addresses point, in ONNX Runtime's words: "cuda"; "cpu" in the emulation on a CPU
 
 class CudaError(RuntimeError):
-    """The CUDA runtime refused or failed; the message has its words and the call."""
+    """
+    The CUDA runtime refused or failed; the message has its words and the call.
+    """
 
 def device_count() -> int:
     """NVIDIA GPUs that this process can use; 0 without a driver."""
@@ -22,7 +27,9 @@ def memory_info() -> tuple[int, int]:
     """Bytes of the GPU's memory that are free, and all of them."""
 
 class Memory:
-    """Bytes on the GPU, given back with the object. Raises MemoryError when there are not as many."""
+    """
+    Bytes on the GPU, given back with the object. Raises MemoryError when there are not as many.
+    """
 
     def __init__(self, nbytes: int) -> None: ...
     @property
@@ -34,17 +41,22 @@ class PinnedMemory:
     """Bytes on the host that the GPU copies from and to without a detour."""
 
     def __init__(self, nbytes: int) -> None: ...
-    def array(self) -> NDArray[np.uint8]:
+    def array(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """All of it; the array keeps it alive."""
 
 class Event:
     def __init__(self, timing: bool = False) -> None: ...
     def record(self, stream: Stream) -> None: ...
     def synchronize(self) -> None:
-        """Wait until what was before it is done, without holding the interpreter lock."""
+        """
+        Wait until what was before it is done, without holding the interpreter lock.
+        """
 
     def milliseconds_since(self, start: Event) -> float:
         """Both with timing, and both done."""
+
+class Graph:
+    def launch(self, stream: Stream) -> None: ...
 
 class Stream:
     """Does not wait for the legacy default stream."""
@@ -58,32 +70,44 @@ class Stream:
         """Wait until all of it is done, without holding the interpreter lock."""
 
     def wait(self, event: Event) -> None:
-        """What is enqueued from now on comes after what the event was last recorded for, if anything."""
+        """
+        What is enqueued from now on comes after what the event was last recorded for, if anything.
+        """
 
-    def upload(self, source: NDArray[Any], target: int) -> None:
-        """C-contiguous host array → device. From pinned memory it is read later: leave that alone until then."""
+    def upload(
+        self, source: Annotated[NDArray, dict(order="C", device="cpu", writable=False)], target: int
+    ) -> None:
+        """
+        C-contiguous host array to device. From pinned memory it is read later: leave that alone until then.
+        """
 
-    def download(self, source: int, target: NDArray[Any]) -> None:
-        """Device → C-contiguous host array, which holds it after a `synchronize`."""
+    def download(self, source: int, target: Annotated[NDArray, dict(order="C", device="cpu")]) -> None:
+        """
+        Device to C-contiguous host array, which holds it after a `synchronize`.
+        """
 
     def copy(self, source: int, target: int, nbytes: int) -> None: ...
     def clear(self, target: int, nbytes: int) -> None:
         """All bits 0."""
 
-    def write_integers(self, target: int, values: list[int]) -> None:
-        """At most 8 int64, which travel as arguments of a kernel: no host memory is read later."""
+    def write_integers(self, target: int, values: Sequence[int]) -> None:
+        """
+        At most 8 int64, which travel as arguments of a kernel: no host memory is read later.
+        """
 
     def begin_capture(self) -> None:
-        """What is enqueued from now on is recorded instead of run; in "thread local" mode."""
+        """
+        What is enqueued from now on is recorded instead of run; in "thread local" mode.
+        """
 
     def end_capture(self) -> Graph:
-        """CudaError if something that may not be captured was tried; recording has ended all the same."""
-
-class Graph:
-    def launch(self, stream: Stream) -> None: ...
+        """
+        CudaError if something that may not be captured was tried; recording has ended all the same.
+        """
 
 class Kernels:
-    """One model shape's operators. `score_heads` are Hkv or Hq; an address of 0 is a null pointer.
+    """
+    One model shape's operators. `score_heads` are Hkv or Hq; an address of 0 is a null pointer.
 
     ValueError: an argument that the kernels refuse; CudaError: a launch that failed.
     """
@@ -117,6 +141,7 @@ class Kernels:
         q: int,
         k_cache: int,
         v_cache: int,
+        capacity: int,
         memory: int,
         o: int,
         m: int,
@@ -124,6 +149,10 @@ class Kernels:
         colsum: int,
         workspace: int,
         workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
     ) -> None:
         """In place: o, m, l are the intra state and become the fused one."""
 
@@ -139,11 +168,16 @@ class Kernels:
         q_window: int,
         k: int,
         k_cache: int,
+        capacity: int,
         memory: int,
-        score_memory: int,
+        score_mem: int,
         score_chunk: int,
         workspace: int,
         workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
     ) -> None: ...
     def memory_select(
         self,
@@ -165,24 +199,44 @@ class Kernels:
         stream: Stream,
         *,
         n: int,
-        capacity: int,
         q: int,
         k_cache: int,
         v_cache: int,
+        capacity: int,
         length: int,
         o: int,
         workspace: int,
         workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
     ) -> None: ...
     def cache_append(
-        self, stream: Stream, *, k: int, v: int, position: int, k_cache: int, v_cache: int
+        self,
+        stream: Stream,
+        *,
+        k: int,
+        v: int,
+        position: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
     ) -> None:
-        """Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, d]."""
+        """
+        Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, d].
+        """
 
 def score_update(
     stream: Stream, *, score_heads: int, slots: int, memory: int, values: int, replace: bool, score: int
 ) -> None:
-    """score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots]."""
+    """
+    score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots].
+    """
 
 def score_gather(stream: Stream, *, score_heads: int, slots: int, memory: int, score: int, out: int) -> None:
     """out [Hs, slots] = score [cap, Hs] at the positions memory [Hs, slots]."""

@@ -3,11 +3,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "h2o/cpu.h"
 
@@ -22,6 +24,8 @@ using Float32 = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Float32In = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Int32 = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
 using Int32In = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
+using Pages = std::optional<Int32In>;
+using Scales = std::optional<std::pair<Float32In, Float32In>>;  // of keys, of values
 
 void check(h2o_status status, const char* what) {
     if (status == H2O_OK) return;
@@ -29,7 +33,9 @@ void check(h2o_status status, const char* what) {
     if (status == H2O_OUT_OF_WORKSPACE) throw std::bad_alloc();
     if (status == H2O_UNSUPPORTED) {
         throw nb::value_error(
-            (name + ": not supported by this build; head_size must be a multiple of 8").c_str());
+            (name + ": not supported by this build; head_size must be a multiple of 8, and a cache must have "
+                    "neither pages nor scales")
+                .c_str());
     }
     throw nb::value_error((name +
                            ": an argument is out of range; sizes must agree with each other, and memory "
@@ -57,6 +63,19 @@ void expect(const Array& array, const char* name, std::initializer_list<int64_t>
 template <class Array>
 int64_t size_of(const Array& array, size_t axis) {
     return axis < array.ndim() ? static_cast<int64_t>(array.shape(axis)) : -1;
+}
+
+// `v` is null where keys alone are read.
+h2o_kv kv_of(const Input& k, const Input* v, const Pages& pages, int32_t page_rows, const Scales& scales) {
+    h2o_kv kv{};
+    kv.k = const_cast<void*>(k.data());
+    kv.v = v ? const_cast<void*>(v->data()) : nullptr;
+    kv.rows = size_of(k, 0);
+    kv.pages = pages ? pages->data() : nullptr;
+    kv.page_rows = page_rows;
+    kv.k_scales = scales ? scales->first.data() : nullptr;
+    kv.v_scales = scales ? scales->second.data() : nullptr;
+    return kv;
 }
 
 class Kernels {
@@ -96,20 +115,20 @@ class Kernels {
     }
 
     void memory_fused_attention(Input q, Input k_cache, Input v_cache, Int32In memory, Output o, Float32 m,
-                                Float32 l, std::optional<Float32> colsum) {
-        const int64_t n = size_of(q, 0), cap = size_of(k_cache, 0), slots = size_of(memory, 1);
+                                Float32 l, std::optional<Float32> colsum, const Pages& pages,
+                                int32_t page_rows, const Scales& scales) {
+        const int64_t n = size_of(q, 0), slots = size_of(memory, 1);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
-        expect_rows(v_cache, "v_cache", cap, shape_.kv_heads);
+        expect_cache(k_cache, v_cache);
         expect_state(n, o, m, l);
         const h2o_shape shape = scored(size_of(memory, 0));
         expect(memory, "memory", {shape.score_heads, -1});
         if (colsum) expect(*colsum, "colsum", {shape.score_heads, slots});
         float* const sums = colsum ? colsum->data() : nullptr;
+        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
         run("memory_fused_attention", [&] {
-            return h2o_cpu_memory_fused_attention(context_, &shape, n, cap, slots, q.data(), k_cache.data(),
-                                                  v_cache.data(), memory.data(), o.data(), m.data(), l.data(),
-                                                  sums);
+            return h2o_cpu_memory_fused_attention(context_, &shape, n, slots, q.data(), &kv, memory.data(),
+                                                  o.data(), m.data(), l.data(), sums);
         });
     }
 
@@ -144,60 +163,59 @@ class Kernels {
         });
     }
 
-    void memory_gather(Input k_cache, Input v_cache, Int32In memory, Output k_mem, Output v_mem) {
-        const int64_t cap = size_of(k_cache, 0), slots = size_of(memory, 1);
+    void memory_gather(Input k_cache, Input v_cache, Int32In memory, Output k_mem, Output v_mem,
+                       const Pages& pages, int32_t page_rows, const Scales& scales) {
+        const int64_t slots = size_of(memory, 1);
         const h2o_shape shape = scored(size_of(memory, 0));
-        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
-        expect_rows(v_cache, "v_cache", cap, shape_.kv_heads);
+        expect_cache(k_cache, v_cache);
         expect(memory, "memory", {shape.score_heads, -1});
         expect_tensor(k_mem, "k_mem", {shape.score_heads, slots, shape_.head_size});
         expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.head_size});
+        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
         run("memory_gather", [&] {
-            return h2o_cpu_memory_gather(context_, &shape, cap, slots, k_cache.data(), v_cache.data(),
-                                         memory.data(), k_mem.data(), v_mem.data());
+            return h2o_cpu_memory_gather(context_, &shape, slots, &kv, memory.data(), k_mem.data(),
+                                         v_mem.data());
         });
     }
 
-    void candidate_score(Input q_window, Input k, Input k_cache, Int32In memory, Float32 score_memory,
-                         Float32 score_chunk) {
-        const int64_t w = size_of(q_window, 0), n = size_of(k, 0), cap = size_of(k_cache, 0);
-        const int64_t slots = size_of(memory, 1);
+    void candidate_score(Input q_window, Input k, Input k_cache, Int32In memory, Float32 score_mem,
+                         Float32 score_chunk, const Pages& pages, int32_t page_rows, const Scales& scales) {
+        const int64_t w = size_of(q_window, 0), n = size_of(k, 0), slots = size_of(memory, 1);
         const h2o_shape shape = scored(size_of(score_chunk, 1));
         expect_rows(q_window, "q_window", w, shape_.query_heads);
         expect_rows(k, "k", n, shape_.kv_heads);
-        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
+        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
         expect(memory, "memory", {shape.score_heads, -1});
-        expect(score_memory, "score_memory", {shape.score_heads, slots});
+        expect(score_mem, "score_mem", {shape.score_heads, slots});
         expect(score_chunk, "score_chunk", {n, shape.score_heads});
+        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
         run("candidate_score", [&] {
-            return h2o_cpu_candidate_score(context_, &shape, w, n, cap, slots, q_window.data(), k.data(),
-                                           k_cache.data(), memory.data(), score_memory.data(),
-                                           score_chunk.data());
+            return h2o_cpu_candidate_score(context_, &shape, w, n, slots, q_window.data(), k.data(), &kv,
+                                           memory.data(), score_mem.data(), score_chunk.data());
         });
     }
 
     void memory_select(Float32In score, Int32In memory, int64_t start, int64_t stop, int64_t local,
-                       int64_t sink, Int32 out) {
-        const int64_t heads = size_of(out, 0), cap = size_of(score, 0), previous = size_of(memory, 1);
+                       int64_t sink, Int32 memory_next) {
+        const int64_t heads = size_of(memory_next, 0), cap = size_of(score, 0), previous = size_of(memory, 1);
         expect(score, "score", {-1, heads});
         expect(memory, "memory", {heads, -1});
-        expect(out, "out", {-1, -1});
+        expect(memory_next, "memory_next", {-1, -1});
         run("memory_select", [&] {
             return h2o_cpu_memory_select(context_, heads, cap, score.data(), previous, memory.data(), start,
-                                         stop, local, size_of(out, 1), sink, out.data());
+                                         stop, local, size_of(memory_next, 1), sink, memory_next.data());
         });
     }
 
-    void cached_attention(Input q, Input k_cache, Input v_cache, int64_t length, Output o) {
-        const int64_t n = size_of(q, 0), cap = size_of(k_cache, 0);
+    void cached_attention(Input q, Input k_cache, Input v_cache, int64_t length, Output o, const Pages& pages,
+                          int32_t page_rows, const Scales& scales) {
+        const int64_t n = size_of(q, 0);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_rows(k_cache, "k_cache", cap, shape_.kv_heads);
-        expect_rows(v_cache, "v_cache", cap, shape_.kv_heads);
+        expect_cache(k_cache, v_cache);
         expect_rows(o, "o", n, shape_.query_heads);
-        run("cached_attention", [&] {
-            return h2o_cpu_cached_attention(context_, &shape_, n, cap, length, q.data(), k_cache.data(),
-                                            v_cache.data(), o.data());
-        });
+        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        run("cached_attention",
+            [&] { return h2o_cpu_cached_attention(context_, &shape_, n, q.data(), &kv, length, o.data()); });
     }
 
   private:
@@ -215,6 +233,11 @@ class Kernels {
     template <class Array>
     void expect_rows(const Array& array, const char* name, int64_t n, int64_t heads) const {
         expect_tensor(array, name, {n, heads, shape_.head_size});
+    }
+
+    void expect_cache(const Input& k_cache, const Input& v_cache) const {
+        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
+        expect_rows(v_cache, "v_cache", size_of(k_cache, 0), shape_.kv_heads);
     }
 
     void expect_state(int64_t n, const Output& o, const Float32& m, const Float32& l) const {
@@ -246,8 +269,14 @@ class Kernels {
 }  // namespace
 
 NB_MODULE(_cpu, module) {
-    module.doc() = "Attention operators of ONNX domain `h2o` on the CPU.";
-    nb::class_<Kernels>(module, "Kernels")
+    module.doc() =
+        "Attention operators of ONNX domain `h2o` on the CPU.\n\n"
+        "h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are "
+        "C-contiguous;\nthose without a type here are float32, or float16 with half=True.";
+    nb::class_<Kernels>(
+        module, "Kernels",
+        "One model shape's operators and the threads that run them. threads <= 0: all that the process may "
+        "use.\n\nValueError: an argument that the kernels refuse; MemoryError: no room for their scratch.")
         .def(nb::init<int, std::optional<std::string>, int64_t, int64_t, int64_t, double, bool>(),
              "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a)
         .def_prop_ro("threads", &Kernels::threads)
@@ -260,15 +289,18 @@ NB_MODULE(_cpu, module) {
              "m"_a.noconvert(), "l"_a.noconvert(), "colsum"_a.noconvert().none())
         .def("memory_fused_attention", &Kernels::memory_fused_attention, "q"_a, "k_cache"_a, "v_cache"_a,
              "memory"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert(),
-             "colsum"_a.noconvert().none())
+             "colsum"_a.noconvert().none(), "pages"_a = nb::none(), "page_rows"_a = 0,
+             "scales"_a = nb::none())
         .def("memory_gather", &Kernels::memory_gather, "k_cache"_a, "v_cache"_a, "memory"_a,
-             "k_mem"_a.noconvert(), "v_mem"_a.noconvert())
+             "k_mem"_a.noconvert(), "v_mem"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0,
+             "scales"_a = nb::none())
         .def("online_softmax_fusion", &Kernels::online_softmax_fusion, "o_a"_a, "m_a"_a, "l_a"_a, "o_b"_a,
              "m_b"_a, "l_b"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert())
         .def("candidate_score", &Kernels::candidate_score, "q_window"_a, "k"_a, "k_cache"_a, "memory"_a,
-             "score_memory"_a.noconvert(), "score_chunk"_a.noconvert())
+             "score_mem"_a.noconvert(), "score_chunk"_a.noconvert(), "pages"_a = nb::none(),
+             "page_rows"_a = 0, "scales"_a = nb::none())
         .def("memory_select", &Kernels::memory_select, "score"_a, "memory"_a, "start"_a, "stop"_a, "local"_a,
-             "sink"_a, "out"_a.noconvert())
+             "sink"_a, "memory_next"_a.noconvert())
         .def("cached_attention", &Kernels::cached_attention, "q"_a, "k_cache"_a, "v_cache"_a, "length"_a,
-             "o"_a.noconvert());
+             "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none());
 }

@@ -1,11 +1,13 @@
 // Memory, streams, events and graphs of h2o_plugins._cuda. Calls that may wait let other Python threads run.
 #include "cuda_device.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,10 +43,10 @@ std::string device_name() {
     return properties.name;
 }
 
-nb::tuple memory_info() {
+std::pair<size_t, size_t> memory_info() {
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    return nb::make_tuple(free, total);
+    return {free, total};
 }
 
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
@@ -151,35 +153,49 @@ Graph* Stream::end_capture() {
 }
 
 void bind_device(nb::module_& module) {
-    module.def("device_count", &device_count);
+    module.def("device_count", &device_count, "NVIDIA GPUs that this process can use; 0 without a driver.");
     module.def("device_name", &device_name);
-    module.def("memory_info", &memory_info);
-    nb::class_<Memory>(module, "Memory")
+    module.def("memory_info", &memory_info, "Bytes of the GPU's memory that are free, and all of them.");
+    nb::class_<Memory>(
+        module, "Memory",
+        "Bytes on the GPU, given back with the object. Raises MemoryError when there are not as many.")
         .def(nb::init<size_t>(), "nbytes"_a)
         .def_prop_ro("address", &Memory::address)
         .def_prop_ro("nbytes", &Memory::nbytes);
-    nb::class_<PinnedMemory>(module, "PinnedMemory")
+    nb::class_<PinnedMemory>(module, "PinnedMemory",
+                             "Bytes on the host that the GPU copies from and to without a detour.")
         .def(nb::init<size_t>(), "nbytes"_a)
-        .def("array", &array_of);
+        .def("array", &array_of, "All of it; the array keeps it alive.");
     nb::class_<Event>(module, "Event")
         .def(nb::init<bool>(), "timing"_a = false)
         .def("record", &Event::record, "stream"_a)
-        .def("synchronize", &Event::synchronize)
-        .def("milliseconds_since", &Event::milliseconds_since, "start"_a);
+        .def("synchronize", &Event::synchronize,
+             "Wait until what was before it is done, without holding the interpreter lock.")
+        .def("milliseconds_since", &Event::milliseconds_since, "start"_a, "Both with timing, and both done.");
     nb::class_<Graph>(module, "Graph").def("launch", &Graph::launch, "stream"_a);
-    nb::class_<Stream>(module, "Stream")
+    nb::class_<Stream>(module, "Stream", "Does not wait for the legacy default stream.")
         .def(nb::init<>())
-        .def_prop_ro("handle", [](const Stream& self) { return reinterpret_cast<Address>(self.get()); })
-        .def("synchronize", &Stream::synchronize)
-        .def("wait", &Stream::wait, "event"_a)
-        .def("upload", &Stream::upload, "source"_a.noconvert(), "target"_a)
-        .def("download", &Stream::download, "source"_a, "target"_a.noconvert())
+        .def_prop_ro(
+            "handle", [](const Stream& self) { return reinterpret_cast<Address>(self.get()); },
+            "A cudaStream_t.")
+        .def("synchronize", &Stream::synchronize,
+             "Wait until all of it is done, without holding the interpreter lock.")
+        .def("wait", &Stream::wait, "event"_a,
+             "What is enqueued from now on comes after what the event was last recorded for, if anything.")
+        .def("upload", &Stream::upload, "source"_a.noconvert(), "target"_a,
+             "C-contiguous host array to device. From pinned memory it is read later: leave that alone until "
+             "then.")
+        .def("download", &Stream::download, "source"_a, "target"_a.noconvert(),
+             "Device to C-contiguous host array, which holds it after a `synchronize`.")
         .def("copy", nb::overload_cast<Address, Address, size_t>(&Stream::copy), "source"_a, "target"_a,
              "nbytes"_a)
-        .def("clear", &Stream::clear, "target"_a, "nbytes"_a)
-        .def("write_integers", &Stream::write_integers, "target"_a, "values"_a)
-        .def("begin_capture", &Stream::begin_capture)
-        .def("end_capture", &Stream::end_capture, nb::rv_policy::take_ownership);
+        .def("clear", &Stream::clear, "target"_a, "nbytes"_a, "All bits 0.")
+        .def("write_integers", &Stream::write_integers, "target"_a, "values"_a,
+             "At most 8 int64, which travel as arguments of a kernel: no host memory is read later.")
+        .def("begin_capture", &Stream::begin_capture,
+             "What is enqueued from now on is recorded instead of run; in \"thread local\" mode.")
+        .def("end_capture", &Stream::end_capture, nb::rv_policy::take_ownership,
+             "CudaError if something that may not be captured was tried; recording has ended all the same.");
 }
 
 }  // namespace h2o::python

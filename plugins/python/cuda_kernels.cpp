@@ -18,7 +18,9 @@ void check(h2o_status status, const char* call) {
         case H2O_CUDA_ERROR:
             throw CudaError(name + ": a CUDA call failed; was this built for the GPU's compute capability?");
         case H2O_UNSUPPORTED:
-            throw nb::value_error((name + ": no kernel for this head size, or too many tokens").c_str());
+            throw nb::value_error(
+                (name + ": no kernel for this head size, for pages or scales, or for so many tokens")
+                    .c_str());
         case H2O_OUT_OF_WORKSPACE:
             throw nb::value_error((name + ": the workspace is too small").c_str());
         case H2O_BAD_ARGUMENT:
@@ -36,6 +38,12 @@ T* at(Address address) {
 
 h2o_cuda_state state_at(Address o, Address m, Address l) {
     return {at<void>(o), at<float>(m), at<float>(l)};
+}
+
+h2o_kv kv_at(Address k_cache, Address v_cache, int64_t capacity, Address pages, int32_t page_rows,
+             Address k_scales, Address v_scales) {
+    return {at<void>(k_cache), at<void>(v_cache),   capacity,           at<int32_t>(pages),
+            page_rows,         at<float>(k_scales), at<float>(v_scales)};
 }
 
 class Kernels {
@@ -64,14 +72,16 @@ class Kernels {
     }
 
     void memory_fused_attention(const Stream& stream, int32_t n, int32_t slots, int32_t score_heads,
-                                Address q, Address k_cache, Address v_cache, Address memory, Address o,
-                                Address m, Address l, Address colsum, Address workspace,
-                                size_t workspace_bytes) const {
+                                Address q, Address k_cache, Address v_cache, int64_t capacity, Address memory,
+                                Address o, Address m, Address l, Address colsum, Address workspace,
+                                size_t workspace_bytes, Address pages, int32_t page_rows, Address k_scales,
+                                Address v_scales) const {
         const h2o_cuda_shape shape = scored(score_heads);
         const h2o_cuda_state state = state_at(o, m, l);
-        check(h2o_cuda_memory_fused_attention(stream.get(), &shape, n, slots, at<void>(q), at<void>(k_cache),
-                                              at<void>(v_cache), at<int32_t>(memory), &state, &state,
-                                              at<float>(colsum), at<void>(workspace), workspace_bytes),
+        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_memory_fused_attention(stream.get(), &shape, n, slots, at<void>(q), &kv,
+                                              at<int32_t>(memory), &state, &state, at<float>(colsum),
+                                              at<void>(workspace), workspace_bytes),
               "memory_fused_attention");
     }
 
@@ -81,14 +91,15 @@ class Kernels {
     }
 
     void candidate_score(const Stream& stream, int32_t window, int32_t n, int32_t slots, int32_t score_heads,
-                         Address q_window, Address k, Address k_cache, Address memory, Address score_memory,
-                         Address score_chunk, Address workspace, size_t workspace_bytes) const {
+                         Address q_window, Address k, Address k_cache, int64_t capacity, Address memory,
+                         Address score_mem, Address score_chunk, Address workspace, size_t workspace_bytes,
+                         Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
         const h2o_cuda_shape shape = scored(score_heads);
-        check(
-            h2o_cuda_candidate_score(stream.get(), &shape, window, n, slots, at<void>(q_window), at<void>(k),
-                                     at<void>(k_cache), at<int32_t>(memory), at<float>(score_memory),
-                                     at<float>(score_chunk), at<void>(workspace), workspace_bytes),
-            "candidate_score");
+        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_candidate_score(stream.get(), &shape, window, n, slots, at<void>(q_window),
+                                       at<void>(k), &kv, at<int32_t>(memory), at<float>(score_mem),
+                                       at<float>(score_chunk), at<void>(workspace), workspace_bytes),
+              "candidate_score");
     }
 
     void memory_select(const Stream& stream, int32_t score_heads, int32_t previous_slots, int32_t local,
@@ -104,19 +115,22 @@ class Kernels {
         return h2o_cuda_cached_attention_workspace(&shape_, n, capacity);
     }
 
-    void cached_attention(const Stream& stream, int32_t n, int32_t capacity, Address q, Address k_cache,
-                          Address v_cache, Address length, Address o, Address workspace,
-                          size_t workspace_bytes) const {
-        check(h2o_cuda_cached_attention(stream.get(), &shape_, n, capacity, at<void>(q), at<void>(k_cache),
-                                        at<void>(v_cache), at<int64_t>(length), at<void>(o),
-                                        at<void>(workspace), workspace_bytes),
+    void cached_attention(const Stream& stream, int32_t n, Address q, Address k_cache, Address v_cache,
+                          int64_t capacity, Address length, Address o, Address workspace,
+                          size_t workspace_bytes, Address pages, int32_t page_rows, Address k_scales,
+                          Address v_scales) const {
+        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_cached_attention(stream.get(), &shape_, n, at<void>(q), &kv, at<int64_t>(length),
+                                        at<void>(o), at<void>(workspace), workspace_bytes),
               "cached_attention");
     }
 
     void cache_append(const Stream& stream, Address k, Address v, Address position, Address k_cache,
-                      Address v_cache) const {
+                      Address v_cache, int64_t capacity, Address pages, int32_t page_rows, Address k_scales,
+                      Address v_scales) const {
+        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
         check(h2o_cuda_cache_append(stream.get(), &shape_, at<void>(k), at<void>(v), at<int64_t>(position),
-                                    at<void>(k_cache), at<void>(v_cache)),
+                                    &kv),
               "cache_append");
     }
 
@@ -147,7 +161,10 @@ void score_gather(const Stream& stream, int32_t score_heads, int32_t slots, Addr
 }  // namespace
 
 void bind_kernels(nb::module_& module) {
-    nb::class_<Kernels>(module, "Kernels")
+    nb::class_<Kernels>(
+        module, "Kernels",
+        "One model shape's operators. `score_heads` are Hkv or Hq; an address of 0 is a null pointer.\n\n"
+        "ValueError: an argument that the kernels refuse; CudaError: a launch that failed.")
         .def(nb::init<int32_t, int32_t, int32_t, float, bool>(), nb::kw_only(), "query_heads"_a, "kv_heads"_a,
              "head_size"_a, "scale"_a, "half"_a)
         .def("chunked_intra_attention", &Kernels::chunked_intra_attention, "stream"_a, nb::kw_only(), "n"_a,
@@ -155,25 +172,34 @@ void bind_kernels(nb::module_& module) {
         .def("memory_attention_workspace", &Kernels::memory_attention_workspace, "n"_a, "slots"_a,
              "score_heads"_a)
         .def("memory_fused_attention", &Kernels::memory_fused_attention, "stream"_a, nb::kw_only(), "n"_a,
-             "slots"_a, "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "memory"_a, "o"_a, "m"_a, "l"_a,
-             "colsum"_a, "workspace"_a, "workspace_bytes"_a)
+             "slots"_a, "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "memory"_a, "o"_a,
+             "m"_a, "l"_a, "colsum"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0,
+             "k_scales"_a = 0, "v_scales"_a = 0,
+             "In place: o, m, l are the intra state and become the fused one.")
         .def("candidate_score_workspace", &Kernels::candidate_score_workspace, "window"_a, "n"_a, "slots"_a,
              "score_heads"_a)
         .def("candidate_score", &Kernels::candidate_score, "stream"_a, nb::kw_only(), "window"_a, "n"_a,
-             "slots"_a, "score_heads"_a, "q_window"_a, "k"_a, "k_cache"_a, "memory"_a, "score_memory"_a,
-             "score_chunk"_a, "workspace"_a, "workspace_bytes"_a)
+             "slots"_a, "score_heads"_a, "q_window"_a, "k"_a, "k_cache"_a, "capacity"_a, "memory"_a,
+             "score_mem"_a, "score_chunk"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0,
+             "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
         .def("memory_select", &Kernels::memory_select, "stream"_a, nb::kw_only(), "score_heads"_a,
              "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a, "chunk_range"_a,
              "memory_next"_a)
         .def("cached_attention_workspace", &Kernels::cached_attention_workspace, "n"_a, "capacity"_a)
-        .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "capacity"_a,
-             "q"_a, "k_cache"_a, "v_cache"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a)
+        .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "q"_a,
+             "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a,
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
         .def("cache_append", &Kernels::cache_append, "stream"_a, nb::kw_only(), "k"_a, "v"_a, "position"_a,
-             "k_cache"_a, "v_cache"_a);
+             "k_cache"_a, "v_cache"_a, "capacity"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0,
+             "v_scales"_a = 0,
+             "Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, "
+             "d].");
     module.def("score_update", &score_update, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
-               "memory"_a, "values"_a, "replace"_a, "score"_a);
+               "memory"_a, "values"_a, "replace"_a, "score"_a,
+               "score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots].");
     module.def("score_gather", &score_gather, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
-               "memory"_a, "score"_a, "out"_a);
+               "memory"_a, "score"_a, "out"_a,
+               "out [Hs, slots] = score [cap, Hs] at the positions memory [Hs, slots].");
 }
 
 }  // namespace h2o::python

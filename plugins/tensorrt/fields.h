@@ -7,14 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace h2o::trt {
+#include "signatures.h"
 
-// What an attribute must be. Every attribute is required: ONNX graphs always carry them all.
-struct AttributeSpec {
-    enum Kind { kInt, kPositiveFloat } kind;
-    const char* name;
-    int64_t least = 0;  // of an int
-};
+namespace h2o::trt {
 
 // Values in the order of an operator's specs. Ints are 32 bits, the width the ONNX parser hands over.
 struct Attribute {

@@ -79,27 +79,27 @@ nvinfer1::IPluginCapability* OperatorPlugin::getCapabilityInterface(
 nvinfer1::IPluginV3* OperatorPlugin::clone() noexcept {
     try {
         auto* copy = new OperatorPlugin(op_, attributes_);
-        copy->dims_ = dims_;
-        copy->dtype_ = dtype_;
+        copy->ready_ = ready_;
+        copy->sizes_ = sizes_;
         copy->shape_ = shape_;
         copy->workspace_bytes_ = workspace_bytes_;
         return copy;
     } catch (const std::exception& error) {
-        log_error(std::string(op_.name) + ": clone failed: " + error.what());
+        log_error(std::string(op_.signature.name) + ": clone failed: " + error.what());
         return nullptr;
     }
 }
 
 bool OperatorPlugin::counts_match(int32_t input_count, int32_t output_count) const {
-    return input_count == static_cast<int32_t>(op_.inputs.size()) &&
-           output_count == static_cast<int32_t>(op_.outputs.size());
+    return input_count == static_cast<int32_t>(op_.signature.inputs.size()) &&
+           output_count == static_cast<int32_t>(op_.signature.outputs.size());
 }
 
 int32_t OperatorPlugin::getOutputDataTypes(DataType* outputs, int32_t output_count, const DataType* inputs,
                                            int32_t input_count) const noexcept {
     if (!counts_match(input_count, output_count)) return -1;
-    const DataType model = model_type(op_.inputs, [&](size_t i) { return inputs[i]; });
-    for (int32_t i = 0; i < output_count; ++i) outputs[i] = data_type(op_.outputs[i].type, model);
+    const DataType model = model_type(op_.signature.inputs, [&](size_t i) { return inputs[i]; });
+    for (int32_t i = 0; i < output_count; ++i) outputs[i] = data_type(op_.signature.outputs[i].type, model);
     return 0;
 }
 
@@ -107,14 +107,14 @@ int32_t OperatorPlugin::getOutputShapes(const nvinfer1::DimsExprs* inputs, int32
                                         const nvinfer1::DimsExprs*, int32_t, nvinfer1::DimsExprs* outputs,
                                         int32_t output_count, nvinfer1::IExprBuilder& builder) noexcept {
     if (!counts_match(input_count, output_count)) return -1;
-    for (int32_t i = 0; i < input_count; ++i)
-        if (inputs[i].nbDims != op_.inputs[i].rank) {
-            log_error(std::string(op_.name) + ": input " + op_.inputs[i].name + " must have " +
-                      std::to_string(op_.inputs[i].rank) + " dimensions, not " +
-                      std::to_string(inputs[i].nbDims));
-            return -1;
-        }
-    op_.output_shapes(attributes_, inputs, outputs, builder);
+    for (int32_t i = 0; i < input_count; ++i) {
+        const TensorSpec& spec = op_.signature.inputs[i];
+        if (inputs[i].nbDims == static_cast<int32_t>(spec.shape.size())) continue;
+        log_error(std::string(op_.signature.name) + ": input " + spec.name + " must have " +
+                  std::to_string(spec.shape.size()) + " dimensions, not " + std::to_string(inputs[i].nbDims));
+        return -1;
+    }
+    output_shapes(op_.signature, attributes_, inputs, outputs, builder);
     return 0;
 }
 
@@ -123,12 +123,12 @@ bool OperatorPlugin::supportsFormatCombination(int32_t position, const DynamicPl
     if (!counts_match(input_count, output_count) || position < 0 || position >= input_count + output_count)
         return false;
     const PluginTensorDesc& desc = tensors[position].desc;
-    const TensorSpec& spec =
-        position < input_count ? op_.inputs[position] : op_.outputs[position - input_count];
+    const TensorSpec& spec = position < input_count ? op_.signature.inputs[position]
+                                                    : op_.signature.outputs[position - input_count];
     if (desc.format != nvinfer1::TensorFormat::kLINEAR || !type_fits(spec.type, desc.type)) return false;
     // Only positions before this one are settled; the first tensor of the model's type decides for the rest.
     if (spec.type != Type::kModel) return true;
-    return desc.type == model_type(op_.inputs, [&](size_t i) { return tensors[i].desc.type; });
+    return desc.type == model_type(op_.signature.inputs, [&](size_t i) { return tensors[i].desc.type; });
 }
 
 int32_t OperatorPlugin::configurePlugin(const DynamicPluginTensorDesc*, int32_t input_count,
@@ -141,14 +141,16 @@ size_t OperatorPlugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, i
     if (!counts_match(input_count, output_count)) return 0;
     try {
         // The kernels' queries grow with every size, so the largest shape of the profile covers all.
-        const DataType model = model_type(op_.inputs, [&](size_t i) { return inputs[i].desc.type; });
+        const DataType model =
+            model_type(op_.signature.inputs, [&](size_t i) { return inputs[i].desc.type; });
         std::vector<Dims> largest;
         for (int32_t i = 0; i < input_count; ++i) largest.push_back(inputs[i].max);
-        const Call call{attributes_, largest.data(), dtype_of(model)};
+        Sizes sizes;
         h2o_cuda_shape shape{};
-        return op_.shape_of(call, shape) ? op_.workspace(call, shape) : 0;
+        if (!resolve(op_, attributes_, largest, dtype_of(model), sizes, shape)) return 0;
+        return op_.workspace({attributes_, sizes, shape});
     } catch (const std::exception& error) {
-        log_error(std::string(op_.name) + ": workspace query failed: " + error.what());
+        log_error(std::string(op_.signature.name) + ": workspace query failed: " + error.what());
         return 0;
     }
 }
@@ -157,22 +159,22 @@ int32_t OperatorPlugin::onShapeChange(const PluginTensorDesc* inputs, int32_t in
                                       const PluginTensorDesc*, int32_t output_count) noexcept {
     if (!counts_match(input_count, output_count)) return -1;
     try {
-        dims_.clear();
-        for (int32_t i = 0; i < input_count; ++i) dims_.push_back(inputs[i].dims);
-        dtype_ = dtype_of(model_type(op_.inputs, [&](size_t i) { return inputs[i].type; }));
-        const Call call{attributes_, dims_.data(), dtype_};
-        if (!op_.shape_of(call, shape_)) {
-            std::string sentence = std::string(op_.name) + ": the sizes of the inputs contradict each other:";
+        std::vector<Dims> dims;
+        for (int32_t i = 0; i < input_count; ++i) dims.push_back(inputs[i].dims);
+        const DataType model = model_type(op_.signature.inputs, [&](size_t i) { return inputs[i].type; });
+        ready_ = resolve(op_, attributes_, dims, dtype_of(model), sizes_, shape_);
+        if (!ready_) {
+            std::string sentence =
+                std::string(op_.signature.name) + ": the sizes of the inputs contradict each other:";
             for (int32_t i = 0; i < input_count; ++i)
-                sentence += std::string(" ") + op_.inputs[i].name + " " + text(dims_[i]);
+                sentence += std::string(" ") + op_.signature.inputs[i].name + " " + text(dims[i]);
             log_error(sentence);
-            dims_.clear();
             return -1;
         }
-        workspace_bytes_ = op_.workspace(call, shape_);
+        workspace_bytes_ = op_.workspace({attributes_, sizes_, shape_});
         return 0;
     } catch (const std::exception& error) {
-        log_error(std::string(op_.name) + ": " + error.what());
+        log_error(std::string(op_.signature.name) + ": " + error.what());
         return -1;
     }
 }
@@ -181,29 +183,28 @@ int32_t OperatorPlugin::enqueue(const PluginTensorDesc* input_descs, const Plugi
                                 const void* const* inputs, void* const* outputs, void* workspace,
                                 cudaStream_t stream) noexcept {
     try {
-        if (dims_.empty()) {
-            const int32_t in = static_cast<int32_t>(op_.inputs.size()), out = getNbOutputs();
+        if (!ready_) {
+            const int32_t in = static_cast<int32_t>(op_.signature.inputs.size()), out = getNbOutputs();
             if (onShapeChange(input_descs, in, output_descs, out) != 0) return -1;
         }
-        const Call call{attributes_, dims_.data(), dtype_};
         const h2o_status status =
-            op_.enqueue(call, shape_, inputs, outputs, workspace, workspace_bytes_, stream);
+            op_.enqueue({attributes_, sizes_, shape_}, inputs, outputs, workspace, workspace_bytes_, stream);
         if (status == H2O_OK) return 0;
         static const char* const reasons[] = {"", "a bad argument", "a head size or type without a kernel",
                                               "too little workspace", "a CUDA error"};
-        log_error(std::string(op_.name) + ": " + reasons[status]);
+        log_error(std::string(op_.signature.name) + ": " + reasons[status]);
         return static_cast<int32_t>(status);
     } catch (const std::exception& error) {
-        log_error(std::string(op_.name) + ": " + error.what());
+        log_error(std::string(op_.signature.name) + ": " + error.what());
         return -1;
     }
 }
 
 const nvinfer1::PluginFieldCollection* OperatorPlugin::getFieldsToSerialize() noexcept {
     try {
-        fields_ = fields_of(op_.attributes, &attributes_);
+        fields_ = fields_of(op_.signature.attributes, &attributes_);
     } catch (const std::exception& error) {
-        log_error(std::string(op_.name) + ": " + error.what());
+        log_error(std::string(op_.signature.name) + ": " + error.what());
         return nullptr;
     }
     collection_.nbFields = static_cast<int32_t>(fields_.size());
@@ -211,7 +212,8 @@ const nvinfer1::PluginFieldCollection* OperatorPlugin::getFieldsToSerialize() no
     return &collection_;
 }
 
-OperatorCreator::OperatorCreator(const Operator& op) : op_(op), fields_(fields_of(op.attributes, nullptr)) {
+OperatorCreator::OperatorCreator(const Operator& op)
+    : op_(op), fields_(fields_of(op.signature.attributes, nullptr)) {
     collection_.nbFields = static_cast<int32_t>(fields_.size());
     collection_.fields = fields_.data();
 }
@@ -222,11 +224,11 @@ nvinfer1::IPluginV3* OperatorCreator::createPlugin(const char* name,
     try {
         Attributes attributes;
         std::string error;
-        if (read_attributes(op_.attributes, fields, attributes, error))
+        if (read_attributes(op_.signature.attributes, fields, attributes, error))
             return new OperatorPlugin(op_, std::move(attributes));
-        log_error(std::string(op_.name) + " (" + (name ? name : "unnamed") + "): " + error);
+        log_error(std::string(op_.signature.name) + " (" + (name ? name : "unnamed") + "): " + error);
     } catch (const std::exception& error) {
-        log_error(std::string(op_.name) + ": " + error.what());
+        log_error(std::string(op_.signature.name) + ": " + error.what());
     }
     return nullptr;
 }

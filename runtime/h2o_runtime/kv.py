@@ -26,6 +26,12 @@ class KV:
     page_rows: int = 0
     scales: tuple[Tensor, Tensor] | None = None
 
+    def as_they_lie(self) -> tuple[Tensor, Tensor]:
+        """k and v for who reads row i at i, and floats. Raises ValueError where there are pages or scales."""
+        if self.pages is not None or self.scales is not None:
+            raise ValueError("this attention provider reads caches without pages and scales only")
+        return self.k, self.v
+
     def upto(self, length: int) -> KV:
         """The first `length` rows."""
         return replace(self, length=length)

@@ -77,3 +77,29 @@ def test_cached_attention(providers: list[AttentionProvider], n: int, length: in
     for provider, o in zip(providers, outputs, strict=True):
         provider.cached_attention(q, KV(k, v, length), o)
     assert_equal(outputs[0], outputs[1])
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"pages": np.zeros(8, np.int32), "page_rows": 16},
+        {"scales": (np.ones((N, HKV), np.float32), np.ones((N, HKV), np.float32))},
+    ],
+    ids=["pages", "scales"],
+)
+def test_a_cache_that_cannot_be_read_is_refused(
+    providers: list[AttentionProvider], layout: dict[str, Any]
+) -> None:
+    """Rows that lie elsewhere, or are no floats, must not be taken for what they are not."""
+    q, k, v = random(4, HQ, D), random(N, HKV, D), random(N, HKV, D)
+    kv, memory = KV(k, v, N, **layout), np.zeros((HKV, M), np.int32)
+    votes = np.zeros((HKV, M), np.float32)
+    for provider in providers:
+        with pytest.raises(ValueError, match="pages"):
+            provider.cached_attention(q, kv, np.zeros_like(q))
+        with pytest.raises(ValueError, match="pages"):
+            provider.memory_fused_attention(q, kv, memory, state(4), None)
+        with pytest.raises(ValueError, match="pages"):
+            provider.candidate_score(q, k[:4], kv, memory, votes, np.zeros((4, HKV), np.float32))
+        with pytest.raises(ValueError, match="pages"):
+            provider.cache_append(k[:1], v[:1], np.zeros(1, np.int64), kv)

@@ -23,20 +23,12 @@ from h2o_export.trace import OPSET
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.operators import OPERATORS
 from h2o_runtime.ort.session import open_session
 
 Array = NDArray[Any]
 Tensors = dict[str, Array]
-OUTPUTS = {
-    "ChunkedIntraAttention": ("o", "m", "l", "colsum"),
-    "MemoryGather": ("k_mem", "v_mem"),
-    "MemoryAttention": ("o", "m", "l", "colsum"),
-    "OnlineSoftmaxFusion": ("o", "m", "l"),
-    "MemoryFusedAttention": ("o", "colsum"),
-    "CandidateScore": ("score_mem", "score_chunk"),
-    "MemorySelect": ("memory_next",),
-    "CachedAttention": ("o",),
-}
+OUTPUTS = {operator.name: operator.output_names for operator in OPERATORS}
 INT32 = ("memory_next",)
 
 

@@ -21,7 +21,8 @@ constexpr int64_t kShortestSplit = 1024;
 struct Cached {
     const h2o_shape& shape;
     int64_t n, length;
-    const void *q, *k, *v;
+    const void* q;
+    const h2o_kv& kv;
     void* o;
 
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
@@ -87,8 +88,8 @@ class Decode {
         args.keys = keys;
         args.stride = op_.shape.kv_heads * op_.shape.head_size;
         args.dtype = op_.shape.dtype;
-        args.k = static_cast<const char*>(op_.k) + first * op_.shape.kv_heads * op_.row_bytes();
-        args.v = static_cast<const char*>(op_.v) + first * op_.shape.kv_heads * op_.row_bytes();
+        args.k = static_cast<const char*>(op_.kv.k) + first * op_.shape.kv_heads * op_.row_bytes();
+        args.v = static_cast<const char*>(op_.kv.v) + first * op_.shape.kv_heads * op_.row_bytes();
         args.q = q_;
         args.visible = visible;
         args.p = reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));
@@ -169,7 +170,7 @@ class Prefill {
 
     Sweep sweep(int64_t head) const {
         Sweep made = head_sweep(context_, op_.shape, op_.shape.kv_heads, head, op_.q, op_.n);
-        made.keys = cache_rows(op_.shape, head, op_.k, op_.v, nullptr, op_.length);
+        made.keys = cache_rows(op_.shape, head, op_.kv.k, op_.kv.v, nullptr, op_.length);
         made.total_keys = op_.length;
         made.offset = op_.length - op_.n;
         made.key_block = kKeyBlock;
@@ -243,15 +244,14 @@ class Prefill {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t cap,
-                                    int64_t length, const void* q, const void* k_cache, const void* v_cache,
-                                    void* o) {
-    const h2o_status status = h2o::check_shape(shape);
-    if (status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || length < n || cap < length) return H2O_BAD_ARGUMENT;
+h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
+                                    const h2o_kv* kv, int64_t length, void* o) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || n < 0 || length < n) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
     if (n == 0) return H2O_OK;
-    if (!q || !k_cache || !v_cache || !o) return H2O_BAD_ARGUMENT;
-    const h2o::Cached op{*shape, n, length, q, k_cache, v_cache, o};
+    if (!q || !o) return H2O_BAD_ARGUMENT;
+    const h2o::Cached op{*shape, n, length, q, *kv, o};
     return h2o::guarded(context, [&] {
         if (n * op.group() <= h2o::kDecodeRows) {
             h2o::Decode(context, op).run();

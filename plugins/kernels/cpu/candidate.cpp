@@ -8,7 +8,8 @@ namespace {
 struct Candidate {
     const h2o_shape& shape;
     int64_t w, n, slots;
-    const void *q, *k, *k_cache;
+    const void *q, *k;
+    const h2o_kv& kv;
     const int32_t* memory;
     float *score_memory, *score_chunk;
 
@@ -19,12 +20,12 @@ struct Candidate {
 
     void part(const h2o_cpu* context, SweepScratch& scratch, float* partial, int64_t head,
               int64_t index) const {
-        const int64_t kv = kv_head(shape, heads(), head);
-        const KeyRows chunk = cache_rows(shape, kv, k, nullptr, nullptr, n);
+        const int64_t kv_head = h2o::kv_head(shape, heads(), head);
+        const KeyRows chunk = cache_rows(shape, kv_head, k, nullptr, nullptr, n);
         Sweep rows = head_sweep(context, shape, heads(), head, q, w);
         rows.keys = chunk;
         if (slots > 0) {
-            rows.keys = cache_rows(shape, kv, k_cache, nullptr, memory + head * slots, slots);
+            rows.keys = cache_rows(shape, kv_head, kv.k, nullptr, memory + head * slots, slots);
             rows.keys.then = &chunk;
         }
         rows.total_keys = keys();
@@ -57,18 +58,15 @@ struct Candidate {
 }  // namespace h2o
 
 h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* shape, int64_t w, int64_t n,
-                                   int64_t cap, int64_t slots, const void* q_window, const void* k,
-                                   const void* k_cache, const int32_t* memory, float* score_memory,
-                                   float* score_chunk) {
-    const h2o_status status = h2o::check_shape(shape);
-    if (status != H2O_OK) return status;
-    if (context == nullptr || w <= 0 || n < w || cap < 0 || slots < 0) return H2O_BAD_ARGUMENT;
+                                   int64_t slots, const void* q_window, const void* k, const h2o_kv* kv,
+                                   const int32_t* memory, float* score_memory, float* score_chunk) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || w <= 0 || n < w || slots < 0) return H2O_BAD_ARGUMENT;
     if (!q_window || !k || !score_chunk) return H2O_BAD_ARGUMENT;
-    if (slots > 0) {
-        if (!k_cache || !memory || !score_memory) return H2O_BAD_ARGUMENT;
-        if (!h2o::in_range(memory, shape->score_heads * slots, cap)) return H2O_BAD_ARGUMENT;
-    }
-    const h2o::Candidate op{*shape, w, n, slots, q_window, k, k_cache, memory, score_memory, score_chunk};
+    if (const h2o_status status = h2o_kv_check_keys(kv, slots > 0); status != H2O_OK) return status;
+    if (slots > 0 && (!memory || !score_memory)) return H2O_BAD_ARGUMENT;
+    if (!h2o::in_range(memory, shape->score_heads * slots, kv->rows)) return H2O_BAD_ARGUMENT;
+    const h2o::Candidate op{*shape, w, n, slots, q_window, k, *kv, memory, score_memory, score_chunk};
     return h2o::guarded(context, [&] {
         std::vector<h2o::SweepScratch*>& scratch = context->scratch;
         h2o::prepare(context, {shape->head_size, op.keys(), 1, false, true}, scratch.data());

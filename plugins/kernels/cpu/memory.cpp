@@ -136,21 +136,18 @@ h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, in
     return h2o::Memory{*shape, n, slots, q, k_mem, v_mem, nullptr, o, m, l, colsum, false}.run(context);
 }
 
-h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t cap,
-                                          int64_t slots, const void* q, const void* k_cache,
-                                          const void* v_cache, const int32_t* memory, void* o, float* m,
-                                          float* l, float* colsum) {
-    const h2o_status status = h2o::check_shape(shape);
-    if (status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || cap < 0 || slots < 0) return H2O_BAD_ARGUMENT;
+h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
+                                          const void* q, const h2o_kv* kv, const int32_t* memory, void* o,
+                                          float* m, float* l, float* colsum) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || n < 0 || slots < 0) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check(kv, slots > 0); status != H2O_OK) return status;
     if (slots == 0) return H2O_OK;  // nothing to add to the state
-    if (!k_cache || !v_cache || !memory || !h2o::in_range(memory, shape->score_heads * slots, cap)) {
-        return H2O_BAD_ARGUMENT;
-    }
+    if (!memory || !h2o::in_range(memory, shape->score_heads * slots, kv->rows)) return H2O_BAD_ARGUMENT;
     if (n == 0) {
         if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
         return H2O_OK;
     }
     if (!q || !o || !m || !l) return H2O_BAD_ARGUMENT;
-    return h2o::Memory{*shape, n, slots, q, k_cache, v_cache, memory, o, m, l, colsum, true}.run(context);
+    return h2o::Memory{*shape, n, slots, q, kv->k, kv->v, memory, o, m, l, colsum, true}.run(context);
 }

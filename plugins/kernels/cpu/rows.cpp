@@ -28,25 +28,24 @@ h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shap
     });
 }
 
-h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t cap, int64_t slots,
-                                 const void* k_cache, const void* v_cache, const int32_t* memory, void* k_mem,
-                                 void* v_mem) {
-    const h2o_status status = h2o::check_shape(shape);
-    if (status != H2O_OK) return status;
-    if (context == nullptr || cap < 0 || slots < 0) return H2O_BAD_ARGUMENT;
+h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots, const h2o_kv* kv,
+                                 const int32_t* memory, void* k_mem, void* v_mem) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || slots < 0) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check(kv, slots > 0); status != H2O_OK) return status;
     if (slots == 0) return H2O_OK;
-    if (!k_cache || !v_cache || !memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
-    if (!h2o::in_range(memory, shape->score_heads * slots, cap)) return H2O_BAD_ARGUMENT;
+    if (!memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
+    if (!h2o::in_range(memory, shape->score_heads * slots, kv->rows)) return H2O_BAD_ARGUMENT;
     const int64_t row = shape->head_size * h2o::element_size(shape->dtype);
     const size_t bytes = static_cast<size_t>(row);
     return h2o::guarded(context, [&] {
         context->pool.each(shape->score_heads, [&](int64_t head, int) {
-            const int64_t kv = head / (shape->score_heads / shape->kv_heads);
+            const int64_t kv_head = head / (shape->score_heads / shape->kv_heads);
             for (int64_t slot = head * slots; slot < (head + 1) * slots; ++slot) {
-                const int64_t from = (memory[slot] * shape->kv_heads + kv) * row;
-                std::memcpy(static_cast<char*>(k_mem) + slot * row, static_cast<const char*>(k_cache) + from,
+                const int64_t from = (memory[slot] * shape->kv_heads + kv_head) * row;
+                std::memcpy(static_cast<char*>(k_mem) + slot * row, static_cast<const char*>(kv->k) + from,
                             bytes);
-                std::memcpy(static_cast<char*>(v_mem) + slot * row, static_cast<const char*>(v_cache) + from,
+                std::memcpy(static_cast<char*>(v_mem) + slot * row, static_cast<const char*>(kv->v) + from,
                             bytes);
             }
         });

@@ -15,9 +15,6 @@ h2o_status launch_column_sums(const ColumnSumArgs& args, int head_size, h2o_dtyp
 h2o_status launch_sum_of_parts(const float* parts, int splits, int64_t count, float* out,
                                cudaStream_t stream);
 
-// Packed rows that one block of launch_attention owns.
-int attention_tile_rows(int packed_rows, h2o_dtype dtype);
-
 h2o_status launch_attention_f16(const AttentionArgs& args, int head_size, cudaStream_t stream);
 h2o_status launch_attention_f32(const AttentionArgs& args, int head_size, cudaStream_t stream);
 h2o_status launch_column_sums_f16(const ColumnSumArgs& args, int head_size, cudaStream_t stream);

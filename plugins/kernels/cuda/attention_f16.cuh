@@ -18,9 +18,11 @@
 #pragma once
 
 #include "attention_args.h"
+#include "grid.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 #include "tile_copy.cuh"
+#include "tiles.h"
 
 namespace h2o::cuda {
 
@@ -28,6 +30,7 @@ template <int D, int WARPS, int MT>
 struct AttentionTile {
     static constexpr int kThreads = WARPS * 32;
     static constexpr int kRows = WARPS * MT * 16;
+    static_assert(kRows == (WARPS == 1 ? kSmallTileRows : kLargeTileRowsF16), "as the host takes it");
     static constexpr int kStride = D + 8;  // halves from one row to the next in shared memory
     static constexpr int kQBytes = kRows * kStride * 2;
     static constexpr int kKeyBytes = kKeyTile * kStride * 2;
@@ -43,21 +46,13 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
-    const bool parted = args.partial_m != nullptr;
-    const Extent extent = extent_of(rows, keys, parted ? 0 : blockIdx.z);
-    const int set = blockIdx.y;
-    // Late rows see most keys: start them first, so that the short blocks fill the gaps at the end.
-    const int first_row = (gridDim.x - 1 - blockIdx.x) * kRows;
+    const AttentionBlock block = attention_block<kRows, kKeyTile>(args);
+    const Extent& extent = block.extent;
+    const bool parted = block.parted;
+    const int set = block.set, first_row = block.first_row, last_row = block.last_row;
+    const int key_begin = block.keys.begin, key_end = block.keys.end;
     if (first_row >= extent.rows) return;
 
-    const int last_row = min(first_row + kRows, extent.rows) - 1;
-    int key_begin = 0, key_end = last_key_of(extent, rows, last_row) + 1;
-    if (parted) {
-        const int tiles = (extent.keys + kKeyTile - 1) / kKeyTile;
-        const int part = (tiles + args.splits - 1) / args.splits * kKeyTile;
-        key_begin = blockIdx.z * part;
-        key_end = min(key_end, key_begin + part);
-    }
     const int tiles = key_end > key_begin ? (key_end - key_begin + kKeyTile - 1) / kKeyTile : 0;
     const int sees_all_below = last_key_of(extent, rows, first_row) + 1;  // keys that need no mask
 

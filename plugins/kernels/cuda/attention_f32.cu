@@ -1,6 +1,8 @@
 #include "attention.h"
 #include "attention_f32.cuh"
+#include "grid.cuh"
 #include "launch.h"
+#include "tiles.h"
 
 namespace h2o::cuda {
 namespace {
@@ -8,14 +10,8 @@ namespace {
 template <int D, int WARPS>
 h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
     using Tile = AttentionTileF32<D, WARPS>;
-    const RowSource& rows = args.rows;
-    const int tokens = rows.chunk > 0 ? (rows.chunk < rows.tokens ? rows.chunk : rows.tokens) : rows.tokens;
-    const unsigned depth = args.partial_m   ? static_cast<unsigned>(args.splits)
-                           : rows.chunk > 0 ? ceil_div(rows.tokens, rows.chunk)
-                                            : 1;
-    const dim3 grid(ceil_div(static_cast<int64_t>(tokens) * rows.group, Tile::kRows),
-                    static_cast<unsigned>(rows.sets), depth);
-    return launch(attention_f32<D, WARPS>, grid, Tile::kThreads, Tile::kSharedBytes, stream, args);
+    return launch(attention_f32<D, WARPS>, attention_grid(args, Tile::kRows), Tile::kThreads,
+                  Tile::kSharedBytes, stream, args);
 }
 
 }  // namespace
@@ -23,7 +19,7 @@ h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
 h2o_status launch_attention_f32(const AttentionArgs& args, int head_size, cudaStream_t stream) {
     return dispatch_head_size(head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
-        if (args.rows.tokens * args.rows.group <= 16) return launch_tile<D, 1>(args, stream);
+        if (small_tile(args.rows.tokens * args.rows.group)) return launch_tile<D, 1>(args, stream);
         return launch_tile<D, 4>(args, stream);
     });
 }

@@ -10,17 +10,18 @@
 #pragma once
 
 #include "attention_args.h"
+#include "grid.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
+#include "tiles.h"
 
 namespace h2o::cuda {
-
-constexpr int kKeyTileF32 = 32;
 
 template <int D, int WARPS>
 struct AttentionTileF32 {
     static constexpr int kThreads = WARPS * 32;
     static constexpr int kRows = WARPS * 16;
+    static_assert(kRows == (WARPS == 1 ? kSmallTileRows : kLargeTileRowsF32), "as the host takes it");
     static constexpr int kStride = D + 4;  // floats; 16 bytes of padding spread rows over the banks
     static constexpr int kPStride = kKeyTileF32 + 4;
     static constexpr int kSharedBytes = ((kRows + 2 * kKeyTileF32) * kStride + kRows * kPStride) * 4;
@@ -70,20 +71,12 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
-    const bool parted = args.partial_m != nullptr;
-    const Extent extent = extent_of(rows, keys, parted ? 0 : blockIdx.z);
-    const int set = blockIdx.y;
-    const int first_row = (gridDim.x - 1 - blockIdx.x) * kRows;
+    const AttentionBlock block = attention_block<kRows, kKeyTileF32>(args);
+    const Extent& extent = block.extent;
+    const bool parted = block.parted;
+    const int set = block.set, first_row = block.first_row, last_row = block.last_row;
+    const int key_begin = block.keys.begin, key_end = block.keys.end;
     if (first_row >= extent.rows) return;
-
-    const int last_row = min(first_row + kRows, extent.rows) - 1;
-    int key_begin = 0, key_end = last_key_of(extent, rows, last_row) + 1;
-    if (parted) {
-        const int tiles = (extent.keys + kKeyTileF32 - 1) / kKeyTileF32;
-        const int part = (tiles + args.splits - 1) / args.splits * kKeyTileF32;
-        key_begin = blockIdx.z * part;
-        key_end = min(key_end, key_begin + part);
-    }
 
     float* q_shared = reinterpret_cast<float*>(dynamic_shared());
     float* k_shared = q_shared + kRows * kStride;

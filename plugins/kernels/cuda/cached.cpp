@@ -6,19 +6,18 @@
 #include "attention.h"
 #include "checks.h"
 #include "parts.h"
+#include "tiles.h"
 
 using namespace h2o::cuda;
 
 namespace {
 
 constexpr int kMaxParts = 128;
-constexpr int kKeysATile = 64;  // no part gets less
-constexpr int kSmallTile = 16;  // rows of the tile for decode
 
 // Blocks that a multiprocessor runs at once: small tiles are limited by shared memory, large ones by
 // registers.
 int blocks_at_once(int tile_rows, int head_size) {
-    if (tile_rows > kSmallTile) return 2;
+    if (tile_rows > kSmallTileRows) return 2;
     return head_size > 96 ? 4 : head_size > 64 ? 5 : 8;
 }
 
@@ -32,13 +31,18 @@ int multiprocessors() {
     return kMaxParts;
 }
 
+// No part gets less than one.
+int64_t key_tiles(int capacity) {
+    return (capacity + kKeyTile - 1) / kKeyTile;
+}
+
 int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
     const int64_t packed = static_cast<int64_t>(n) * (shape.query_heads / shape.kv_heads);
-    const int tile_rows = attention_tile_rows(static_cast<int>(packed), shape.dtype);
+    const int tile_rows = attention_tile_rows(packed, shape.dtype);
     const int64_t blocks = (packed + tile_rows - 1) / tile_rows * shape.kv_heads;
     const int64_t wanted =
         static_cast<int64_t>(blocks_at_once(tile_rows, shape.head_size)) * processors / blocks;
-    const int64_t most = (capacity + kKeysATile - 1) / kKeysATile;
+    const int64_t most = key_tiles(capacity);
     int64_t parts = wanted < most ? wanted : most;
     if (parts > kMaxParts) parts = kMaxParts;
     return parts < 1 ? 1 : static_cast<int>(parts);
@@ -48,12 +52,12 @@ int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
 // more than many in large ones. At most as many parts run as the device has room for blocks, so that their
 // rows are bounded by that too.
 int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
-    const int64_t key_tiles = (capacity + kKeysATile - 1) / kKeysATile;
-    const int64_t most_parts = key_tiles < kMaxParts ? key_tiles : kMaxParts;
+    const int64_t tiles = key_tiles(capacity);
+    const int64_t most_parts = tiles < kMaxParts ? tiles : kMaxParts;
     int64_t states = 0;
-    for (const int tokens : {kSmallTile / (shape.query_heads / shape.kv_heads), n}) {
+    for (const int tokens : {kSmallTileRows / (shape.query_heads / shape.kv_heads), n}) {
         const int64_t rows = static_cast<int64_t>(tokens < n ? tokens : n) * shape.query_heads;
-        const int tile_rows = attention_tile_rows(static_cast<int>(rows / shape.kv_heads), shape.dtype);
+        const int tile_rows = attention_tile_rows(rows / shape.kv_heads, shape.dtype);
         const int64_t room =
             static_cast<int64_t>(blocks_at_once(tile_rows, shape.head_size)) * processors * tile_rows;
         const int64_t here = most_parts * rows < room ? most_parts * rows : room;
@@ -76,18 +80,19 @@ extern "C" size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shap
 }
 
 extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                int32_t n, int32_t capacity, const void* q,
-                                                const void* k_cache, const void* v_cache,
+                                                int32_t n, const void* q, const h2o_kv* kv,
                                                 const int64_t* length, void* o, void* workspace,
                                                 size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || capacity < n || any_null(q, k_cache, v_cache) || !length || !o) return H2O_BAD_ARGUMENT;
+    if (n <= 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    const int capacity = static_cast<int>(kv->rows);
 
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
 
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->kv_heads);
-    attention.keys = token_major_keys(*shape, k_cache, v_cache, capacity, shape->kv_heads);
+    attention.keys = token_major_keys(*shape, kv->k, kv->v, capacity, shape->kv_heads);
     attention.keys.length = length;
     attention.keys.causal = true;
     attention.scale = shape->scale;

@@ -34,6 +34,72 @@ struct Scratch {
     }
 };
 
+struct Candidate {
+    const h2o_cuda_shape* shape;
+    int window, n, slots;
+    const void *q, *k;
+    float *score_memory, *score_chunk;
+};
+
+h2o_status check(const Candidate& op) {
+    if (const h2o_status status = check_shape(op.shape); status != H2O_OK) return status;
+    if (op.window <= 0 || op.n < op.window || op.slots < 0 || any_null(op.q, op.k) || !op.score_chunk)
+        return H2O_BAD_ARGUMENT;
+    if (op.slots > 0 && !op.score_memory) return H2O_BAD_ARGUMENT;
+    return check_tokens(*op.shape, op.window);
+}
+
+// `remembered` are the memory's keys.
+h2o_status score(cudaStream_t stream, const Candidate& op, const KeySource& remembered, Workspace pieces) {
+    const h2o_cuda_shape& shape = *op.shape;
+    const Scratch scratch(shape, op.window, op.n, op.slots, pieces);
+    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+
+    const int64_t rows = static_cast<int64_t>(op.window) * shape.query_heads;
+    KeySource chunk = token_major_keys(shape, op.k, nullptr, op.n, shape.score_heads);
+    chunk.causal = true;
+    chunk.first_position = op.n - op.window;
+
+    AttentionArgs attention;
+    attention.rows = rows_of(shape, op.q, op.window, shape.score_heads);
+    attention.scale = shape.scale;
+    attention.keys = chunk;
+    attention.splits = scratch.chunk_parts;
+    attention.partial_m = scratch.m_parts;
+    attention.partial_l = scratch.l_parts;
+    h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+    if (status != H2O_OK) return status;
+    if (op.slots > 0) {
+        attention.keys = remembered;
+        attention.splits = scratch.memory_parts;
+        attention.partial_m = scratch.m_parts + scratch.chunk_parts * rows;
+        attention.partial_l = scratch.l_parts + scratch.chunk_parts * rows;
+        status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+        if (status != H2O_OK) return status;
+    }
+    status =
+        launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.chunk_parts + scratch.memory_parts,
+                              rows, scratch.m, scratch.l, stream);
+    if (status != H2O_OK) return status;
+
+    ColumnSumArgs sums;
+    sums.rows = attention.rows;
+    sums.scale = shape.scale;
+    sums.m = scratch.m;
+    sums.l = scratch.l;
+    sums.keys = chunk;
+    sums.out = op.score_chunk;
+    sums.key_stride = shape.score_heads;
+    sums.set_stride = 1;
+    status = launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+    if (status != H2O_OK || op.slots == 0) return status;
+    sums.keys = remembered;
+    sums.out = op.score_memory;
+    sums.key_stride = 1;
+    sums.set_stride = op.slots;
+    return launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+}
+
 }  // namespace
 
 extern "C" size_t h2o_cuda_candidate_score_workspace(const h2o_cuda_shape* shape, int32_t window, int32_t n,
@@ -46,62 +112,27 @@ extern "C" size_t h2o_cuda_candidate_score_workspace(const h2o_cuda_shape* shape
 
 extern "C" h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
                                                int32_t window, int32_t n, int32_t slots, const void* q_window,
-                                               const void* k, const void* k_mem, const int32_t* memory,
+                                               const void* k, const h2o_kv* kv, const int32_t* memory,
                                                float* score_memory, float* score_chunk, void* workspace,
                                                size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (window <= 0 || n < window || slots < 0 || any_null(q_window, k) || !score_chunk)
-        return H2O_BAD_ARGUMENT;
-    if (slots > 0 && (!k_mem || !score_memory)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_tokens(*shape, window); status != H2O_OK) return status;
-    Workspace pieces(workspace, workspace_bytes);
-    const Scratch scratch(*shape, window, n, slots, pieces);
-    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-
-    const int64_t rows = static_cast<int64_t>(window) * shape->query_heads;
-    KeySource chunk = token_major_keys(*shape, k, nullptr, n, shape->score_heads);
-    chunk.causal = true;
-    chunk.first_position = n - window;
-    KeySource remembered = memory ? token_major_keys(*shape, k_mem, nullptr, slots, shape->score_heads)
-                                  : set_major_keys(*shape, k_mem, nullptr, slots);
+    const Candidate op{shape, window, n, slots, q_window, k, score_memory, score_chunk};
+    if (const h2o_status status = check(op); status != H2O_OK) return status;
+    if (const h2o_status status = check_keys(kv, slots > 0); status != H2O_OK) return status;
+    if (slots > 0 && !memory) return H2O_BAD_ARGUMENT;
+    KeySource remembered = token_major_keys(*shape, kv->k, nullptr, slots, shape->score_heads);
     remembered.memory = memory;
+    return score(stream, op, remembered, Workspace(workspace, workspace_bytes));
+}
 
-    AttentionArgs attention;
-    attention.rows = rows_of(*shape, q_window, window, shape->score_heads);
-    attention.scale = shape->scale;
-    attention.keys = chunk;
-    attention.splits = scratch.chunk_parts;
-    attention.partial_m = scratch.m_parts;
-    attention.partial_l = scratch.l_parts;
-    h2o_status status = launch_attention(attention, shape->head_size, shape->dtype, stream);
-    if (status != H2O_OK) return status;
-    if (slots > 0) {
-        attention.keys = remembered;
-        attention.splits = scratch.memory_parts;
-        attention.partial_m = scratch.m_parts + scratch.chunk_parts * rows;
-        attention.partial_l = scratch.l_parts + scratch.chunk_parts * rows;
-        status = launch_attention(attention, shape->head_size, shape->dtype, stream);
-        if (status != H2O_OK) return status;
-    }
-    status =
-        launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.chunk_parts + scratch.memory_parts,
-                              rows, scratch.m, scratch.l, stream);
-    if (status != H2O_OK) return status;
-
-    ColumnSumArgs sums;
-    sums.rows = attention.rows;
-    sums.scale = shape->scale;
-    sums.m = scratch.m;
-    sums.l = scratch.l;
-    sums.keys = chunk;
-    sums.out = score_chunk;
-    sums.key_stride = shape->score_heads;
-    sums.set_stride = 1;
-    status = launch_column_sums(sums, shape->head_size, shape->dtype, stream);
-    if (status != H2O_OK || slots == 0) return status;
-    sums.keys = remembered;
-    sums.out = score_memory;
-    sums.key_stride = 1;
-    sums.set_stride = slots;
-    return launch_column_sums(sums, shape->head_size, shape->dtype, stream);
+extern "C" h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                                        int32_t window, int32_t n, int32_t slots,
+                                                        const void* q_window, const void* k,
+                                                        const void* k_mem, float* score_memory,
+                                                        float* score_chunk, void* workspace,
+                                                        size_t workspace_bytes) {
+    const Candidate op{shape, window, n, slots, q_window, k, score_memory, score_chunk};
+    if (const h2o_status status = check(op); status != H2O_OK) return status;
+    if (slots > 0 && !k_mem) return H2O_BAD_ARGUMENT;
+    return score(stream, op, set_major_keys(*shape, k_mem, nullptr, slots),
+                 Workspace(workspace, workspace_bytes));
 }

@@ -29,6 +29,16 @@ inline h2o_status check_shape(const h2o_cuda_shape* shape) {
     }
 }
 
+// h2o_kv_check, and that an int32 can name every row.
+inline h2o_status check_keys(const h2o_kv* kv, int64_t needed) {
+    if (const h2o_status status = h2o_kv_check_keys(kv, needed); status != H2O_OK) return status;
+    return kv->rows <= INT32_MAX ? H2O_OK : H2O_UNSUPPORTED;
+}
+inline h2o_status check_kv(const h2o_kv* kv, int64_t needed) {
+    const h2o_status status = h2o_kv_check(kv, needed);
+    return status == H2O_OK ? check_keys(kv, needed) : status;
+}
+
 // Tokens that the packed row index holds, with room for token_of's multiplication.
 inline h2o_status check_tokens(const h2o_cuda_shape& shape, int64_t tokens) {
     const int64_t group = shape.query_heads / shape.kv_heads;
@@ -46,6 +56,11 @@ bool any_null(const P*... pointers) {
 
 inline size_t element_bytes(h2o_dtype dtype) {
     return dtype == H2O_F16 ? 2 : 4;
+}
+
+// Rows move in pieces of 16 bytes; how many one row of one head has.
+inline int pieces_of(const h2o_cuda_shape& shape) {
+    return static_cast<int>(shape.head_size * element_bytes(shape.dtype) / 16);
 }
 
 // The caller's workspace, handed out in pieces that start on 256 bytes. With no memory behind it, it only

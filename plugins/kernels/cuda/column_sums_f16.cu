@@ -1,5 +1,6 @@
 #include "attention.h"
 #include "column_sums_f16.cuh"
+#include "grid.cuh"
 #include "launch.h"
 
 namespace h2o::cuda {
@@ -8,12 +9,8 @@ namespace {
 template <int D, bool GATHER>
 h2o_status launch_tile(const ColumnSumArgs& args, cudaStream_t stream) {
     using Tile = ColumnSumTile<D>;
-    const RowSource& rows = args.rows;
-    const bool chunked = rows.chunk > 0;
-    const int keys = chunked ? (rows.chunk < rows.tokens ? rows.chunk : rows.tokens) : args.keys.keys;
-    const unsigned depth = chunked ? ceil_div(rows.tokens, rows.chunk) : static_cast<unsigned>(args.splits);
-    const dim3 grid(ceil_div(keys, Tile::kKeys), static_cast<unsigned>(rows.sets), depth);
-    return launch(column_sums_f16<D, GATHER>, grid, Tile::kThreads, Tile::kSharedBytes, stream, args);
+    return launch(column_sums_f16<D, GATHER>, column_sum_grid(args, Tile::kKeys), Tile::kThreads,
+                  Tile::kSharedBytes, stream, args);
 }
 
 }  // namespace

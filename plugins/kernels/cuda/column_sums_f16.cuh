@@ -8,9 +8,11 @@
 #pragma once
 
 #include "attention_args.h"
+#include "grid.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 #include "tile_copy.cuh"
+#include "tiles.h"
 
 namespace h2o::cuda {
 
@@ -18,8 +20,9 @@ template <int D>
 struct ColumnSumTile {
     static constexpr int kWarps = 4;
     static constexpr int kThreads = kWarps * 32;
-    static constexpr int kKeys = kWarps * 32;
-    static constexpr int kRows = 64;
+    static constexpr int kKeys = kColumnSumKeys;
+    static constexpr int kRows = kColumnSumRows;
+    static_assert(kKeys == kWarps * 32, "a warp keeps 32 keys");
     static constexpr int kStride = D + 8;
     static constexpr int kRowBytes = kRows * kStride * 2;
     // The keys pass through the two row buffers on their way into registers.
@@ -34,19 +37,12 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
-    const bool parted = args.splits > 1;
-    const Extent extent = extent_of(rows, keys, parted ? 0 : blockIdx.z);
-    const int set = blockIdx.y;
-    const int first_key = blockIdx.x * Tile::kKeys;
+    const ColumnSumBlock block = column_sum_block<Tile::kKeys, kRows>(args);
+    const Extent& extent = block.extent;
+    const bool parted = block.parted;
+    const int set = block.set, first_key = block.first_key;
+    const int row_begin = block.rows.begin, row_end = block.rows.end;
     if (first_key >= extent.keys) return;
-
-    int row_begin = 0, row_end = extent.rows;
-    if (extent.causal) row_begin = max(0, (first_key - extent.first_position) * rows.group) / kRows * kRows;
-    if (parted) {
-        const int part = ((extent.rows + kRows - 1) / kRows + args.splits - 1) / args.splits * kRows;
-        row_begin = max(row_begin, static_cast<int>(blockIdx.z) * part);
-        row_end = min(row_end, static_cast<int>(blockIdx.z + 1) * part);
-    }
 
     unsigned char* shared = dynamic_shared();
     const shared_t rows_shared = shared_address(shared);

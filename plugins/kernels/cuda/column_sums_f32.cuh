@@ -12,8 +12,8 @@ namespace h2o::cuda {
 template <int D>
 struct ColumnSumTileF32 {
     static constexpr int kThreads = 128;
-    static constexpr int kKeys = 64;
-    static constexpr int kRows = 32;
+    static constexpr int kKeys = kColumnSumKeysF32;
+    static constexpr int kRows = kColumnSumRowsF32;
     static constexpr int kStride = D + 4;
     static constexpr int kSharedBytes = ((kKeys + kRows) * kStride + 3 * kRows) * 4;
 };
@@ -25,19 +25,12 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
-    const bool parted = args.splits > 1;
-    const Extent extent = extent_of(rows, keys, parted ? 0 : blockIdx.z);
-    const int set = blockIdx.y;
-    const int first_key = blockIdx.x * Tile::kKeys;
+    const ColumnSumBlock block = column_sum_block<Tile::kKeys, kRows>(args);
+    const Extent& extent = block.extent;
+    const bool parted = block.parted;
+    const int set = block.set, first_key = block.first_key;
+    const int row_begin = block.rows.begin, row_end = block.rows.end;
     if (first_key >= extent.keys) return;
-
-    int row_begin = 0, row_end = extent.rows;
-    if (extent.causal) row_begin = max(0, (first_key - extent.first_position) * rows.group) / kRows * kRows;
-    if (parted) {
-        const int part = ((extent.rows + kRows - 1) / kRows + args.splits - 1) / args.splits * kRows;
-        row_begin = max(row_begin, static_cast<int>(blockIdx.z) * part);
-        row_end = min(row_end, static_cast<int>(blockIdx.z + 1) * part);
-    }
 
     float* k_shared = reinterpret_cast<float*>(dynamic_shared());
     float* q_shared = k_shared + Tile::kKeys * kStride;

@@ -2,6 +2,7 @@
 
 #include "attention.h"
 #include "checks.h"
+#include "tiles.h"
 
 using namespace h2o::cuda;
 
@@ -10,13 +11,11 @@ namespace {
 // Column sums over few keys and many rows: the rows are cut into parts so that the device is filled, and
 // the parts are added in a second launch. The cut depends on the shape alone, so results do not vary.
 constexpr int kBlocksWanted = 256;
-constexpr int kKeysABlock = 128;
-constexpr int kRowsATile = 64;
 
 int row_parts(const h2o_cuda_shape& shape, int n, int slots) {
-    const int blocks = (slots + kKeysABlock - 1) / kKeysABlock * shape.score_heads;
+    const int blocks = (slots + kColumnSumKeys - 1) / kColumnSumKeys * shape.score_heads;
     const int64_t rows = static_cast<int64_t>(n) * (shape.query_heads / shape.score_heads);
-    const int64_t tiles = (rows + kRowsATile - 1) / kRowsATile;
+    const int64_t tiles = (rows + kColumnSumRows - 1) / kColumnSumRows;
     const int wanted = (kBlocksWanted + blocks - 1) / blocks;
     return static_cast<int>(tiles < wanted ? tiles : wanted);
 }
@@ -32,7 +31,7 @@ struct Scratch {
         l = workspace.take<float>(states);
         // Not the parts of this very shape but a bound that grows with it: a caller who asks for the largest
         // n and M has enough for every smaller call.
-        parts = workspace.take<float>(kBlocksWanted * kKeysABlock +
+        parts = workspace.take<float>(kBlocksWanted * kColumnSumKeys +
                                       static_cast<int64_t>(shape.score_heads) * slots);
     }
 };
@@ -91,14 +90,14 @@ extern "C" h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2
 
 extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
                                                       int32_t n, int32_t slots, const void* q,
-                                                      const void* k_cache, const void* v_cache,
-                                                      const int32_t* memory, const h2o_cuda_state* intra,
+                                                      const h2o_kv* kv, const int32_t* memory,
+                                                      const h2o_cuda_state* intra,
                                                       const h2o_cuda_state* fused, float* colsum,
                                                       void* workspace, size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || slots <= 0 || any_null(q, k_cache, v_cache) || !memory || !complete(intra))
-        return H2O_BAD_ARGUMENT;
+    if (n <= 0 || slots <= 0 || !q || !memory || !complete(intra)) return H2O_BAD_ARGUMENT;
     if (!fused || !fused->o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, slots, true, pieces);
@@ -106,7 +105,7 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
 
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->score_heads);
-    attention.keys = token_major_keys(*shape, k_cache, v_cache, slots, shape->score_heads);
+    attention.keys = token_major_keys(*shape, kv->k, kv->v, slots, shape->score_heads);
     attention.keys.memory = memory;
     attention.scale = shape->scale;
     attention.with_o = intra->o;

@@ -15,16 +15,26 @@ __device__ __forceinline__ void store(half* to, float value) {
     *to = __float2half_rn(value);
 }
 
+// The floats that a block of combine_parts shares.
+template <int D>
+struct Shared {
+    static constexpr int kColumns = D / 4;                // threads across a row
+    static constexpr int kStreams = kThreads / kColumns;  // parts read side by side
+    float sums[kStreams * D];
+    float reduced[2 * (kThreads / 32)];
+    float weights[1];  // [parts]
+
+    static size_t bytes(int parts) { return sizeof(Shared) + sizeof(float) * static_cast<size_t>(parts - 1); }
+};
+
 // Floor: the bytes of the parts, read once. A block owns a row. Its threads first turn the parts' states
 // into weights, then each adds four columns of every k-th part, and the k sums are added at the end.
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads)
     combine_parts(const float* o, const float* m, const float* l, int parts, int64_t rows, T* out) {
-    constexpr int kColumns = D / 4;                               // threads across a row
-    constexpr int kStreams = kThreads / kColumns;                 // parts read side by side
-    float* weights = reinterpret_cast<float*>(dynamic_shared());  // [parts]
-    float* sums = weights + (parts + 3) / 4 * 4;                  // [kStreams, D]
-    float* reduced = sums + kStreams * D;                         // [2 * warps]
+    constexpr int kColumns = Shared<D>::kColumns, kStreams = Shared<D>::kStreams;
+    Shared<D>& shared = *reinterpret_cast<Shared<D>*>(dynamic_shared());
+    float *weights = shared.weights, *sums = shared.sums, *reduced = shared.reduced;
     const int64_t row = blockIdx.x;
     const int warp = threadIdx.x / 32;
 
@@ -98,9 +108,7 @@ h2o_status launch_combine_parts(const float* o, const float* m, const float* l, 
                                 int head_size, h2o_dtype dtype, void* out, cudaStream_t stream) {
     return dispatch_head_size(head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
-        const size_t shared =
-            sizeof(float) * (static_cast<size_t>(parts + 3) / 4 * 4 +
-                             kThreads / (D / 4) * static_cast<size_t>(D) + 2 * (kThreads / 32));
+        const size_t shared = Shared<D>::bytes(parts);
         const dim3 grid(static_cast<unsigned>(rows), 1, 1);
         if (dtype == H2O_F16)
             return launch(combine_parts<D, half>, grid, kThreads, shared, stream, o, m, l, parts, rows,

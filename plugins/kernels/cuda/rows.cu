@@ -68,14 +68,18 @@ __device__ __forceinline__ void blend_piece(const Mix& mix, const half* a, const
     *reinterpret_cast<uint4*>(to) = z.bits;
 }
 
-// A block owns kThreads / pieces whole rows, so that the states can be read by all before any is written
-// (the result may be one of the two).
+__host__ __device__ inline int rows_a_block(int pieces) {
+    return kThreads / pieces;
+}
+
+// A block owns whole rows, so that the states can be read by all before any is written (the result may be one
+// of the two).
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     fuse_states(const T* oa, const float* ma, const float* la, const T* ob, const float* mb, const float* lb,
                 T* o, float* m, float* l, int64_t rows, int pieces) {
     constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
-    const int rows_here = kThreads / pieces;
+    const int rows_here = rows_a_block(pieces);
     const int local = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     const int64_t row = static_cast<int64_t>(blockIdx.x) * rows_here + local;
     const bool active = local < rows_here && row < rows;
@@ -108,8 +112,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 h2o_status fuse(const h2o_cuda_shape& shape, int64_t rows, const h2o_cuda_state& a, const h2o_cuda_state& b,
                 const h2o_cuda_state& fused, cudaStream_t stream) {
-    const int pieces = shape.head_size * static_cast<int>(sizeof(T)) / 16;
-    return launch(fuse_states<T>, dim3(ceil_div(rows, kThreads / pieces), 1, 1), kThreads, 0, stream,
+    const int pieces = pieces_of(shape);
+    return launch(fuse_states<T>, dim3(ceil_div(rows, rows_a_block(pieces)), 1, 1), kThreads, 0, stream,
                   static_cast<const T*>(a.o), static_cast<const float*>(a.m), static_cast<const float*>(a.l),
                   static_cast<const T*>(b.o), static_cast<const float*>(b.m), static_cast<const float*>(b.l),
                   static_cast<T*>(fused.o), fused.m, fused.l, rows, pieces);
@@ -121,15 +125,15 @@ h2o_status fuse(const h2o_cuda_shape& shape, int64_t rows, const h2o_cuda_state&
 using namespace h2o::cuda;
 
 extern "C" h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                             int32_t slots, const void* k_cache, const void* v_cache,
-                                             const int32_t* memory, void* k_mem, void* v_mem) {
+                                             int32_t slots, const h2o_kv* kv, const int32_t* memory,
+                                             void* k_mem, void* v_mem) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (slots <= 0 || any_null(k_cache, v_cache, static_cast<const void*>(memory)) || !k_mem || !v_mem)
-        return H2O_BAD_ARGUMENT;
-    const int pieces = static_cast<int>(shape->head_size * element_bytes(shape->dtype) / 16);
+    if (slots <= 0 || !memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    const int pieces = pieces_of(*shape);
     const int64_t count = static_cast<int64_t>(shape->score_heads) * slots * pieces;
     return launch(gather_rows, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream,
-                  static_cast<const uint4*>(k_cache), static_cast<const uint4*>(v_cache), memory,
+                  static_cast<const uint4*>(kv->k), static_cast<const uint4*>(kv->v), memory,
                   static_cast<uint4*>(k_mem), static_cast<uint4*>(v_mem), static_cast<int64_t>(slots),
                   shape->score_heads / shape->kv_heads, shape->kv_heads, pieces, count);
 }

@@ -44,6 +44,15 @@ struct Found {
     int held;    // how many it holds
 };
 
+// Of a block.
+struct Shared {
+    uint32_t kept[kKept];
+    int bins[kBins];
+    Found found;
+    int warp_above[kWarps];  // of each warp: candidates above the threshold,
+    int warp_equal[kWarps];  // and at it
+};
+
 // Among `bins`, counted from the top, the one in which the `wanted`-th entry lies. Called by one warp.
 __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* found) {
     constexpr int kEach = kBins / 32;
@@ -68,11 +77,10 @@ __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* fou
 __global__ void __launch_bounds__(kThreads)
     select_memory(const float* score, const int32_t* memory, const int64_t* range, int heads, int remembered,
                   int local, int heavy, int sink, int32_t* out) {
-    uint32_t* kept = reinterpret_cast<uint32_t*>(dynamic_shared());
-    int* bins = reinterpret_cast<int*>(kept + kKept);
-    Found* found = reinterpret_cast<Found*>(bins + kBins);
-    int* warp_above = reinterpret_cast<int*>(found + 1);  // of each warp: candidates above the threshold,
-    int* warp_equal = warp_above + kWarps;                // and at it
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared());
+    uint32_t* kept = shared.kept;
+    int *bins = shared.bins, *warp_above = shared.warp_above, *warp_equal = shared.warp_equal;
+    Found* found = &shared.found;
 
     const int head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int start = static_cast<int>(range[0]), stop = static_cast<int>(range[1]);
@@ -147,7 +155,7 @@ extern "C" h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t sco
         return H2O_BAD_ARGUMENT;
     if (!score || !chunk_range || !memory_next || (previous_slots > 0 && !memory) || memory == memory_next)
         return H2O_BAD_ARGUMENT;
-    const size_t shared = (kKept + kBins + 2 * kWarps) * sizeof(uint32_t) + sizeof(Found);
-    return launch(select_memory, dim3(static_cast<unsigned>(score_heads), 1, 1), kThreads, shared, stream,
-                  score, memory, chunk_range, score_heads, previous_slots, local, heavy, sink, memory_next);
+    return launch(select_memory, dim3(static_cast<unsigned>(score_heads), 1, 1), kThreads, sizeof(Shared),
+                  stream, score, memory, chunk_range, score_heads, previous_slots, local, heavy, sink,
+                  memory_next);
 }

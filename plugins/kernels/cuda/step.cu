@@ -40,15 +40,14 @@ using namespace h2o::cuda;
 
 extern "C" h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
                                             const void* k, const void* v, const int64_t* position,
-                                            void* k_cache, void* v_cache) {
+                                            const h2o_kv* kv) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (any_null(k, v) || !position || !k_cache || !v_cache) return H2O_BAD_ARGUMENT;
-    const size_t bytes =
-        static_cast<size_t>(shape->kv_heads) * shape->head_size * element_bytes(shape->dtype);
-    const int pieces = static_cast<int>(bytes / 16);
+    if (any_null(k, v) || !position) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    const int pieces = shape->kv_heads * pieces_of(*shape);
     return launch(append_row, dim3(ceil_div(pieces, kThreads), 1, 1), kThreads, 0, stream,
                   static_cast<const uint4*>(k), static_cast<const uint4*>(v), position,
-                  static_cast<uint4*>(k_cache), static_cast<uint4*>(v_cache), pieces);
+                  static_cast<uint4*>(kv->k), static_cast<uint4*>(kv->v), pieces);
 }
 
 extern "C" h2o_status h2o_cuda_write_integers(h2o_cuda_stream stream, int32_t count, const int64_t* values,

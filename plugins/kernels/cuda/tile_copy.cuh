@@ -5,7 +5,6 @@
 
 namespace h2o::cuda {
 
-constexpr int kKeyTile = 64;
 constexpr float kLog2E = 1.4426950408889634f;
 
 // ROWS rows of D halves, each padded by 16 bytes so that ldmatrix meets no bank twice. pointer_of(row) is

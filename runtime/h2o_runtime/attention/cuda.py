@@ -81,8 +81,7 @@ class NativeCudaProvider:
             slots=slots,
             score_heads=heads,
             q=q.address,
-            k_cache=kv.k.address,
-            v_cache=kv.v.address,
+            **_cache(kv),
             memory=memory.address,
             o=state.o.address,
             m=state.m.address,
@@ -112,9 +111,9 @@ class NativeCudaProvider:
             score_heads=heads,
             q_window=q_window.address,
             k=k.address,
-            k_cache=kv.k.address,
+            **_keys(kv),
             memory=memory.address,
-            score_memory=score_memory.address,
+            score_mem=score_memory.address,
             score_chunk=score_chunk.address,
             workspace=workspace.address,
             workspace_bytes=workspace.nbytes,
@@ -156,10 +155,8 @@ class NativeCudaProvider:
         self._active.cached_attention(
             self._device.lanes.attention,
             n=len(q),
-            capacity=len(kv.k),
             q=q.address,
-            k_cache=kv.k.address,
-            v_cache=kv.v.address,
+            **_cache(kv),
             length=length.address,
             o=o.address,
             workspace=workspace.address,
@@ -172,8 +169,7 @@ class NativeCudaProvider:
             k=k.address,
             v=v.address,
             position=at.address,
-            k_cache=kv.k.address,
-            v_cache=kv.v.address,
+            **_cache(kv),
         )
 
     def gather_scores(self, score: CudaArray, rows: CudaArray, out: CudaArray) -> None:
@@ -215,6 +211,23 @@ class NativeCudaProvider:
         if self._kernels is None:
             raise RuntimeError("activate() the attention provider before its operators")
         return self._kernels
+
+
+def _keys(kv: KV) -> dict[str, int]:
+    """A cache as the kernels take it that read keys alone."""
+    k_scales, v_scales = kv.scales or (None, None)
+    return {
+        "k_cache": kv.k.address,
+        "capacity": len(kv.k),
+        "pages": _address(kv.pages),
+        "page_rows": kv.page_rows,
+        "k_scales": _address(k_scales),
+        "v_scales": _address(v_scales),
+    }
+
+
+def _cache(kv: KV) -> dict[str, int]:
+    return {"v_cache": kv.v.address, **_keys(kv)}
 
 
 def _address(array: CudaArray | None) -> int:

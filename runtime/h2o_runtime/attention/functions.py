@@ -16,6 +16,16 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    DOMAIN,
+    MEMORY_FUSED_ATTENTION,
+    MEMORY_GATHER,
+    MEMORY_SELECT,
+    Operator,
+)
 from h2o_runtime.ort.session import open_session, run_bound
 from h2o_runtime.process import default_threads
 
@@ -68,7 +78,7 @@ class FunctionProvider(HostRows):
                 outputs["colsum"] = colsum[start:stop]
             inputs = {"q": q[start:stop], "k": k[start:stop], "v": v[start:stop]}
             attributes = {"chunk_size": chunk_size, "scale": self._shape.scale, "score_heads": heads}
-            self._run("ChunkedIntraAttention", inputs, outputs, ("o", "m", "l", "colsum"), attributes)
+            self._run(CHUNKED_INTRA_ATTENTION, inputs, outputs, attributes)
 
     def memory_fused_attention(
         self,
@@ -78,17 +88,18 @@ class FunctionProvider(HostRows):
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
+        k_cache, v_cache = kv.as_they_lie()
         inputs = {
             "q": q,
-            "k_cache": kv.k,
-            "v_cache": kv.v,
+            "k_cache": k_cache,
+            "v_cache": v_cache,
             "memory": memory,
             "o_intra": state.o.copy(),  # the graph may not write over its own input
             "m_intra": state.m,
             "l_intra": state.l,
         }
         outputs = {"o": state.o} if colsum is None else {"o": state.o, "colsum": colsum}
-        self._run("MemoryFusedAttention", inputs, outputs, ("o", "colsum"), {"scale": self._shape.scale})
+        self._run(MEMORY_FUSED_ATTENTION, inputs, outputs, {"scale": self._shape.scale})
 
     def candidate_score(
         self,
@@ -99,23 +110,25 @@ class FunctionProvider(HostRows):
         score_memory: Float32,
         score_chunk: Float32,
     ) -> None:
+        k_cache, v_cache = kv.as_they_lie()
         k_mem = np.empty((*memory.shape, self._shape.head_size), self._shape.dtype)
         if memory.size:
             gathered = {"k_mem": k_mem, "v_mem": np.empty_like(k_mem)}
-            inputs = {"k_cache": kv.k, "v_cache": kv.v, "memory": memory}
-            self._run("MemoryGather", inputs, gathered, ("k_mem", "v_mem"), {})
+            inputs = {"k_cache": k_cache, "v_cache": v_cache, "memory": memory}
+            self._run(MEMORY_GATHER, inputs, gathered, {})
         outputs = {"score_mem": score_memory, "score_chunk": score_chunk}
         inputs = {"q_window": q_window, "k": k, "k_mem": k_mem}
-        self._run("CandidateScore", inputs, outputs, tuple(outputs), {"scale": self._shape.scale})
+        self._run(CANDIDATE_SCORE, inputs, outputs, {"scale": self._shape.scale})
 
     def memory_select(
         self, score: Float32, memory: Int32, start: int, stop: int, local: int, sink: int, out: Int32
     ) -> None:
         inputs = {"score": score, "memory": memory, "chunk_range": np.array([start, stop], np.int64)}
         attributes = {"local": local, "heavy": out.shape[1] - local, "sink": sink}
-        self._run("MemorySelect", inputs, {"memory_next": out}, ("memory_next",), attributes)
+        self._run(MEMORY_SELECT, inputs, {"memory_next": out}, attributes)
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
+        k_cache, v_cache = kv.as_they_lie()
         length = int(kv.length)
         past = length - len(q)
         rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
@@ -123,33 +136,31 @@ class FunctionProvider(HostRows):
             stop = min(start + rows, len(q))
             inputs = {
                 "q": q[start:stop],
-                "k_cache": kv.k,
-                "v_cache": kv.v,
+                "k_cache": k_cache,
+                "v_cache": v_cache,
                 "length": np.array(past + stop, np.int64),
             }
-            self._run("CachedAttention", inputs, {"o": o[start:stop]}, ("o",), {"scale": self._shape.scale})
+            self._run(CACHED_ATTENTION, inputs, {"o": o[start:stop]}, {"scale": self._shape.scale})
 
     def _run(
         self,
-        operator: str,
+        operator: Operator,
         inputs: dict[str, Any],
         outputs: dict[str, Any],
-        names: tuple[str, ...],
         attributes: dict[str, float],
     ) -> None:
-        """Execute one operator; of its outputs `names`, in order, only those in `outputs` are computed."""
-        key = (operator, tuple(outputs), tuple(attributes.items()))
+        """Execute one operator; of its outputs only those in `outputs` are computed."""
+        key = (operator.name, tuple(outputs), tuple(attributes.items()))
         if key not in self._sessions:
-            model = self._one_node_model(operator, inputs, outputs, names, attributes)
+            model = self._one_node_model(operator, inputs, outputs, attributes)
             self._sessions[key] = open_session(model, self.threads)
         run_bound(self._sessions[key], inputs, outputs)
 
     def _one_node_model(
         self,
-        operator: str,
+        operator: Operator,
         inputs: dict[str, Any],
         outputs: dict[str, Any],
-        names: tuple[str, ...],
         attributes: dict[str, float],
     ) -> bytes:
         from onnx import helper
@@ -160,15 +171,15 @@ class FunctionProvider(HostRows):
             return helper.make_tensor_value_info(name, element, [None] * array.ndim)
 
         node = helper.make_node(
-            operator,
-            list(inputs),
-            [name if name in outputs else "" for name in names],
-            domain="h2o",
+            operator.name,
+            operator.input_names,
+            [name if name in outputs else "" for name in operator.output_names],
+            domain=DOMAIN,
             **attributes,  # type: ignore[arg-type]
         )
         graph = helper.make_graph(
             [node],
-            operator,
+            operator.name,
             [info(name, array) for name, array in inputs.items()],
             [info(name, array) for name, array in outputs.items()],
         )

@@ -14,7 +14,8 @@ class HostRows:
     """Part of a provider: see `AttentionProvider` for what its methods do."""
 
     def cache_append(self, k: NDArray[Any], v: NDArray[Any], at: NDArray[np.int64], kv: KV) -> None:
-        kv.k[int(at[0])], kv.v[int(at[0])] = k[0], v[0]
+        k_cache, v_cache = kv.as_they_lie()
+        k_cache[int(at[0])], v_cache[int(at[0])] = k[0], v[0]
 
     def gather_scores(self, score: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
         out[:] = score[rows.T, np.arange(len(rows))].T

@@ -58,7 +58,9 @@ class NativeCpuProvider(HostRows):
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
-        self._active.memory_fused_attention(q, kv.k, kv.v, memory, state.o, state.m, state.l, colsum)
+        self._active.memory_fused_attention(
+            q, kv.k, kv.v, memory, state.o, state.m, state.l, colsum, kv.pages, kv.page_rows, kv.scales
+        )
 
     def candidate_score(
         self,
@@ -69,7 +71,9 @@ class NativeCpuProvider(HostRows):
         score_memory: Float32,
         score_chunk: Float32,
     ) -> None:
-        self._active.candidate_score(q_window, k, kv.k, memory, score_memory, score_chunk)
+        self._active.candidate_score(
+            q_window, k, kv.k, memory, score_memory, score_chunk, kv.pages, kv.page_rows, kv.scales
+        )
 
     def memory_select(
         self, score: Float32, memory: Int32, start: int, stop: int, local: int, sink: int, out: Int32
@@ -77,7 +81,7 @@ class NativeCpuProvider(HostRows):
         self._active.memory_select(score, memory, start, stop, local, sink, out)
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
-        self._active.cached_attention(q, kv.k, kv.v, kv.length, o)
+        self._active.cached_attention(q, kv.k, kv.v, kv.length, o, kv.pages, kv.page_rows, kv.scales)
 
     @property
     def _active(self) -> Kernels:

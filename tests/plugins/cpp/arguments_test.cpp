@@ -7,8 +7,19 @@ namespace {
 class Arguments : public testing::Test {
   protected:
     h2o_status cached(const h2o_shape& shape, int64_t n, int64_t cap, int64_t length) {
-        return h2o_cpu_cached_attention(context_.get(), &shape, n, cap, length, data_.data(), data_.data(),
-                                        data_.data(), out_.data());
+        const h2o_kv kv = cache_of(data_.data(), data_.data(), cap);
+        return h2o_cpu_cached_attention(context_.get(), &shape, n, data_.data(), &kv, length, out_.data());
+    }
+
+    // What the operators that read a cache by index say, two slots a head.
+    std::vector<h2o_status> remember(const h2o_kv& kv, const int32_t* memory) {
+        const float* in = data_.data();
+        float* out = out_.data();
+        return {
+            h2o_cpu_memory_fused_attention(context_.get(), &good_, 1, 2, in, &kv, memory, out, out + 1024,
+                                           out + 2048, nullptr),
+            h2o_cpu_memory_gather(context_.get(), &good_, 2, &kv, memory, out, out + 1024),
+            h2o_cpu_candidate_score(context_.get(), &good_, 1, 2, 2, in, in, &kv, memory, out, out + 1024)};
     }
 
     Context context_ = make(1, nullptr);
@@ -30,7 +41,7 @@ TEST_F(Arguments, Shapes) {
     bad = good_;
     bad.kv_heads = 0;
     EXPECT_EQ(cached(bad, 1, 8, 8), H2O_BAD_ARGUMENT);
-    EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), nullptr, 1, 8, 8, nullptr, nullptr, nullptr, nullptr),
+    EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), nullptr, 1, nullptr, nullptr, 8, nullptr),
               H2O_BAD_ARGUMENT);
 }
 
@@ -45,9 +56,13 @@ TEST_F(Arguments, Sizes) {
 TEST_F(Arguments, NullPointers) {
     const float* in = data_.data();
     float* out = out_.data();
-    EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, 8, 8, nullptr, in, in, out),
-              H2O_BAD_ARGUMENT);
-    EXPECT_EQ(h2o_cpu_cached_attention(nullptr, &good_, 1, 8, 8, in, in, in, out), H2O_BAD_ARGUMENT);
+    const h2o_kv kv = cache_of(in, in, 8), no_keys = cache_of(nullptr, in, 8),
+                 no_values = cache_of(in, nullptr, 8);
+    EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, nullptr, &kv, 8, out), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(h2o_cpu_cached_attention(nullptr, &good_, 1, in, &kv, 8, out), H2O_BAD_ARGUMENT);
+    for (const h2o_kv* bad : {static_cast<const h2o_kv*>(nullptr), &no_keys, &no_values}) {
+        EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, in, bad, 8, out), H2O_BAD_ARGUMENT);
+    }
     EXPECT_EQ(
         h2o_cpu_chunked_intra_attention(context_.get(), &good_, 4, 4, in, in, in, out, nullptr, out, nullptr),
         H2O_BAD_ARGUMENT);
@@ -58,19 +73,29 @@ TEST_F(Arguments, NullPointers) {
 }
 
 TEST_F(Arguments, MemoryOutsideTheCache) {
-    const float* in = data_.data();
-    float* out = out_.data();
     for (int32_t wrong : {-1, 8}) {
         const int32_t memory[] = {0, 1, 2, wrong};
-        EXPECT_EQ(h2o_cpu_memory_fused_attention(context_.get(), &good_, 1, 8, 2, in, in, in, memory, out,
-                                                 out, out, nullptr),
-                  H2O_BAD_ARGUMENT);
-        EXPECT_EQ(h2o_cpu_memory_gather(context_.get(), &good_, 8, 2, in, in, memory, out, out),
-                  H2O_BAD_ARGUMENT);
-        EXPECT_EQ(h2o_cpu_candidate_score(context_.get(), &good_, 1, 2, 8, 2, in, in, in, memory, out, out),
-                  H2O_BAD_ARGUMENT);
+        for (const h2o_status status : remember(cache_of(data_.data(), data_.data(), 8), memory)) {
+            EXPECT_EQ(status, H2O_BAD_ARGUMENT);
+        }
     }
     EXPECT_EQ(out_, Floats(4096, -7.0f));
+}
+
+TEST_F(Arguments, PagesAndScalesAreNotReadYet) {
+    const h2o_kv plain = cache_of(data_.data(), data_.data(), 8);
+    const int32_t pages[] = {0, 1}, memory[] = {0, 1, 2, 3};
+    h2o_kv paged = plain, scaled = plain;
+    paged.pages = pages;
+    paged.page_rows = 4;
+    scaled.v_scales = data_.data();
+    for (const h2o_kv& kv : {paged, scaled}) {
+        EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, data_.data(), &kv, 8, out_.data()),
+                  H2O_UNSUPPORTED);
+        for (const h2o_status status : remember(kv, memory)) EXPECT_EQ(status, H2O_UNSUPPORTED);
+    }
+    EXPECT_EQ(out_, Floats(4096, -7.0f));
+    for (const h2o_status status : remember(plain, memory)) EXPECT_EQ(status, H2O_OK);
 }
 
 TEST_F(Arguments, Selection) {

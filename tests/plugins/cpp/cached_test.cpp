@@ -10,9 +10,8 @@ class Cached : public EveryIsa {
         Stored o(shape.dtype, shape.q_size(n));
         const h2o_shape c = shape.c();
         const int64_t cap = static_cast<int64_t>(k.size()) / (shape.kv_heads * shape.d);
-        EXPECT_EQ(
-            h2o_cpu_cached_attention(context, &c, n, cap, length, q.data(), k.data(), v.data(), o.data()),
-            H2O_OK);
+        const h2o_kv kv = cache_of(k, v, cap);
+        EXPECT_EQ(h2o_cpu_cached_attention(context, &c, n, q.data(), &kv, length, o.data()), H2O_OK);
         return o;
     }
 

@@ -33,10 +33,11 @@ class Memory : public EveryIsa {
                                                   state.m.data(), state.l.data(), nullptr),
                   H2O_OK);
         Floats colsum(static_cast<size_t>(shape.score_heads() * slots), -7.0f);
-        ASSERT_EQ(h2o_cpu_memory_fused_attention(holder.get(), &c, n, cap, slots, q.data(), k.data(),
-                                                 v.data(), memory.data(), state.o.data(), state.m.data(),
-                                                 state.l.data(), colsum.data()),
-                  H2O_OK);
+        const h2o_kv kv = cache_of(k, v, cap);
+        ASSERT_EQ(
+            h2o_cpu_memory_fused_attention(holder.get(), &c, n, slots, q.data(), &kv, memory.data(),
+                                           state.o.data(), state.m.data(), state.l.data(), colsum.data()),
+            H2O_OK);
         StateErrors errors;
         Doubles sums(colsum.size());
         for (int64_t token = 0; token < n; ++token) {
@@ -89,8 +90,8 @@ TEST_P(Memory, FusedEqualsTheThreeInSequence) {
     }
     Stored k_mem(H2O_F32, static_cast<size_t>(2 * slots * shape.d)), v_mem = k_mem;
     Floats sums_a(static_cast<size_t>(2 * slots)), sums_b = sums_a;
-    ASSERT_EQ(h2o_cpu_memory_gather(holder.get(), &c, cap, slots, k.data(), v.data(), memory.data(),
-                                    k_mem.data(), v_mem.data()),
+    const h2o_kv kv = cache_of(k, v, cap);
+    ASSERT_EQ(h2o_cpu_memory_gather(holder.get(), &c, slots, &kv, memory.data(), k_mem.data(), v_mem.data()),
               H2O_OK);
     ASSERT_EQ(h2o_cpu_memory_attention(holder.get(), &c, n, slots, q.data(), k_mem.data(), v_mem.data(),
                                        b.o.data(), b.m.data(), b.l.data(), sums_a.data()),
@@ -99,9 +100,8 @@ TEST_P(Memory, FusedEqualsTheThreeInSequence) {
         h2o_cpu_online_softmax_fusion(holder.get(), &c, n, a.o.data(), a.m.data(), a.l.data(), b.o.data(),
                                       b.m.data(), b.l.data(), a.o.data(), a.m.data(), a.l.data()),
         H2O_OK);
-    ASSERT_EQ(h2o_cpu_memory_fused_attention(holder.get(), &c, n, cap, slots, q.data(), k.data(), v.data(),
-                                             memory.data(), fused.o.data(), fused.m.data(), fused.l.data(),
-                                             sums_b.data()),
+    ASSERT_EQ(h2o_cpu_memory_fused_attention(holder.get(), &c, n, slots, q.data(), &kv, memory.data(),
+                                             fused.o.data(), fused.m.data(), fused.l.data(), sums_b.data()),
               H2O_OK);
     EXPECT_EQ(sums_a, sums_b);
     Errors o, l;
@@ -123,9 +123,9 @@ TEST_P(Memory, FusesIntoAnEmptyStateWithoutReadingIt) {
     for (size_t i = 0; i < state.o.size(); ++i) state.o.set(i, NAN);
     std::fill(state.m.begin(), state.m.end(), -HUGE_VALF);
     std::fill(state.l.begin(), state.l.end(), 0.0f);
-    ASSERT_EQ(h2o_cpu_memory_fused_attention(context().get(), &c, n, slots, slots, q.data(), k.data(),
-                                             k.data(), memory.data(), state.o.data(), state.m.data(),
-                                             state.l.data(), nullptr),
+    const h2o_kv kv = cache_of(k, k, slots);
+    ASSERT_EQ(h2o_cpu_memory_fused_attention(context().get(), &c, n, slots, q.data(), &kv, memory.data(),
+                                             state.o.data(), state.m.data(), state.l.data(), nullptr),
               H2O_OK);
     StateErrors errors;
     for (int64_t token = 0; token < n; ++token) {
@@ -147,7 +147,8 @@ TEST_P(Memory, CandidateScoresAreTheJointSoftmax) {
         Floats score_memory(static_cast<size_t>(2 * slots)), score_chunk(static_cast<size_t>(n * 2));
         const h2o_shape c = shape.c();
         const float* chunk = static_cast<const float*>(k.data()) + shape.k_size(cap);
-        ASSERT_EQ(h2o_cpu_candidate_score(context().get(), &c, w, n, cap, slots, q.data(), chunk, k.data(),
+        const h2o_kv kv = cache_of(k, k, cap);
+        ASSERT_EQ(h2o_cpu_candidate_score(context().get(), &c, w, n, slots, q.data(), chunk, &kv,
                                           memory.data(), score_memory.data(), score_chunk.data()),
                   H2O_OK);
         Doubles expected(static_cast<size_t>(2 * (slots + n)));

@@ -147,6 +147,18 @@ inline std::vector<int64_t> range(int64_t begin, int64_t end) {
     return out;
 }
 
+// Keys and values with all their rows as a cache.
+inline h2o_kv cache_of(const void* k, const void* v, int64_t rows) {
+    h2o_kv kv{};
+    kv.k = const_cast<void*>(k);
+    kv.v = const_cast<void*>(v);
+    kv.rows = rows;
+    return kv;
+}
+inline h2o_kv cache_of(const Stored& k, const Stored& v, int64_t rows) {
+    return cache_of(k.data(), v.data(), rows);
+}
+
 // Collects errors against exact values and judges them by design section 8.
 class Errors {
   public:

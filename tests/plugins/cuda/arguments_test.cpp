@@ -28,14 +28,44 @@ void test_workspaces_grow() {
 void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
     void* p = memory.device();
     int64_t* integers = memory.device<int64_t>();
-    EXPECT(h2o_cuda_cache_append(nullptr, nullptr, p, p, integers, p, p) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, nullptr, integers, p, p) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, p, nullptr, p, p) == H2O_BAD_ARGUMENT);
+    const h2o_kv kv = cache_of(p, p, 8);
+    EXPECT(h2o_cuda_cache_append(nullptr, nullptr, p, p, integers, &kv) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, nullptr, integers, &kv) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, p, nullptr, &kv) == H2O_BAD_ARGUMENT);
     const int64_t values[H2O_CUDA_MAX_INTEGERS + 1] = {};
     for (const int count : {-1, 0, H2O_CUDA_MAX_INTEGERS + 1})
         EXPECT(h2o_cuda_write_integers(nullptr, count, values, integers) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_write_integers(nullptr, 1, nullptr, integers) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_write_integers(nullptr, 1, values, nullptr) == H2O_BAD_ARGUMENT);
+}
+
+// Every operator that is given a cache: one that is incomplete, and one that no kernel reads yet.
+void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
+    void* p = memory.device();
+    float* f = memory.device<float>();
+    int32_t* rows = memory.device<int32_t>();
+    int64_t* integers = memory.device<int64_t>();
+    const h2o_cuda_state state = {p, f, f};
+    const size_t bytes = 1 << 16;
+    const auto refused = [&](const h2o_kv* kv, h2o_status status) {
+        EXPECT(h2o_cuda_memory_gather(nullptr, &shape, 1, kv, rows, p, p) == status);
+        EXPECT(h2o_cuda_memory_fused_attention(nullptr, &shape, 1, 1, p, kv, rows, &state, &state, nullptr, p,
+                                               bytes) == status);
+        if (!kv || kv->v || !kv->k)  // votes need no values
+            EXPECT(h2o_cuda_candidate_score(nullptr, &shape, 1, 1, 1, p, p, kv, rows, f, f, p, bytes) ==
+                   status);
+        EXPECT(h2o_cuda_cached_attention(nullptr, &shape, 1, p, kv, integers, p, p, bytes) == status);
+        EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, p, integers, kv) == status);
+    };
+    const h2o_kv no_rows = cache_of(p, p, 0), no_keys = cache_of(nullptr, p, 8),
+                 no_values = cache_of(p, nullptr, 8), too_long = cache_of(p, p, int64_t{1} << 31);
+    for (const h2o_kv* kv : {static_cast<const h2o_kv*>(nullptr), &no_rows, &no_keys, &no_values})
+        refused(kv, H2O_BAD_ARGUMENT);
+    h2o_kv paged = cache_of(p, p, 8), scaled = paged;
+    paged.pages = rows;
+    paged.page_rows = 4;
+    scaled.k_scales = f;
+    for (const h2o_kv& kv : {too_long, paged, scaled}) refused(&kv, H2O_UNSUPPORTED);
 }
 
 }  // namespace
@@ -76,27 +106,29 @@ void test_arguments(const Options&) {
     const size_t bytes = h2o_cuda_memory_attention_workspace(&good, 300, 100);
     EXPECT(bytes > 0);
     EXPECT(h2o_cuda_memory_attention_workspace(nullptr, 300, 100) == 0);
-    EXPECT(h2o_cuda_memory_fused_attention(nullptr, &good, 300, 100, p, p, p, memory.device<int32_t>(),
-                                           &state, &state, f, p, bytes - 1) == H2O_OUT_OF_WORKSPACE);
-    EXPECT(h2o_cuda_memory_fused_attention(nullptr, &good, 300, 100, p, p, p, memory.device<int32_t>(),
-                                           &state, &state, f, nullptr, bytes) == H2O_OUT_OF_WORKSPACE);
-    EXPECT(h2o_cuda_candidate_score(nullptr, &good, 8, 4, 1, p, p, p, nullptr, f, f, p, 1 << 16) ==
+    const h2o_kv kv = cache_of(p, p, 4096), short_kv = cache_of(p, p, 4);
+    EXPECT(h2o_cuda_memory_fused_attention(nullptr, &good, 300, 100, p, &kv, memory.device<int32_t>(), &state,
+                                           &state, f, p, bytes - 1) == H2O_OUT_OF_WORKSPACE);
+    EXPECT(h2o_cuda_memory_fused_attention(nullptr, &good, 300, 100, p, &kv, memory.device<int32_t>(), &state,
+                                           &state, f, nullptr, bytes) == H2O_OUT_OF_WORKSPACE);
+    EXPECT(h2o_cuda_candidate_score_gathered(nullptr, &good, 8, 4, 1, p, p, p, f, f, p, 1 << 16) ==
            H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_candidate_score(nullptr, &good, 2, 4, 1, p, p, p, nullptr, f, f, p, 16) ==
+    EXPECT(h2o_cuda_candidate_score_gathered(nullptr, &good, 2, 4, 1, p, p, p, f, f, p, 16) ==
            H2O_OUT_OF_WORKSPACE);
     test_workspaces_grow();
     const size_t decode = h2o_cuda_cached_attention_workspace(&good, 1, 4096);
     EXPECT(decode > 0);
-    EXPECT(h2o_cuda_cached_attention(nullptr, &good, 1, 4096, p, p, p, memory.device<int64_t>(), p, p,
-                                     1024) == H2O_OUT_OF_WORKSPACE);
-    EXPECT(h2o_cuda_cached_attention(nullptr, &good, 5, 4, p, p, p, memory.device<int64_t>(), p, p, decode) ==
-           H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cached_attention(nullptr, &good, 1, p, &kv, memory.device<int64_t>(), p, p, 1024) ==
+           H2O_OUT_OF_WORKSPACE);
+    EXPECT(h2o_cuda_cached_attention(nullptr, &good, 5, p, &short_kv, memory.device<int64_t>(), p, p,
+                                     decode) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_memory_select(nullptr, 1, 8, 4, 4, 0, f, memory.device<int32_t>(),
                                   memory.device<int64_t>(), memory.device<int32_t>()) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_update(nullptr, 1, 0, memory.device<int32_t>(), f, 0, f) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_gather(nullptr, 0, 1, memory.device<int32_t>(), f, f) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_gather(nullptr, 1, 1, nullptr, f, f) == H2O_BAD_ARGUMENT);
     test_steps(good, memory);
+    test_caches(good, memory);
 }
 
 }  // namespace test

@@ -69,9 +69,10 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
     const size_t bytes = h2o_cuda_memory_attention_workspace(&s, n, slots);
     Buffer workspace(bytes, true), k_mem(size_t(sets) * slots * d * size_of(s.dtype), true),
         v_mem(size_t(sets) * slots * d * size_of(s.dtype), true);
+    const h2o_kv kv = cache_of(k, v, capacity);
     run_twice({&k_mem, &v_mem}, [&] {
-        return h2o_cuda_memory_gather(nullptr, &s, slots, k.buffer.device(), v.buffer.device(),
-                                      memory_buffer.device<int32_t>(), k_mem.device(), v_mem.device());
+        return h2o_cuda_memory_gather(nullptr, &s, slots, &kv, memory_buffer.device<int32_t>(),
+                                      k_mem.device(), v_mem.device());
     });
     std::vector<double> gathered;
     for (int set = 0; set < sets; ++set)
@@ -98,9 +99,9 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
     Buffer colsum(size_t(sets) * slots * 4, true);
     run_twice({&fused.o, &fused.m, &fused.l, &colsum}, [&] {
         const h2o_cuda_state state = fused.pointers();
-        return h2o_cuda_memory_fused_attention(nullptr, &s, n, slots, q.buffer.device(), k.buffer.device(),
-                                               v.buffer.device(), memory_buffer.device<int32_t>(), &state,
-                                               &state, colsum.device<float>(), workspace.device(), bytes);
+        return h2o_cuda_memory_fused_attention(nullptr, &s, n, slots, q.buffer.device(), &kv,
+                                               memory_buffer.device<int32_t>(), &state, &state,
+                                               colsum.device<float>(), workspace.device(), bytes);
     });
     const Reference expected = fuse(intra, exact, d, Precision::kExact);
     const Reference expected_low = fuse(intra, low, d, yardstick(c));
@@ -130,10 +131,11 @@ void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& r
     length_buffer.reset();
     const size_t bytes = h2o_cuda_cached_attention_workspace(&s, n, capacity);
     Buffer workspace(bytes, true);
+    const h2o_kv kv = cache_of(k, v, capacity);
     run_twice({&o, &workspace}, [&] {
-        return h2o_cuda_cached_attention(nullptr, &s, n, capacity, q.buffer.device(), k.buffer.device(),
-                                         v.buffer.device(), length_buffer.device<int64_t>(), o.device(),
-                                         workspace.device(), bytes);
+        return h2o_cuda_cached_attention(nullptr, &s, n, q.buffer.device(), &kv,
+                                         length_buffer.device<int64_t>(), o.device(), workspace.device(),
+                                         bytes);
     });
     const auto reference = [&](Precision precision) {
         return attend(

@@ -48,6 +48,7 @@ struct Layer {
 
     h2o_status run(h2o_cuda_stream stream) {
         const h2o_cuda_state all = state.pointers();
+        const h2o_kv kv = cache_of(k, v, n);
         const size_t elements = size_of(s.dtype);
         h2o_status status =
             h2o_cuda_chunked_intra_attention(stream, &s, n, chunk, q.buffer.device(), k.buffer.device(),
@@ -63,9 +64,8 @@ struct Layer {
                                          all.m + at, all.l + at};
             status = h2o_cuda_memory_fused_attention(
                 stream, &s, rows, slots(),
-                static_cast<unsigned char*>(q.buffer.device()) + at * s.head_size * elements,
-                k.buffer.device(), v.buffer.device(), memory(c), &here, &here, addend.device<float>(),
-                workspace.device(), workspace_bytes);
+                static_cast<unsigned char*>(q.buffer.device()) + at * s.head_size * elements, &kv, memory(c),
+                &here, &here, addend.device<float>(), workspace.device(), workspace_bytes);
             if (status != H2O_OK) break;
             status = h2o_cuda_score_update(stream, s.score_heads, slots(), memory(c), addend.device<float>(),
                                            0, score.device<float>());
@@ -155,9 +155,9 @@ void check_decode_graph(Layer& layer) {
     Buffer workspace(bytes, true), length(8, false),
         o(size_t(s.query_heads) * s.head_size * size_of(s.dtype), true);
     length.reset();
+    const h2o_kv kv = cache_of(layer.k, layer.v, layer.n);
     const auto step = [&](cudaStream_t stream) {
-        return h2o_cuda_cached_attention(stream, &s, 1, layer.n, layer.q.buffer.device(),
-                                         layer.k.buffer.device(), layer.v.buffer.device(),
+        return h2o_cuda_cached_attention(stream, &s, 1, layer.q.buffer.device(), &kv,
                                          length.device<int64_t>(), o.device(), workspace.device(), bytes);
     };
     Graph graph(step);

@@ -21,11 +21,15 @@ void test_candidate(const Case& c, int window, int n, int slots, bool gathered, 
     fill_ints(memory_buffer, memory);
     const size_t bytes = h2o_cuda_candidate_score_workspace(&s, window, n, slots);
     Buffer workspace(bytes, true);
+    const h2o_kv kv = cache_of(cache, cache, capacity);
     run_twice({&score_memory, &score_chunk, &workspace}, [&] {
-        return h2o_cuda_candidate_score(
-            nullptr, &s, window, n, slots, q.buffer.device(), k.buffer.device(),
-            (gathered ? k_mem : cache).buffer.device(), gathered ? nullptr : memory_buffer.device<int32_t>(),
-            score_memory.device<float>(), score_chunk.device<float>(), workspace.device(), bytes);
+        if (gathered)
+            return h2o_cuda_candidate_score_gathered(
+                nullptr, &s, window, n, slots, q.buffer.device(), k.buffer.device(), k_mem.buffer.device(),
+                score_memory.device<float>(), score_chunk.device<float>(), workspace.device(), bytes);
+        return h2o_cuda_candidate_score(nullptr, &s, window, n, slots, q.buffer.device(), k.buffer.device(),
+                                        &kv, memory_buffer.device<int32_t>(), score_memory.device<float>(),
+                                        score_chunk.device<float>(), workspace.device(), bytes);
     });
 
     const auto key = [&](int set, int j) -> const double* {
@@ -141,9 +145,10 @@ void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
     Buffer at(8, false);
     std::memcpy(at.host().data(), &position, 8);
     at.reset();
+    const h2o_kv kv = cache_of(k_cache, v_cache, capacity);
     run_twice({&k_cache.buffer, &v_cache.buffer}, [&] {
         return h2o_cuda_cache_append(nullptr, &s, k.buffer.device(), v.buffer.device(), at.device<int64_t>(),
-                                     k_cache.buffer.device(), v_cache.buffer.device());
+                                     &kv);
     });
     const auto expect = [&](const Numbers& one, Numbers& cache) {
         std::copy(one.exact.begin(), one.exact.end(), cache.exact.begin() + position * row);

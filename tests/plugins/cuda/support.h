@@ -100,6 +100,18 @@ struct Numbers {
         : exact(count), buffer(count * (dtype == H2O_F16 ? 2 : 4), false) {}
 };
 
+// Keys and values with all their rows as a cache.
+inline h2o_kv cache_of(void* k, void* v, int64_t rows) {
+    h2o_kv kv{};
+    kv.k = k;
+    kv.v = v;
+    kv.rows = rows;
+    return kv;
+}
+inline h2o_kv cache_of(Numbers& k, Numbers& v, int64_t rows) {
+    return cache_of(k.buffer.device(), v.buffer.device(), rows);
+}
+
 inline void store(std::vector<unsigned char>& bytes, size_t i, h2o_dtype dtype, double& value) {
     const float x = static_cast<float>(value);
     if (dtype == H2O_F16) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import re
 import shutil
@@ -42,18 +43,24 @@ def test_kernels_against_float64(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_gpu_check_declares_the_c_interface_as_the_header_does() -> None:
-    """ctypes checks nothing: an argument too many or too few would be a crash on the GPU."""
+def test_gpu_check_reads_the_c_interface_from_the_headers() -> None:
+    """ctypes checks nothing: an argument too many or too few, or a field too short, would be a crash on the GPU."""
+    declared = gpu_check_module("library").declarations()
     header = (REPO / "plugins" / "kernels" / "include" / "h2o" / "cuda.h").read_text()
-    header = re.sub(r"//[^\n]*", "", header)
-    declared = {
-        name: len(arguments.split(","))
-        for name, arguments in re.findall(r"h2o_cuda_(\w+)\(([^)]*)\);", header)
+    assert len(declared.functions) == len(re.findall(r"\bh2o_cuda_\w+\(", re.sub(r"//[^\n]*", "", header)))
+    structures = declared.structures
+    assert {name: ctypes.sizeof(structure) for name, structure in structures.items()} == {
+        "h2o_kv": 56,
+        "h2o_cuda_shape": 24,
+        "h2o_cuda_state": 24,
     }
-    library = gpu_check_module("library")
-    bound = {name: len(types) + 1 for name, types in library._OPERATORS.items()}  # the stream comes first
-    bound |= {name: len(types) for name, types in library._WORKSPACES.items()}
-    assert bound == declared
+    result, arguments = declared.functions["cached_attention"]
+    shape, kv = (ctypes.POINTER(structures[name]) for name in ("h2o_cuda_shape", "h2o_kv"))
+    pointer = ctypes.c_void_p
+    assert result is ctypes.c_int32
+    assert arguments == [
+        pointer, shape, ctypes.c_int32, pointer, kv, pointer, pointer, pointer, ctypes.c_size_t,
+    ]  # fmt: skip
 
 
 def test_gpu_check_reports_what_missed_its_goal(tmp_path: Path) -> None:

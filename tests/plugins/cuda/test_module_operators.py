@@ -135,6 +135,7 @@ def test_memory_fused_attention(model: Model) -> None:
         q=model.put(q),
         k_cache=model.put(k),
         v_cache=model.put(v),
+        capacity=capacity,
         memory=model.put(memory),
         o=o,
         m=m,
@@ -164,8 +165,9 @@ def test_candidate_score(model: Model) -> None:
         q_window=model.put(q),
         k=model.put(k),
         k_cache=model.put(cache),
+        capacity=len(cache),
         memory=model.put(memory),
-        score_memory=of_memory,
+        score_mem=of_memory,
         score_chunk=of_chunk,
         **model.workspace(model.kernels.candidate_score_workspace(window, n, slots, model.Hs)),
     )
@@ -237,16 +239,14 @@ def test_one_graph_is_a_decode_step_at_every_length(emulated_cuda: ModuleType, s
     """cache_append and cached_attention, with the new row and its position changing between launches."""
     model, capacity = Model(emulated_cuda, *shape), 20
     k_cache, v_cache = model.rows(capacity, model.Hkv), model.rows(capacity, model.Hkv)
-    caches = {"k_cache": model.put(k_cache), "v_cache": model.put(v_cache)}
+    caches = {"k_cache": model.put(k_cache), "v_cache": model.put(v_cache), "capacity": capacity}
     q, o = model.put(model.rows(1, model.Hq)), model.put_empty(1, model.Hq, model.d, dtype=model.dtype)
     k, v = model.put(model.rows(1, model.Hkv)), model.put(model.rows(1, model.Hkv))
     position = model.put(np.zeros(2, np.int64))  # and the length after it
     workspace = model.workspace(model.kernels.cached_attention_workspace(1, capacity))
     model.stream.begin_capture()
     model.kernels.cache_append(model.stream, k=k, v=v, position=position, **caches)
-    model.kernels.cached_attention(
-        model.stream, n=1, capacity=capacity, q=q, length=position + 8, o=o, **caches, **workspace
-    )
+    model.kernels.cached_attention(model.stream, n=1, q=q, length=position + 8, o=o, **caches, **workspace)
     graph = model.stream.end_capture()
     for at in (0, 7, 19):
         new_q, new_k, new_v = model.rows(1, model.Hq), model.rows(1, model.Hkv), model.rows(1, model.Hkv)
@@ -273,7 +273,12 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
     )
     at = memory.address
     with pytest.raises(ValueError, match="cache_append: an argument is out of range, or a null pointer"):
-        kernels.cache_append(stream, k=0, v=at, position=at, k_cache=at, v_cache=at)
+        kernels.cache_append(stream, k=0, v=at, position=at, k_cache=at, v_cache=at, capacity=8)
+    for unread in ({"pages": at, "page_rows": 4}, {"k_scales": at, "v_scales": at}):
+        with pytest.raises(ValueError, match=r"cache_append: no kernel for .* pages or scales"):
+            kernels.cache_append(
+                stream, k=at, v=at, position=at, k_cache=at, v_cache=at, capacity=8, **unread
+            )
     with pytest.raises(ValueError, match="cached_attention: the workspace is too small"):
         kernels.cached_attention(
             stream,

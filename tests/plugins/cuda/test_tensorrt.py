@@ -22,6 +22,7 @@ import pytest
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError
+from h2o_runtime.operators import OPERATORS
 
 REPO = Path(__file__).resolve().parents[3]
 ROOTS = [root for root in os.environ.get("TENSORRT_ROOT", "").split(os.pathsep) if root]
@@ -81,20 +82,11 @@ if sys.argv[1]:
     print(tensorrt.registered_creators().decode(), end="")
 """
 
-OPERATORS = [
-    "ChunkedIntraAttention",
-    "MemoryGather",
-    "MemoryAttention",
-    "OnlineSoftmaxFusion",
-    "CandidateScore",
-    "MemorySelect",
-    "CachedAttention",
-    "MemoryFusedAttention",
-]
+NAMES = [operator.name for operator in OPERATORS]
 
 
 ASKED = {"H2O_TRT_REGISTER": "1"}
-REGISTERED = "".join(f"h2o.{name}.1\n" for name in OPERATORS)
+REGISTERED = "".join(f"h2o.{name}.1\n" for name in NAMES)
 
 
 @dataclass(frozen=True)
@@ -173,7 +165,7 @@ def test_plugins_conform(build: Build) -> None:
 @pytest.mark.usefixtures("rtx")
 def test_a_registry_loads_the_library(build: Build, way: str) -> None:
     """Also where it was opened before, which alone registers nothing."""
-    run(sys.executable, "-c", REGISTRY, way, build.plugins, *OPERATORS)
+    run(sys.executable, "-c", REGISTRY, way, build.plugins, *NAMES)
 
 
 def test_polygraphy_finds_every_plugin(build: Build, rtx: Path, tmp_path: Path) -> None:
@@ -181,7 +173,7 @@ def test_polygraphy_finds_every_plugin(build: Build, rtx: Path, tmp_path: Path) 
     if build.soname != "libnvinfer.so.11":
         pytest.skip("the registry of TensorRT for RTX has the layout of TensorRT 11")
     (tmp_path / build.soname).symlink_to(rtx)
-    command = (sys.executable, "-c", REGISTRY, "polygraphy", build.plugins, *OPERATORS)
+    command = (sys.executable, "-c", REGISTRY, "polygraphy", build.plugins, *NAMES)
     run(*command, LD_LIBRARY_PATH=str(tmp_path), **ASKED)
 
 

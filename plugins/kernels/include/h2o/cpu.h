@@ -1,6 +1,6 @@
 // Attention operators of ONNX domain `h2o` on CPUs. Raw pointers, no framework types, no exceptions.
 //
-// Layout is token-major and contiguous: q, o [n, Hq, d]; k, v [n, Hkv, d]; caches [cap, Hkv, d]; states
+// Layout is token-major and contiguous: q, o [n, Hq, d]; k, v [n, Hkv, d]; a cache is an h2o_kv; states
 // m, l [n, Hq]; memory [Hs, M] int32; scores and column sums in float32. q, k, v and o are stored as the
 // shape's dtype; all arithmetic is float32. Query head h belongs to score head h / (Hq / Hs), which
 // belongs to key/value head hs / (Hs / Hkv).
@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "h2o/kv.h"
 #include "h2o/status.h"
 
 #ifdef __cplusplus
@@ -55,10 +56,9 @@ h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, in
 // MemoryGather, MemoryAttention and OnlineSoftmaxFusion in one pass over the cache rows named by memory.
 // o, m, l hold the first state and receive the fused one. colsum [Hs, M], or null, is of this pass's own
 // probabilities.
-h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t cap,
-                                          int64_t slots, const void* q, const void* k_cache,
-                                          const void* v_cache, const int32_t* memory, void* o, float* m,
-                                          float* l, float* colsum);
+h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
+                                          const void* q, const h2o_kv* kv, const int32_t* memory, void* o,
+                                          float* m, float* l, float* colsum);
 
 // (o, m, l) = fusion of states a and b, over n x Hq rows of d. Outputs may be the inputs of a or b.
 h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* o_a,
@@ -68,9 +68,8 @@ h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shap
 // Votes of the last w rows of a chunk, by their joint softmax over the memory (no row, when slots is 0)
 // and the chunk's keys k [n, Hkv, d]. score_memory [Hs, M], score_chunk [n, Hs].
 h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* shape, int64_t w, int64_t n,
-                                   int64_t cap, int64_t slots, const void* q_window, const void* k,
-                                   const void* k_cache, const int32_t* memory, float* score_memory,
-                                   float* score_chunk);
+                                   int64_t slots, const void* q_window, const void* k, const h2o_kv* kv,
+                                   const int32_t* memory, float* score_memory, float* score_chunk);
 
 // out [Hs, M] = sorted(last `local` of [start, stop) and the best of all other candidates by score). The
 // candidates are memory [Hs, Mp], all below start, and start ... stop - 1; score [cap, Hs]. Positions below
@@ -80,14 +79,12 @@ h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, int64_t 
                                  int64_t local, int64_t slots, int64_t sink, int32_t* out);
 
 // Exact causal attention: row r stands at position length - n + r and sees the cache up to itself.
-h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t cap,
-                                    int64_t length, const void* q, const void* k_cache, const void* v_cache,
-                                    void* o);
+h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
+                                    const h2o_kv* kv, int64_t length, void* o);
 
 // k_mem, v_mem [Hs, M, d] = the cache rows named by memory [Hs, M].
-h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t cap, int64_t slots,
-                                 const void* k_cache, const void* v_cache, const int32_t* memory, void* k_mem,
-                                 void* v_mem);
+h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots, const h2o_kv* kv,
+                                 const int32_t* memory, void* k_mem, void* v_mem);
 
 #ifdef __cplusplus
 }

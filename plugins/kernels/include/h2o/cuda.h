@@ -5,13 +5,15 @@
 // captured into a CUDA graph.
 //
 // n tokens in this call, Hq / Hkv query and key/value heads, Hs score heads (Hkv or Hq), d head size, M
-// memory slots, cap cache rows; T is the shape's dtype. Layouts are token-major: q [n, Hq, d],
-// k, v [n, Hkv, d], caches [cap, Hkv, d]. States m, l and all scores are float32. Rows start on 16 bytes.
+// memory slots; T is the shape's dtype. Layouts are token-major: q [n, Hq, d], k, v [n, Hkv, d]; a cache is
+// an h2o_kv, which is itself on the host and read before the call returns. States m, l and all scores are
+// float32. Rows start on 16 bytes.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "h2o/kv.h"
 #include "h2o/status.h"
 
 #ifdef __cplusplus
@@ -44,8 +46,7 @@ h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_cu
 
 // k_mem, v_mem [Hs, M, d] = the cache rows at memory [Hs, M].
 h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t slots,
-                                  const void* k_cache, const void* v_cache, const int32_t* memory,
-                                  void* k_mem, void* v_mem);
+                                  const h2o_kv* kv, const int32_t* memory, void* k_mem, void* v_mem);
 
 // Bytes of workspace for memory_attention and memory_fused_attention; less suffices without colsum.
 size_t h2o_cuda_memory_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t slots);
@@ -59,10 +60,10 @@ h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_cuda_shap
 // Gather, attention and fusion in one pass over the cache rows in memory [Hs, M]. `fused` may be `intra`
 // itself, and its m and l may be null. colsum [Hs, M], unless null: sums of this pass's own probabilities.
 h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
-                                           int32_t slots, const void* q, const void* k_cache,
-                                           const void* v_cache, const int32_t* memory,
-                                           const h2o_cuda_state* intra, const h2o_cuda_state* fused,
-                                           float* colsum, void* workspace, size_t workspace_bytes);
+                                           int32_t slots, const void* q, const h2o_kv* kv,
+                                           const int32_t* memory, const h2o_cuda_state* intra,
+                                           const h2o_cuda_state* fused, float* colsum, void* workspace,
+                                           size_t workspace_bytes);
 
 // Two partial softmaxes of the same rows become one. `fused` may be `a` or `b` itself.
 h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
@@ -72,14 +73,19 @@ h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_cuda
 size_t h2o_cuda_candidate_score_workspace(const h2o_cuda_shape* shape, int32_t window, int32_t n,
                                           int32_t slots);
 
-// Votes of the last `window` rows of a chunk by their joint softmax over the memory and the chunk.
-// q_window [window, Hq, d], k [n, Hkv, d]. Memory keys: with `memory` null, k_mem is [Hs, M, d]; otherwise
-// k_mem is a cache [cap, Hkv, d] and memory [Hs, M] names its rows. Writes score_memory [Hs, M] (M may be 0)
-// and score_chunk [n, Hs].
+// Votes of the last `window` rows of a chunk by their joint softmax over the memory, which are the cache rows
+// in memory [Hs, M], and the chunk. q_window [window, Hq, d], k [n, Hkv, d]. Writes score_memory [Hs, M] (M
+// may be 0) and score_chunk [n, Hs].
 h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t window,
                                     int32_t n, int32_t slots, const void* q_window, const void* k,
-                                    const void* k_mem, const int32_t* memory, float* score_memory,
+                                    const h2o_kv* kv, const int32_t* memory, float* score_memory,
                                     float* score_chunk, void* workspace, size_t workspace_bytes);
+
+// The same for a memory that was gathered, k_mem [Hs, M, d].
+h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                             int32_t window, int32_t n, int32_t slots, const void* q_window,
+                                             const void* k, const void* k_mem, float* score_memory,
+                                             float* score_chunk, void* workspace, size_t workspace_bytes);
 
 // score [cap, Hs] at the positions memory [Hs, M]: `addend` [Hs, M] is added, or replaces what is there.
 h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
@@ -98,20 +104,19 @@ h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, i
                                   int32_t local, int32_t heavy, int32_t sink, const float* score,
                                   const int32_t* memory, const int64_t* chunk_range, int32_t* memory_next);
 
-// Bytes of workspace for cached_attention, for every length up to `capacity`.
+// Bytes of workspace for cached_attention over `capacity` cache rows, for every length up to that.
 size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t capacity);
 
 // Exact causal attention: row r of q [n, Hq, d] stands at position length - n + r and sees the cache up to
 // itself. `length` is one int64 on the device, read when the work runs: a captured call serves every length.
 h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
-                                     int32_t capacity, const void* q, const void* k_cache,
-                                     const void* v_cache, const int64_t* length, void* o, void* workspace,
-                                     size_t workspace_bytes);
+                                     const void* q, const h2o_kv* kv, const int64_t* length, void* o,
+                                     void* workspace, size_t workspace_bytes);
 
 // Cache row `position` becomes the one row in k and v [1, Hkv, d]. `position` is one int64 on the device,
 // read when the work runs, as `length` is above.
 h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* k,
-                                 const void* v, const int64_t* position, void* k_cache, void* v_cache);
+                                 const void* v, const int64_t* position, const h2o_kv* kv);
 
 // target [count] on the device = values [count] on the host, at most H2O_CUDA_MAX_INTEGERS. They are read
 // before the call returns and travel as arguments of the kernel: a captured call writes the same ones each

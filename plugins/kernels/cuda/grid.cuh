@@ -1,0 +1,98 @@
+// The grid of the attention and column-sum kernels: how large the host makes it, and what a block of it works
+// on.
+//
+// x counts tiles of packed rows (of keys, for column sums), y the sets, z the chunks, or the parts of one.
+#pragma once
+
+#include "attention_args.h"
+#include "launch.h"
+#include "row_range.cuh"
+
+namespace h2o::cuda {
+
+inline int64_t tokens_of_a_chunk(const RowSource& rows) {
+    return rows.chunk > 0 && rows.chunk < rows.tokens ? rows.chunk : rows.tokens;
+}
+
+inline unsigned chunks_of(const RowSource& rows) {
+    return rows.chunk > 0 ? ceil_div(rows.tokens, rows.chunk) : 1;
+}
+
+inline dim3 attention_grid(const AttentionArgs& args, int tile_rows) {
+    const RowSource& rows = args.rows;
+    return dim3(ceil_div(tokens_of_a_chunk(rows) * rows.group, tile_rows), static_cast<unsigned>(rows.sets),
+                args.partial_m ? static_cast<unsigned>(args.splits) : chunks_of(rows));
+}
+
+inline dim3 column_sum_grid(const ColumnSumArgs& args, int tile_keys) {
+    const RowSource& rows = args.rows;
+    return dim3(ceil_div(rows.chunk > 0 ? tokens_of_a_chunk(rows) : args.keys.keys, tile_keys),
+                static_cast<unsigned>(rows.sets),
+                args.splits > 1 ? static_cast<unsigned>(args.splits) : chunks_of(rows));
+}
+
+struct Range {
+    int begin, end;
+};
+
+// What this block has of `count` things cut into `parts`: whole tiles, and none where it begins past the
+// count.
+template <int TILE>
+__device__ __forceinline__ Range part_of(int count, int parts) {
+    const int size = ((count + TILE - 1) / TILE + parts - 1) / parts * TILE;
+    return {static_cast<int>(blockIdx.z) * size, static_cast<int>(blockIdx.z + 1) * size};
+}
+
+struct AttentionBlock {
+    Extent extent;
+    int set;
+    int first_row, last_row;  // packed; no work where the first is past the extent
+    Range keys;
+    bool parted;
+};
+
+template <int ROWS, int KEYS>
+__device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& args) {
+    AttentionBlock block;
+    block.parted = args.partial_m != nullptr;
+    block.extent = extent_of(args.rows, args.keys, block.parted ? 0 : blockIdx.z);
+    block.set = blockIdx.y;
+    // Late rows see most keys: start them first, so that the short blocks fill the gaps at the end.
+    block.first_row = (gridDim.x - 1 - blockIdx.x) * ROWS;
+    block.last_row = min(block.first_row + ROWS, block.extent.rows) - 1;
+    block.keys = {0, last_key_of(block.extent, args.rows, block.last_row) + 1};
+    if (block.parted) {
+        const Range part = part_of<KEYS>(block.extent.keys, args.splits);
+        block.keys = {part.begin, min(block.keys.end, part.end)};
+    }
+    return block;
+}
+
+struct ColumnSumBlock {
+    Extent extent;
+    int set;
+    int first_key;  // no work where it is past the extent
+    Range rows;     // packed
+    bool parted;
+};
+
+template <int KEYS, int ROWS>
+__device__ __forceinline__ ColumnSumBlock column_sum_block(const ColumnSumArgs& args) {
+    ColumnSumBlock block;
+    block.parted = args.splits > 1;
+    block.extent = extent_of(args.rows, args.keys, block.parted ? 0 : blockIdx.z);
+    block.set = blockIdx.y;
+    block.first_key = blockIdx.x * KEYS;
+    block.rows = {0, block.extent.rows};
+    if (block.extent.causal) {  // rows before the first key's own see none of these
+        const int first = max(0, (block.first_key - block.extent.first_position) * args.rows.group);
+        block.rows.begin = first / ROWS * ROWS;
+    }
+    if (block.parted) {
+        const Range part = part_of<ROWS>(block.extent.rows, args.splits);
+        block.rows = {max(block.rows.begin, part.begin), min(block.rows.end, part.end)};
+    }
+    return block;
+}
+
+}  // namespace h2o::cuda

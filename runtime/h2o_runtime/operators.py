@@ -1,0 +1,137 @@
+"""The operators of ONNX domain `h2o`, version 1: names, tensors, shapes and attributes, once.
+
+The exporter's function bodies, the kernels' Python modules, the TensorRT plugins and the attention providers are held
+to this table by one test. Sizes have the names they have everywhere:
+
+    n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads (Hkv or Hq),
+    d head size, cap cache capacity, M memory slots, Mp slots of the memory before (may be 0).
+
+A tensor of dtype T is float32 or float16, all of a node alike.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+DOMAIN, VERSION = "h2o", 1
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    name: str
+    dtype: Literal["T", "float32", "int32", "int64"]
+    shape: tuple[str, ...]  # sizes by name, or a number
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """`least` is an integer's lower bound; without one it is a float, above 0.
+
+    `gives` is the size that the attribute is, or is a part of, where no input shows that size.
+    """
+
+    name: str
+    least: int | None = None
+    gives: str = ""
+
+
+@dataclass(frozen=True)
+class Operator:
+    name: str
+    inputs: tuple[TensorArgument, ...]
+    outputs: tuple[TensorArgument, ...]
+    attributes: tuple[Attribute, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """Its name in Python and in C, such as memory_gather."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.outputs)
+
+    @property
+    def attribute_names(self) -> tuple[str, ...]:
+        return tuple(attribute.name for attribute in self.attributes)
+
+
+def _model(name: str, shape: str) -> TensorArgument:
+    return TensorArgument(name, "T", tuple(shape.split()))
+
+
+def _float(name: str, shape: str) -> TensorArgument:
+    return TensorArgument(name, "float32", tuple(shape.split()))
+
+
+def _int32(name: str, shape: str) -> TensorArgument:
+    return TensorArgument(name, "int32", tuple(shape.split()))
+
+
+def _int64(name: str, shape: str) -> TensorArgument:
+    return TensorArgument(name, "int64", tuple(shape.split()))
+
+
+_SCALE = Attribute("scale")  # of the dot products
+_Q, _O = _model("q", "n Hq d"), _model("o", "n Hq d")
+_M, _L = _float("m", "n Hq"), _float("l", "n Hq")
+_CACHES = (_model("k_cache", "cap Hkv d"), _model("v_cache", "cap Hkv d"))
+_GATHERED = (_model("k_mem", "Hs M d"), _model("v_mem", "Hs M d"))
+_MEMORY, _COLSUM = _int32("memory", "Hs M"), _float("colsum", "Hs M")
+
+
+def _state(suffix: str) -> tuple[TensorArgument, ...]:
+    return _model(f"o_{suffix}", "n Hq d"), _float(f"m_{suffix}", "n Hq"), _float(f"l_{suffix}", "n Hq")
+
+
+CHUNKED_INTRA_ATTENTION = Operator(
+    "ChunkedIntraAttention",
+    inputs=(_Q, _model("k", "n Hkv d"), _model("v", "n Hkv d")),
+    outputs=(_O, _M, _L, _float("colsum", "n Hs")),
+    attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs")),
+)
+MEMORY_GATHER = Operator("MemoryGather", inputs=(*_CACHES, _MEMORY), outputs=_GATHERED)
+MEMORY_ATTENTION = Operator(
+    "MemoryAttention", inputs=(_Q, *_GATHERED), outputs=(_O, _M, _L, _COLSUM), attributes=(_SCALE,)
+)
+ONLINE_SOFTMAX_FUSION = Operator(
+    "OnlineSoftmaxFusion", inputs=(*_state("a"), *_state("b")), outputs=(_O, _M, _L)
+)
+MEMORY_FUSED_ATTENTION = Operator(
+    "MemoryFusedAttention",
+    inputs=(_Q, *_CACHES, _MEMORY, *_state("intra")),
+    outputs=(_O, _COLSUM),
+    attributes=(_SCALE,),
+)
+CANDIDATE_SCORE = Operator(
+    "CandidateScore",
+    inputs=(_model("q_window", "w Hq d"), _model("k", "n Hkv d"), _model("k_mem", "Hs M d")),
+    outputs=(_float("score_mem", "Hs M"), _float("score_chunk", "n Hs")),
+    attributes=(_SCALE,),
+)
+MEMORY_SELECT = Operator(
+    "MemorySelect",
+    inputs=(_float("score", "cap Hs"), _int32("memory", "Hs Mp"), _int64("chunk_range", "2")),
+    outputs=(_int32("memory_next", "Hs M"),),
+    attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M"), Attribute("sink", 0)),
+)
+CACHED_ATTENTION = Operator(
+    "CachedAttention", inputs=(_Q, *_CACHES, _int64("length", "")), outputs=(_O,), attributes=(_SCALE,)
+)
+
+OPERATORS = (  # one that another one's body calls comes before it
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_GATHER,
+    MEMORY_ATTENTION,
+    ONLINE_SOFTMAX_FUSION,
+    MEMORY_FUSED_ATTENTION,
+    CANDIDATE_SCORE,
+    MEMORY_SELECT,
+    CACHED_ATTENTION,
+)
