@@ -13,8 +13,9 @@ import onnx
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_export.dense import DenseExporter, parameter_count
-from h2o_export.formats import FORMATS
+from h2o_export.dense import DenseExporter, parameter_count, weight_spec
+from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
+from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
@@ -30,17 +31,30 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to export and where to. `force` replaces an existing output folder, once the new one is complete."""
+    """What to export and where to. `force` replaces an existing output folder, once the new one is complete.
+
+    weights       a key of FORMATS, for the matrices of layers
+    block_size    weights that share a scale, where the format has blocks
+    head_weights  another key for the head; None: see `choose_formats`
+    """
 
     checkpoint: str
     output: Path
     dtype: Literal["float32", "float16"] = "float32"
     prefill: PrefillConfig = field(default_factory=PrefillConfig)
     force: bool = False
+    weights: str = "float"
+    block_size: int = BLOCK_SIZE
+    head_weights: str | None = None
+
+    def formats(self, config: ModelConfig) -> MatrixFormats:
+        """Raises ConfigError."""
+        return choose_formats(self.dtype, self.weights, self.block_size, self.head_weights, config.tied)
 
 
-def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> ModelSpec:
-    """The part of the model's configuration that the runtime needs."""
+def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
+    """The part of the model's configuration that the runtime needs. Raises ConfigError."""
+    dtype, formats = options.dtype, options.formats(config)
     shape = layer_kind(config.family).shape(config, dtype)
     return ModelSpec(
         family=config.family,
@@ -56,6 +70,7 @@ def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> Mod
         tied=config.tied,
         scale=shape.scale,
         dtype=dtype,
+        weights=weight_spec(config, dtype, formats),
     )
 
 
@@ -64,7 +79,8 @@ def write_bundle(
 ) -> Manifest:
     """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest."""
     files: dict[str, FileSpec] = {}
-    dense = DenseExporter(checkpoint, options.dtype, FORMATS[options.dtype], folder)
+    formats = options.formats(checkpoint.config)
+    dense = DenseExporter(checkpoint, options.dtype, formats, folder)
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
     progress("attention graphs")
@@ -84,9 +100,9 @@ def write_bundle(
     progress("checkpoint hash")
     manifest = Manifest(
         created_by=_versions(),
-        opset={"": OPSET, DOMAIN: VERSION},
+        opset={"": BLOCKS_OPSET if options.weights != "float" else OPSET, DOMAIN: VERSION},
         checkpoint=CheckpointSpec(source=_source(checkpoint), sha256=checkpoint.sha256()),
-        model=model_spec(checkpoint.config, options.dtype),
+        model=model_spec(checkpoint.config, options),
         prefill=options.prefill,
         graphs=tuple(graphs),
         files=files,
