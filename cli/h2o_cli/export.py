@@ -212,6 +212,8 @@ def _validation_table(validation: Validation) -> Table:
     table.add_row(
         "logits", f"{validation.relative_error:.2e} (tolerance {validation.tolerance:.1e}: {verdict})"
     )
+    if validation.quantization_error is not None:
+        table.add_row("logits, what rounding of weights costs", f"{validation.quantization_error:.2e}")
     table.add_row(
         "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
     )

@@ -36,7 +36,7 @@ _EXECUTION = (
         help="Who executes attention: native kernels, or the ONNX function bodies.",
     ),
 )
-_FORM = click.option(
+form_option = click.option(
     "--dense-form",
     "form",
     type=click.Choice(("auto", *DENSE_FORMS)),
@@ -73,7 +73,7 @@ def model_options(command: Command) -> Command:
     for registry in reversed(_CHOICES):
         for one in reversed(registry.options if _has_choice(registry) else ()):
             command = click_option(one)(command)
-    return _CONTEXT(_FORM(threads_option(execution_options(command))))
+    return _CONTEXT(form_option(threads_option(execution_options(command))))
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:

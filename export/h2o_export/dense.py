@@ -153,11 +153,10 @@ def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> Weig
         kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if len(shape) == 2 else "rest")
         sizes[kind] += format.nbytes(shape)
         elements += math.prod(shape) if kind == "projections" else 0
-    block_size = getattr(formats.projections, "block_size", None)
     return WeightSpec(
         projections=formats.projections.name,
         head=(formats.table if config.tied else formats.head).name,
-        block_size=block_size,
+        block_size=formats.projections.block_size,
         projection_elements=elements,
         projection_bytes=sizes["projections"],
         table_bytes=sizes["table"],

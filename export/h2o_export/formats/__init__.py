@@ -13,8 +13,9 @@ from h2o_export.formats.base import WeightFormat
 from h2o_export.formats.blocks import BLOCK_SIZES, Blocks
 from h2o_export.formats.floats import Floats
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
 
-__all__ = ["BLOCK_SIZES", "FLOATS", "FORMATS", "MatrixFormats", "WeightFormat", "choose_formats"]
+__all__ = ["BLOCK_SIZES", "FLOATS", "FORMATS", "MatrixFormats", "WeightFormat", "choose_formats", "formats_of"]
 
 DType: TypeAlias = Literal["float32", "float16"]
 BLOCK_SIZE = 32  # of GGUF too; by the table in docs/weights.md
@@ -66,3 +67,12 @@ def choose_formats(
         table=FORMATS[table](dtype, block_size, True),
         head=FORMATS[head](dtype, block_size, False),
     )
+
+
+def formats_of(model: ModelSpec) -> MatrixFormats | None:
+    """Those of a bundle; None where all its weights are floats."""
+    weights = model.weights
+    if weights is None or weights.block_size is None:
+        return None
+    head = weights.head if weights.head in FORMATS else "float"
+    return choose_formats(model.dtype, weights.projections, weights.block_size, head, model.tied)

@@ -18,6 +18,10 @@ class WeightFormat(Protocol):
     def name(self) -> str:
         """As `FORMATS` has it."""
 
+    @property
+    def block_size(self) -> int | None:
+        """Weights that share a scale; None for floats."""
+
     def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
         """Put into a graph what stands for `weight`, an initializer [out, in] that its nodes read.
 

@@ -21,7 +21,6 @@ OPSET = 21  # blocks in DequantizeLinear, and int4
 IR_VERSION = 10
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # what MatMulNBits of ONNX Runtime takes
 ROUNDED_AT_ONCE = 1 << 23  # elements
-SHRINKING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # of the scale of 4 bits, tried against each other
 
 _DTYPES = {4: ir.DataType.INT4, 8: ir.DataType.INT8}
 _FLOATS = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
@@ -163,23 +162,13 @@ def quantize(
 
 def _round(blocks: Tensor, bits: int, dtype: str, name: str) -> tuple[Tensor, Tensor]:
     """blocks float32 [n, blocks, block size] → int8 of that shape, scales float32 [n, blocks]."""
-    largest = blocks.abs().amax(dim=2)
     if bits == 8:
-        scale = _storable(largest / 127, dtype, name)
+        scale = _storable(blocks.abs().amax(dim=2) / 127, dtype, name)
         return _to_integers(blocks, scale, bits), scale
     # Of 16 values one more is negative than positive: the scale's sign puts the largest element where it is.
-    signed = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))[..., 0] / -8
-    best = torch.full_like(largest, torch.inf)
-    q, scale = torch.empty_like(blocks, dtype=torch.int8), torch.ones_like(largest)
-    for share in SHRINKING:
-        tried = _storable(signed * share, dtype, name)
-        integers = _to_integers(blocks, tried, bits)
-        error = (integers * tried[..., None] - blocks).square().sum(dim=2)
-        better = error < best
-        best = torch.where(better, error, best)
-        scale = torch.where(better, tried, scale)
-        q = torch.where(better[..., None], integers, q)
-    return q, scale
+    largest = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))[..., 0]
+    scale = _storable(largest / -8, dtype, name)
+    return _to_integers(blocks, scale, bits), scale
 
 
 def _storable(scale: Tensor, dtype: str, name: str) -> Tensor:

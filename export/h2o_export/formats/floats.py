@@ -21,6 +21,10 @@ class Floats:
     name: str
     dtype: torch.dtype
 
+    @property
+    def block_size(self) -> None:
+        return None
+
     def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
         return (weight,)
 

@@ -63,4 +63,5 @@ class Service:
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
-        return footprint(generator.model, generator.context, self.prefill).total
+        form = getattr(generator.backend, "form", "blocks")
+        return footprint(generator.model, generator.context, self.prefill, form=form).total
