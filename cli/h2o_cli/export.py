@@ -61,6 +61,12 @@ BLOCK_SIZES = (16, 32, 64, 128, 256)
     type=click.Choice(WEIGHTS),
     help="Of the language-model head, and of an embedding tied to it.  [default: float, or int8 with integers]",
 )
+@click.option(
+    "--calibrate",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With int8: scale channels by this text's activations, so that activations can be integers too.",
+)
 @prefill_options
 @click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need.")
 @click.option(
@@ -80,6 +86,7 @@ def main(
     weights: str,
     block_size: int,
     head_weights: str | None,
+    calibrate: Path | None,
     dry_run: bool,
     ctx_size: int | None,
     validate: bool,
@@ -102,7 +109,7 @@ def main(
     prefill = prefill_config(PrefillConfig(), flags)
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(
-        checkpoint, output, dtype, prefill, force, weights, block_size, head_weights
+        checkpoint, output, dtype, prefill, force, weights, block_size, head_weights, calibrate
     )
     if not dry_run:
         check_output(options.output, force)

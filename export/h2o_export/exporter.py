@@ -11,6 +11,7 @@ from typing import Literal
 
 import onnx
 
+from h2o_export.calibration import TOKENS, ScaledCheckpoint, calibrate, save_factors
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
 from h2o_export.dense import DenseExporter, parameter_count, weight_spec
@@ -21,7 +22,9 @@ from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
+from h2o_runtime.text import Tokenizer, decode_utf8
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
@@ -36,6 +39,7 @@ class ExportOptions:
     weights       a key of FORMATS, for the matrices of layers
     block_size    weights that share a scale, where the format has blocks
     head_weights  another key for the head; None: see `choose_formats`
+    calibrate     a text whose activations say how channels are scaled, see h2o_export.calibration
     """
 
     checkpoint: str
@@ -46,6 +50,15 @@ class ExportOptions:
     weights: str = "float"
     block_size: int = BLOCK_SIZE
     head_weights: str | None = None
+    calibrate: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.calibrate is not None and self.weights != "int8":
+            raise ConfigError(
+                f"calibrate is for weights int8, but they are {self.weights}: scaling makes room for activations of 8 "
+                "bits, and takes it from weights that have fewer",
+                field="calibrate",
+            )
 
     def formats(self, config: ModelConfig) -> MatrixFormats:
         """Raises ConfigError."""
@@ -79,6 +92,9 @@ def write_bundle(
 ) -> Manifest:
     """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest."""
     files: dict[str, FileSpec] = {}
+    if options.calibrate is not None:
+        progress("calibration")
+        checkpoint = _calibrated(checkpoint, options.calibrate, folder)
     formats = options.formats(checkpoint.config)
     dense = DenseExporter(checkpoint, options.dtype, formats, folder)
     graphs: list[GraphSpec] = list(dense.export(progress))
@@ -109,6 +125,22 @@ def write_bundle(
     )
     manifest.write(folder)
     return manifest
+
+
+def _calibrated(checkpoint: Checkpoint, text: Path, folder: Path) -> Checkpoint:
+    """The same model with its channels scaled; the factors go into the bundle, for comparisons."""
+    try:
+        content = decode_utf8(text.read_bytes(), str(text))
+    except OSError as error:
+        raise InputError(f"{text}: cannot be read: {error.strerror}") from error
+    checkpoint.write_tokenizer(folder)
+    longest = min(TOKENS, checkpoint.config.max_position_embeddings)
+    ids = Tokenizer.load(folder).encode(content)[:longest]
+    if not ids:
+        raise InputError(f"{text}: holds no text to calibrate with")
+    factors = calibrate(checkpoint, [token % checkpoint.config.vocab_size for token in ids])
+    save_factors(factors, folder)
+    return ScaledCheckpoint.of(checkpoint, factors)
 
 
 def _source(checkpoint: Checkpoint) -> str:
