@@ -1,5 +1,5 @@
-"""Activation-aware scaling (Xiao et al., 2023, SmoothQuant): what a few channels of the activations have too much of
-moves into the weights that read them.
+"""Activation-aware scaling (SmoothQuant, Xiao et al., 2023): what a few channels of the activations have too much
+of moves into the weights that read them.
 
 A channel that is far larger than the rest of its row takes the precision of all others where a row has one scale.
 Dividing it in the norm before, and multiplying the columns of the matrices behind, computes the same model.
@@ -47,12 +47,12 @@ class ScaledCheckpoint(Checkpoint):
     @classmethod
     def of(cls, original: Checkpoint, factors: dict[str, Tensor]) -> ScaledCheckpoint:
         """`factors` as `calibrate` gives them."""
-        divided, multiplied = dict(factors), {}
+        multiplied: dict[str, Tensor] = {}
         for layer in range(original.config.layers):
             for source, readers in PAIRS:
                 made = factors[_name(layer, source)]
                 multiplied |= {_name(layer, reader): made for reader in readers}
-        return cls(original.path, original.source, original.config, original, divided, multiplied)
+        return cls(original.path, original.source, original.config, original, dict(factors), multiplied)
 
     @classmethod
     def takes(cls, path: Path) -> bool:

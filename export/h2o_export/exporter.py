@@ -55,8 +55,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.calibrate is not None and self.weights != "int8":
             raise ConfigError(
-                f"calibrate is for weights int8, but they are {self.weights}: scaling makes room for activations of 8 "
-                "bits, and takes it from weights that have fewer",
+                f"calibrate is for weights int8, but they are {self.weights}: scaling makes room "
+                "for activations of 8 bits, and takes it from weights that have fewer",
                 field="calibrate",
             )
 

@@ -1,4 +1,4 @@
-"""A checkpoint with the weights that a bundle of it holds: what tells a bundle's errors from what its weights lost."""
+"""A checkpoint with the weights that a bundle of it holds: it tells errors from what the weights have lost."""
 
 from __future__ import annotations
 

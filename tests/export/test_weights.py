@@ -1,8 +1,8 @@
-"""Integer weights: how they are rounded, how they lie in a bundle, and that nothing but rounding changes a model."""
+"""Integer weights: how they are rounded, how they lie in a bundle; nothing but rounding changes a model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +43,9 @@ def test_rounding_is_to_the_nearest_of_a_block(bits: Bits) -> None:
     assert (found.q.shape, found.scales.shape) == ((7, 96), (7, 3))
     error = np.abs(found.dequantize() - values.numpy()).reshape(7, 3, 32)
     # Only what is as large as the block's largest, but of the other sign, can miss by more: 16 values are lopsided.
-    inside = np.abs(values.numpy().reshape(7, 3, 32)) <= np.abs(found.scales[..., None]) * (2 ** (bits - 1) - 0.5)
+    inside = np.abs(values.numpy().reshape(7, 3, 32)) <= np.abs(found.scales[..., None]) * (
+        2 ** (bits - 1) - 0.5
+    )
     assert (error <= np.abs(found.scales[..., None]) * 0.5001)[inside].all()
     assert np.abs(found.q.astype(int)).max() == (8 if bits == 4 else 127)
 
@@ -94,7 +96,7 @@ def test_no_float_matrix_is_left(made: tuple[Path, Path, str]) -> None:
 
 
 def test_each_graph_computes_its_weights_exactly(made: tuple[Path, Path, str]) -> None:
-    """Multiplied as floats, within float32's tolerance of the float64 twin; in other forms, within the stated one."""
+    """Multiplied as floats, within float32's tolerance of the float64 twin; in a form, within the stated one."""
     compared = ComparedBundle(Bundle.open(made[1]), threads=1, form="rows")
     rows = list(GraphComparison(compared, None).dense(bundles.random_ids(24).tolist(), lambda name: None))
     assert {row.stage for row in rows} == {"dense", "rounding"}
@@ -124,7 +126,10 @@ def test_a_tied_table_is_stored_once(shared_folder: Path) -> None:
     assert "onnx/weights/embedding.bin" in last.weights
     model = onnx.load(bundle.path(first), load_external_data=False)
     looked_up = [node.input[0] for node in model.graph.node if node.op_type == "Gather"]
-    assert looked_up == ["embed_tokens.weight", "embed_tokens.weight.scales"]  # rows, and not a table of floats
+    assert looked_up == [
+        "embed_tokens.weight",
+        "embed_tokens.weight.scales",
+    ]  # rows, and not a table of floats
 
 
 def test_validation_tells_errors_from_what_rounding_costs(made: tuple[Path, Path, str]) -> None:
@@ -153,7 +158,12 @@ def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     opened = open_checkpoint(str(folder))
     assert isinstance(opened, SafetensorsCheckpoint)
     checkpoint = _Blocked(opened.path, opened.source, opened.config, opened.files)
-    write_bundle(checkpoint, ExportOptions("", tmp_path, weights=weights, block_size=block_size), tmp_path, lambda s: None)
+    write_bundle(
+        checkpoint,
+        ExportOptions("", tmp_path, weights=weights, block_size=block_size),
+        tmp_path,
+        lambda s: None,
+    )
     formats = choose_formats("float32", weights, block_size, None, True)
     for name in ("model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"):
         shape = checkpoint_tensors(opened.config)[name]
@@ -194,7 +204,9 @@ def test_scaled_channels_compute_the_same_model(shared_folder: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_calibrated_bundle_is_validated_against_its_own_weights(shared_folder: Path, tmp_path: Path) -> None:
+def test_a_calibrated_bundle_is_validated_against_its_own_weights(
+    shared_folder: Path, tmp_path: Path
+) -> None:
     checkpoint = bundles.named(shared_folder, TIED)[0]
     text = tmp_path / "text.txt"
     text.write_text("Nine masons and a lamp. " * 40)
@@ -203,4 +215,4 @@ def test_a_calibrated_bundle_is_validated_against_its_own_weights(shared_folder:
     found = validate(folder, open_checkpoint(str(checkpoint)), lambda stage: None)
     assert found.passed
     assert found.relative_error < 1e-5
-    assert replace(Bundle.open(folder)).altered_files() == []
+    assert Bundle.open(folder).altered_files() == []

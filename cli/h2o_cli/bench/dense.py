@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from h2o_cli.common import guarded, json_option, print_json, show, start_logging, threads_option, verbose_option
+from h2o_cli.common import (
+    guarded,
+    json_option,
+    print_json,
+    show,
+    start_logging,
+    threads_option,
+    verbose_option,
+)
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundle import Bundle
@@ -36,7 +44,9 @@ FORMS: tuple[DenseForm, ...] = tuple(form for form in DENSE_FORMS if form != "bo
 @json_option
 @verbose_option
 @guarded
-def dense(folder: Path, rows: int, repetitions: int, threads: int | None, as_json: bool, verbose: int) -> None:
+def dense(
+    folder: Path, rows: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
+) -> None:
     """Measure once how integer weights run best here; ONNX Runtime on a CPU uses it from then on."""
     start_logging(verbose)
     bundle = Bundle.open(folder)
@@ -46,7 +56,8 @@ def dense(folder: Path, rows: int, repetitions: int, threads: int | None, as_jso
     speeds = _speeds(bundle, cores, rows, repetitions)
     losses = _losses(folder, bundle, cores)
     forms = {
-        form: FormTimes(row_s=speeds[form][0], many_s=speeds[form][1] / rows, loss=losses[form]) for form in FORMS
+        form: FormTimes(row_s=speeds[form][0], many_s=speeds[form][1] / rows, loss=losses[form])
+        for form in FORMS
     }
     measured = Measured(machine=machine(cores), forms=forms)
     path = keep(measured, bundle.manifest, cores)
@@ -56,7 +67,9 @@ def dense(folder: Path, rows: int, repetitions: int, threads: int | None, as_jso
         _show(measured, path)
 
 
-def _speeds(bundle: Bundle, threads: int, rows: int, repetitions: int) -> dict[DenseForm, tuple[float, float]]:
+def _speeds(
+    bundle: Bundle, threads: int, rows: int, repetitions: int
+) -> dict[DenseForm, tuple[float, float]]:
     """Seconds of all dense graphs for one row with the head, and for many without; the best of interleaved rounds.
 
     Middle layers are alike, so one of them stands for all.

@@ -55,4 +55,3 @@ class ComparedBundle:
         """Whether another form than that can be chosen."""
         on_cpu = self.backend == "onnxruntime" and self.device.memory == "cpu"
         return self.bundle.manifest.model.quantized and on_cpu
-

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from polygraphy.comparator import Comparator, RunResults, SimpleCompareFunc
 
 RELATIVE_TOLERANCE = {"float32": 2e-5, "float16": 4e-3}  # of the largest value of an output
-ROUNDING_TOLERANCE = 0.08  # the same where activations are rounded too; the largest measured are in docs/weights.md
+# The same where activations are rounded too; the largest measured is in docs/weights.md.
+ROUNDING_TOLERANCE = 0.4
 QUANTILE = 0.99
 
 

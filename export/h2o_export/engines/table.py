@@ -33,7 +33,9 @@ def words_for_rows(path: Path) -> bytes | None:
             table.dims[:] = [rows, columns // BYTES]
             nodes += _look_up(node, columns)
             graph.initializer.extend(_constants())
-        elif node.op_type == "DequantizeLinear" and any(node.input[0] == gather.output[0] for gather in found):
+        elif node.op_type == "DequantizeLinear" and any(
+            node.input[0] == gather.output[0] for gather in found
+        ):
             nodes += _scale(node)
             graph.initializer.extend(_shapes(node))
         else:

@@ -15,7 +15,15 @@ from h2o_export.formats.floats import Floats
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 
-__all__ = ["BLOCK_SIZES", "FLOATS", "FORMATS", "MatrixFormats", "WeightFormat", "choose_formats", "formats_of"]
+__all__ = [
+    "BLOCK_SIZES",
+    "FLOATS",
+    "FORMATS",
+    "MatrixFormats",
+    "WeightFormat",
+    "choose_formats",
+    "formats_of",
+]
 
 DType: TypeAlias = Literal["float32", "float16"]
 BLOCK_SIZE = 32  # of GGUF too; by the table in docs/weights.md

@@ -89,7 +89,7 @@ class Blocks:
         """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
         if shape[1] % self.block_size:
             raise UnsupportedModelError(
-                f"tensor '{name}' has {shape[1]} columns, which is no multiple of the block size {self.block_size}; "
+                f"tensor '{name}' has {shape[1]} columns, no multiple of the block size {self.block_size}; "
                 "choose a smaller --block-size, or leave out --weights"
             )
         own = checkpoint.blocks(name)
@@ -101,9 +101,14 @@ class Blocks:
     def _look_up(self, graph: ir.Graph, gather: ir.Node, q: ir.Value, scales: ir.Value) -> None:
         """Rows of integers and rows of scales are looked up; only they become floats, not the whole table."""
         _, indices = gather.inputs
-        found = [ir.node("Gather", [value, indices], {"axis": 0}, name=f"{value.name}/Gather") for value in (q, scales)]
-        rows = [node.outputs[0] for node in found]
-        self._replace(graph, gather, [*found, self._dequantize(*rows, f"{q.name}/DequantizeLinear")])
+        found = [
+            ir.node("Gather", [value, indices], {"axis": 0}, name=f"{value.name}/Gather")
+            for value in (q, scales)
+        ]
+        rows, row_scales = (node.outputs[0] for node in found)
+        self._replace(
+            graph, gather, [*found, self._dequantize(rows, row_scales, f"{q.name}/DequantizeLinear")]
+        )
 
     def _multiply(self, graph: ir.Graph, gemm: ir.Node, index: int, q: ir.Value, scales: ir.Value) -> None:
         assert gemm.op_type == "Gemm", gemm.op_type
@@ -185,10 +190,10 @@ def _to_integers(blocks: Tensor, scale: Tensor, bits: int) -> Tensor:
 def pack(q: NDArray[np.int8]) -> NDArray[np.uint8]:
     """Two integers of 4 bits a byte, the first in its low half, as ONNX has them."""
     flat = np.ascontiguousarray(q).reshape(-1).view(np.uint8)
-    packed: NDArray[np.uint8] = (flat[0::2] & 0xF) | (flat[1::2] << 4)
+    low = np.bitwise_and(flat[0::2], np.uint8(0xF))
+    packed: NDArray[np.uint8] = np.bitwise_or(low, np.left_shift(flat[1::2], np.uint8(4)))
     return packed
 
 
 def _renamed(node: ir.Node, op_type: str) -> str:
     return str(node.name).replace("Gemm", op_type)
-

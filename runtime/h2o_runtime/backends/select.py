@@ -18,8 +18,10 @@ def make_backend(
     context: int,
     form: DenseChoice = "auto",
 ) -> Backend:
-    """For at most `context` tokens; `form` is for integer weights on ONNX Runtime. Raises ConfigError for an unknown
-    name."""
+    """For at most `context` tokens; `form` is for integer weights on ONNX Runtime.
+
+    Raises ConfigError for an unknown name.
+    """
     if name == "onnxruntime":
         from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 

@@ -110,6 +110,10 @@ def _cpu() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     wanted = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
-    found = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in lines if line.startswith(wanted)}
+    found = {
+        line.partition(":")[0].strip(): line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith(wanted)
+    }
     flags = found.pop("flags", "") + found.pop("Features", "")
     return " ".join([*found.values(), hashlib.sha256(flags.encode()).hexdigest()[:8]])

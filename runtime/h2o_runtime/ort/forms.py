@@ -1,4 +1,4 @@
-"""Forms in which ONNX Runtime multiplies with matrices of integers on a CPU: a dense graph rewritten as it is loaded.
+"""Forms in which ONNX Runtime multiplies with integer weights on a CPU: a dense graph rewritten as it is loaded.
 
 exact   as the graph says: every call makes floats of all weights, and multiplies those
 blocks  MatMulNBits: activations become integers too, in blocks as small as those of the weights
@@ -72,11 +72,12 @@ class _Rewritten:
     def blocks(self, product: QuantizedProduct) -> None:
         matrix = Matrix.read(product, self._given, self._folder)
         n, k = matrix.q.shape
-        q = matrix.q.view(np.uint8)
+        q: NDArray[np.uint8] = matrix.q.view(np.uint8)
         if product.bits == 8:
-            q = q ^ np.uint8(0x80)  # from signed to an offset of 128
+            q = np.bitwise_xor(q, np.uint8(0x80))  # from signed to an offset of 128
         else:
-            q = (q[:, 0::2] ^ np.uint8(8)) & np.uint8(15) | (q[:, 1::2] ^ np.uint8(8)) << 4
+            offset = np.bitwise_and(np.bitwise_xor(q, np.uint8(8)), np.uint8(15))
+            q = np.bitwise_or(offset[:, 0::2], np.left_shift(offset[:, 1::2], np.uint8(4)))
         shape = (n, k // matrix.block_size, matrix.block_size * product.bits // 8)
         weight = self._add(product.weight, q.reshape(shape))
         scales = self._add(product.scales, matrix.scales)
@@ -134,13 +135,18 @@ class _Rewritten:
     def _add(self, name: str, array: NDArray[Any]) -> str:
         from onnx import numpy_helper
 
-        self.tensors.append(numpy_helper.from_array(array, f"{name}" if name.startswith("rows/") else f"{name}/rewritten"))
+        self.tensors.append(
+            numpy_helper.from_array(array, f"{name}" if name.startswith("rows/") else f"{name}/rewritten")
+        )
         return str(self.tensors[-1].name)
 
-    def _node(self, op_type: str, inputs: Sequence[str], output: str, domain: str = "", **settings: int) -> None:
+    def _node(
+        self, op_type: str, inputs: Sequence[str], output: str, domain: str = "", **settings: Any
+    ) -> None:
         from onnx import helper
 
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name=output, domain=domain, **settings))
+        node = helper.make_node(op_type, inputs, [output], name=output, domain=domain, **settings)
+        self.nodes.append(node)
 
 
 def one_scale(matrix: Matrix) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

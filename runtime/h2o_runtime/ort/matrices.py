@@ -1,4 +1,4 @@
-"""Matrices of integers in a dense graph: where they are, and their numbers as the files beside the graph have them."""
+"""Matrices of integers in a dense graph: where they are, and their numbers as the files beside it have them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class QuantizedProduct:
     """A product of activations [n, K] with a matrix that DequantizeLinear makes of integers.
 
     dequantize, product  its nodes; product is a MatMul, or a Gemm that transposes the matrix
-    weight, scales       names of initializers: [K, N] and [K / block, N], or [N, K] and [N, K / block] where transposed
+    weight, scales       initializers: [K, N] and [K / block, N]; where transposed [N, K] and [N, K / block]
     """
 
     dequantize: Any
@@ -76,7 +76,8 @@ class Matrix:
 
     @property
     def block_size(self) -> int:
-        return self.q.shape[1] // self.scales.shape[1]
+        size: int = self.q.shape[1] // self.scales.shape[1]
+        return size
 
 
 def unpack(data: NDArray[np.uint8]) -> NDArray[np.int8]:
