@@ -111,11 +111,11 @@ class Generator:
                 model.max_position_embeddings,
             )
         place = make_device(device, backend)
-        engine = make_backend(backend, opened, place, threads, context)
+        executor = make_backend(backend, opened, place, threads, context)
         provider = make_provider(attention, opened, place, threads)
-        engine.activate()
+        executor.activate()
         provider.activate(model.attention)
-        generator = cls(opened, engine, provider, context, place, cache, decoding)
+        generator = cls(opened, executor, provider, context, place, cache, decoding)
         generator._forward.warm_up(opened.manifest.prefill.algorithm.batch_size, generator.session)
         return generator
 
