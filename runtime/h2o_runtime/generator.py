@@ -29,6 +29,7 @@ from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
+from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
 from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
@@ -74,6 +75,7 @@ class Generator:
             bundle.manifest, backend, provider, self.store, self.decoding, buffers, device
         )
         self.reused = 0  # tokens that the last prefill found in the cache
+        let_go_at_exit(self)
 
     @classmethod
     def load(
