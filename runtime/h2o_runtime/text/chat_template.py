@@ -72,6 +72,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -81,7 +82,7 @@ class ChatTemplate:
 
         messages: mappings with a `role` and usually a `content`; keys whose value is None count as absent.
         tools: JSON schemas of functions. add_generation_prompt: end where the assistant's answer begins.
-        variables: further names for the template, as `enable_thinking=False`.
+        variables: further names for the template, as `enable_thinking=False`; any name but those of the arguments.
 
         Raises `InputError` when the template refuses the messages or cannot render them, `BundleError` when
         the template itself is at fault.

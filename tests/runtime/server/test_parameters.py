@@ -244,6 +244,10 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("chat", {"modalities": ["text"], "store": False, "service_tier": "auto", "user": "é"}),
         ("chat", {"metadata": {"a": [1, {"b": None}]}, "cache_prompt": True, "model": ""}),
         ("chat", {"chat_template_kwargs": {"enable_thinking": False}}),
+        (
+            "chat",
+            {"chat_template_kwargs": dict.fromkeys(["self", "template", "cls", "", "a b", "é", "*"], 1)},
+        ),
         ("chat", {"messages": [{"role": "user", "content": ""}]}),
         ("chat", {"messages": [{"role": "user", "content": []}]}),
         ("chat", {"messages": [{"role": "user", "content": "\x00\x1b[31m<|eot_id|>"}]}),
