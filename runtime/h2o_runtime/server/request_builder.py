@@ -31,6 +31,7 @@ from h2o_runtime.server.tools import call_schema
 log = logging.getLogger(__name__)
 
 _RESERVED = {"messages", "tools", "add_generation_prompt", "documents"}
+_TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # what templates see of a message
 
 
 @dataclass(frozen=True)
@@ -207,20 +208,24 @@ def _template_names(body: ChatRequest) -> dict[str, Any]:
             field="chat_template_kwargs",
         )
     if body.tools and body.tool_choice != "none":
-        names["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+        names["tools"] = [
+            tool.model_dump(exclude={"cache_control"}, exclude_none=True) for tool in body.tools
+        ]
     return names
 
 
 def _message(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: text as one string, arguments of calls as objects."""
-    plain = message.model_dump(include={"role", "content", "name", "tool_call_id"}, exclude_none=True)
+    plain = message.model_dump(include=_TOLD, exclude_none=True)
     if plain["role"] == "developer":
         plain["role"] = "system"  # templates know only the older name
     if isinstance(message.content, list):
         plain["content"] = "".join(part.text for part in message.content)
     if isinstance(message, AssistantMessage):
         if message.tool_calls:
-            plain["tool_calls"] = [_call(call.model_dump()) for call in message.tool_calls]
+            plain["tool_calls"] = [
+                _call(call.model_dump(include={"id", "type", "function"})) for call in message.tool_calls
+            ]
         elif message.content is None:
             raise InputError("an assistant's message has neither content nor tool_calls: give one of them")
     return plain
