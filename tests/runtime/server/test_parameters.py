@@ -295,6 +295,14 @@ def test_tokenize_and_detokenize(server: Server) -> None:
     assert server.post("/detokenize", {"tokens": ids}).json() == {"content": text}
     pieces = server.post("/tokenize", {"content": "one two", "with_pieces": True}).json()["tokens"]
     assert "".join(piece["piece"] for piece in pieces) == "one two"
+    pieces = server.post("/tokenize", {"content": text, "with_pieces": True}).json()["tokens"]
+    assert [piece["id"] for piece in pieces] == ids
+    assert any(isinstance(piece["piece"], list) for piece in pieces)  # bytes of parts of characters
+    assert "\ufffd" not in str(pieces)
+    raw = [p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces]
+    assert b"".join(raw) == text.encode()
+    special = server.post("/tokenize", {"content": "<|eot_id|>\ufffd", "with_pieces": True}).json()["tokens"]
+    assert special[0] == {"id": 4, "piece": "<|eot_id|>"}
     assert server.post("/tokenize", {"content": ""}).json() == {"tokens": []}
     assert server.post("/detokenize", {"tokens": []}).json() == {"content": ""}
     assert server.post("/tokenize", {"content": "<|eot_id|>"}).json()["tokens"] == [4]
