@@ -100,7 +100,7 @@ class RequestBuilder:
         top_logprobs: int | None,
         constraint: Constraint | None,
     ) -> Request:
-        self._check_prompt(prompt)
+        self._check_prompt(prompt, "messages" if isinstance(body, ChatRequest) else "prompt")
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # finds out here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
@@ -114,11 +114,11 @@ class RequestBuilder:
             constraint=constraint,
         )
 
-    def _check_prompt(self, prompt: Prompt) -> None:
+    def _check_prompt(self, prompt: Prompt, field: str) -> None:
         """What the runtime would find out only after a stream has begun."""
         generator = self.model.generator
         if len(prompt.ids) > generator.context:
-            raise ContextOverflowError(len(prompt.ids), generator.context)
+            raise ContextOverflowError(len(prompt.ids), generator.context, field=field)
         beyond = next((token for token in prompt.ids if token >= generator.model.vocab_size), None)
         if beyond is not None:
             raise ConfigError(

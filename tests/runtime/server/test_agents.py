@@ -116,3 +116,81 @@ def test_a_message_as_a_dump_goes_back_too(agent_server: Server, client: Any) ->
     ]
     response = agent_server.chat(messages=talk, tools=[{**WEATHER, "cache_control": None}], max_tokens=4)
     assert response.status_code == 200, response.text
+
+
+# LangChain
+
+
+def langchain(server: Server, **options: Any) -> Any:
+    library = pytest.importorskip("langchain_openai")
+    asked = {"model": "m", "api_key": "none", "max_retries": 0, "max_tokens": 100, "seed": 1, **options}
+    return library.ChatOpenAI(base_url=f"{server.url}/v1", **asked)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_a_loop_with_langchain(agent_server: Server, stream: bool) -> None:
+    model = langchain(agent_server)
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_core.tools import tool
+
+    @tool
+    def get_weather(days: int) -> str:
+        """How warm it is."""
+        return f"281 for {days} days"
+
+    def answer(talk: list[Any], choice: str) -> Any:
+        bound = model.bind_tools([get_weather], tool_choice=choice)
+        if not stream:
+            return bound.invoke(talk)
+        first, *rest = bound.stream(talk)
+        for chunk in rest:
+            first += chunk
+        return first
+
+    talk: list[Any] = [HumanMessage(ASK)]
+    message = answer(talk, "required")
+    (call,) = message.tool_calls
+    assert call["name"] == "get_weather"
+    assert isinstance(call["args"]["days"], int)
+    talk += [message, get_weather.invoke(call)]
+    assert isinstance(talk[-1], ToolMessage)
+    message = answer(talk, "none")
+    assert message.content
+    assert not message.tool_calls
+    talk += [message, HumanMessage("And tomorrow?")]
+    assert answer(talk, "required").tool_calls
+
+
+def test_langchains_structured_output(agent_server: Server) -> None:
+    from pydantic import BaseModel
+
+    class Weather(BaseModel):
+        warm: bool
+
+    for method in ("json_schema", "function_calling"):
+        structured = langchain(agent_server).with_structured_output(Weather, method=method)
+        assert isinstance(structured.invoke(ASK), Weather)
+
+
+def test_langchain_knows_a_prompt_that_does_not_fit(agent_server: Server) -> None:
+    model = langchain(agent_server)
+    from langchain_core.exceptions import ContextOverflowError
+
+    with pytest.raises(ContextOverflowError):
+        model.invoke("word " * 2000)
+
+
+# litellm
+
+
+@pytest.mark.parametrize("provider", ["openai", "hosted_vllm", "text-completion-openai"])
+def test_litellm_knows_a_prompt_that_does_not_fit(agent_server: Server, provider: str) -> None:
+    litellm = pytest.importorskip("litellm")
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(
+            model=f"{provider}/m",
+            messages=[{"role": "user", "content": "word " * 2000}],
+            api_base=f"{agent_server.url}/v1",
+            api_key="none",
+            max_retries=0,
+        )
