@@ -14,11 +14,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from h2o_runtime.server.problems import Problem
 
 
-def protocol_factory(header_timeout: float) -> Callable[..., asyncio.Protocol]:
-    """A protocol that ends connections whose request line and headers do not arrive in time."""
+def protocol_factory(header_timeout: float, refused: Callable[[], None]) -> Callable[..., asyncio.Protocol]:
+    """A protocol that ends connections whose request line and headers do not arrive in time.
+
+    refused: called for each 4xx that no application sees.
+    """
 
     def make(*args: Any, **options: Any) -> asyncio.Protocol:
-        return PatientProtocol(header_timeout, *args, **options)
+        return PatientProtocol(header_timeout, refused, *args, **options)
 
     return make
 
@@ -30,8 +33,11 @@ _MOST_AT_ONCE = 16  # requests that a connection may send before it has their an
 class PatientProtocol(HttpToolsProtocol):
     """Patient, but not endlessly."""
 
-    def __init__(self, header_timeout: float, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, header_timeout: float, refused: Callable[[], None], *args: Any, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
+        self._refused = refused
         self._header_timeout = header_timeout
         self._waiting: asyncio.TimerHandle | None = None  # for the end of the headers
         self._head = 0  # bytes of headers so far
@@ -72,6 +78,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._refuse(Problem(400, "this is not HTTP/1.1 as the server understands it", code="invalid_http"))
 
     def _refuse(self, problem: Problem) -> None:
+        self._refused()
         body = json.dumps(problem.body()).encode()
         head = (
             f"HTTP/1.1 {problem.status_code} {HTTPStatus(problem.status_code).phrase}\r\n"

@@ -13,7 +13,7 @@ from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from h2o_runtime.completion import Completion, Request, TextPiece
-from h2o_runtime.errors import H2OError
+from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.process import give_back_memory
 from h2o_runtime.server.answer_format import AnswerFormat, Chunk
 from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
@@ -95,8 +95,8 @@ class RequestHandler:
         """A request that never reached the inference thread."""
         if isinstance(error, ClientGone):
             self.metrics.finished("left")
-        else:
-            self.metrics.finished("invalid" if error.status_code < 500 else "refused")
+        elif error.status_code >= 500:  # all others are counted where they leave
+            self.metrics.finished("refused")
 
     def check_inference(self) -> None:
         """Raise Problem when there is no model to ask."""
@@ -154,13 +154,16 @@ class RequestHandler:
                     told = time.monotonic()
             yield DONE
         except Problem as problem:  # the status was sent long ago
+            if problem.status_code < 500:
+                self.metrics.finished("invalid")
             yield event(problem.body())
 
     def _account(self, job: Job) -> None:
         """Count a job that the inference thread is done with, whether or not anybody still listens."""
         last = job.last
         if not isinstance(last, Completion):
-            self.metrics.finished("failed")
+            if not isinstance(last, Failure) or not isinstance(last.error, ConfigError):
+                self.metrics.finished("failed")
             return
         self.metrics.completed(last)
         self.service_time.measured(last.timings)

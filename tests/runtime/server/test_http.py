@@ -126,3 +126,45 @@ def test_small_writes_leave_at_once() -> None:
         connected, _ = listener.accept()
         with connected:
             assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("POST", "/v1/chat/completions", 400, b"{"),
+        ("POST", "/v1/chat/completions", 400, b'{"messages": []}'),
+        ("POST", "/v1/completions", 400, b'{"prompt": [99999]}'),
+        ("POST", "/v1/completions", 400, b'{"prompt": "a b", "repetition_penalty": 1e-300}'),
+        ("POST", "/tokenize", 400, b"{}"),
+        ("POST", "/nothing", 404, b"{}"),
+        ("GET", "/tokenize", 405, b""),
+        ("GET", "/memory/x", 404, b""),
+        ("GET", "/memory/x/counts", 400, b""),
+        ("GET", "/static/nothing", 404, b""),
+    ],
+)
+def test_what_is_invalid_is_counted_once(
+    server: Server, method: str, path: str, status: int, body: bytes
+) -> None:
+    def outcomes() -> dict[str, float]:
+        names = ("invalid", "failed", "refused", "left", "cancelled")
+        return {name: server.metric("h2o_requests_total", outcome=name) for name in names}
+
+    before = outcomes()
+    assert server.http.request(method, path, content=body, headers=KIND).status_code == status
+    assert outcomes() == before | {"invalid": before["invalid"] + 1}
+
+
+def test_what_no_application_sees_is_counted_too(server: Server) -> None:
+    before = server.metric("h2o_requests_total", outcome="invalid")
+    with server.connection() as connected:
+        connected.sendall(b"GARBAGE\r\n\r\n")
+        assert connected.recv(1000).startswith(b"HTTP/1.1 400 ")
+    assert server.metric("h2o_requests_total", outcome="invalid") == before + 1
+
+
+def test_an_invalid_request_that_shows_in_its_stream_is_counted(server: Server) -> None:
+    before = server.metric("h2o_requests_total", outcome="invalid")
+    response = server.complete("a b", stream=True, repetition_penalty=1e-300)
+    assert "repetition_penalty" in response.text
+    assert server.metric("h2o_requests_total", outcome="invalid") == before + 1

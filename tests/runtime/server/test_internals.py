@@ -148,7 +148,7 @@ def test_uvicorn_still_calls_what_we_override() -> None:
 
     async def look() -> None:
         pipe = Pipe()
-        ours = await connected(protocol.PatientProtocol, pipe, 30.0)
+        ours = await connected(protocol.PatientProtocol, pipe, 30.0, lambda: None)
         assert isinstance(ours, protocol.PatientProtocol)
         assert ours._waiting is not None, "connection_made"
         ours.data_received(REQUEST)
@@ -162,7 +162,7 @@ def test_uvicorn_still_calls_what_we_override() -> None:
         assert first.message_event.is_set()
 
         pipe = Pipe()
-        ours = await connected(protocol.PatientProtocol, pipe, 30.0)
+        ours = await connected(protocol.PatientProtocol, pipe, 30.0, lambda: None)
         ours.data_received(b"\x00\x01\r\n\r\n")
         assert pipe.closing, "send_400_response"
         assert b"invalid_http" in pipe.written
