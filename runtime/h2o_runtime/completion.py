@@ -138,7 +138,8 @@ class TextModel:
             assert isinstance(self._template, BundleError)
             raise self._template
         text = self._tool_use.render(messages, **options)
-        return Prompt(self._continued(text) or self._encoded(text), text, chat=True)
+        chat = not options.get("continue_final_message")
+        return Prompt(self._continued(text) or self._encoded(text), text, chat)
 
     def complete(self, request: Request, watch: Watch | None = None) -> Iterator[TextEvent]:
         """Answer: yields Prefilled, then pieces of text, then one Completion.

@@ -59,10 +59,9 @@ class Metrics:
         """Count a request. outcome: stop, length, cancelled, failed; refused, invalid, left."""
         self.requests.labels(outcome).inc()
 
-    def completed(self, completion: Completion) -> None:
-        """Count a request that the inference thread answered, and its work."""
+    def worked(self, completion: Completion) -> None:
+        """Count what the inference thread did for one answer."""
         t = completion.timings
-        self.finished(completion.finish_reason)
         self.prompt_tokens.inc(t.prompt_n)
         self.cached_tokens.inc(t.cache_n)
         self.prompt_seconds.inc(t.prompt_ms / 1e3)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from h2o_runtime.completion import Prompt, Request, TextModel
@@ -24,13 +24,13 @@ from h2o_runtime.server.schemas.chat import (
     ToolChoice,
 )
 from h2o_runtime.server.schemas.completion import CompletionRequest
-from h2o_runtime.server.schemas.generation import Generation
+from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
 from h2o_runtime.server.schemas.prefill import Prefill
 from h2o_runtime.server.tools import call_schema
 
 log = logging.getLogger(__name__)
 
-_RESERVED = {"messages", "tools", "add_generation_prompt", "documents"}
+_RESERVED = {"messages", "tools", "add_generation_prompt", "continue_final_message", "documents"}
 _TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # what templates see of a message
 
 
@@ -42,8 +42,8 @@ class RequestBuilder:
     grammars: GrammarCompiler
     prefill: PrefillConfig
 
-    def chat(self, body: ChatRequest) -> Request:
-        """Raises ConfigError, ContextOverflowError."""
+    def chat(self, body: ChatRequest) -> list[Request]:
+        """A request for each choice of the answer. Raises ConfigError, ContextOverflowError."""
         _check_stream_options(body)
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise ConfigError(
@@ -51,11 +51,11 @@ class RequestBuilder:
             )
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
-        constraint = self._chat_constraint(body)
+        constraints = [self._chat_constraint(body) for _ in range(body.choices)]
         prompt = self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
-        return self._request(body, prompt, limit, top, constraint)
+        return self._requests(body, prompt, limit, top, constraints)
 
     def _chat_prompt(self, body: ChatRequest) -> Prompt:
         try:
@@ -71,16 +71,28 @@ class RequestBuilder:
                 field="messages",
             ) from error
 
-    def completion(self, body: CompletionRequest) -> Request:
-        """Errors are those of `chat`."""
+    def completion(self, body: CompletionRequest) -> list[Request]:
+        """The choices of each prompt, one prompt after the other. Errors are those of `chat`."""
         _check_stream_options(body)
-        given = body.single()
+        prompts = body.prompts()
+        _check_choices(body, len(prompts))
+        limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+        requests = []
+        for given in prompts:
+            constraints = [self._own_constraint(body) for _ in range(body.choices)]
+            prompt = self._text_prompt(given, bool(body.echo))
+            requests += self._requests(body, prompt, limit, body.logprobs, constraints)
+        return requests
+
+    def _text_prompt(self, given: str | list[int], echo: bool) -> Prompt:
+        """echo: whether the text of bare ids will be wanted."""
         try:
-            prompt = self.model.text_prompt(given) if isinstance(given, str) else Prompt(tuple(given))
+            if isinstance(given, str):
+                return self.model.text_prompt(given)
+            text = self.model.tokenizer.decode(given, skip_special_tokens=False) if echo else None
+            return Prompt(tuple(given), text)
         except InputError as error:
             raise ConfigError(f"prompt: {error}", field="prompt") from error
-        limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
-        return self._request(body, prompt, limit, body.logprobs, None)
 
     def prefill_config(self, given: Prefill | None) -> PrefillConfig:
         """The server's configuration with what the request overrides."""
@@ -92,27 +104,32 @@ class RequestBuilder:
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
 
-    def _request(
+    def _requests(
         self,
         body: Generation,
         prompt: Prompt,
         max_tokens: int | None,
         top_logprobs: int | None,
-        constraint: Constraint | None,
-    ) -> Request:
+        constraints: Sequence[Constraint | None],
+    ) -> list[Request]:
+        """One request for each of the constraints."""
         self._check_prompt(prompt, "messages" if isinstance(body, ChatRequest) else "prompt")
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # finds out here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
-        return Request(
-            prompt,
-            max_tokens=max_tokens,
-            prefill=self.prefill_config(body.prefill),
-            sampling=self._sampling(body, top_logprobs),
-            stop=tuple(stop or ()),
-            ignore_eos=bool(body.ignore_eos),
-            constraint=constraint,
-        )
+        sampling, prefill = self._sampling(body, top_logprobs), self.prefill_config(body.prefill)
+        return [
+            Request(
+                prompt,
+                max_tokens=max_tokens,
+                prefill=prefill,
+                sampling=replace(sampling, seed=None if sampling.seed is None else sampling.seed + index),
+                stop=tuple(stop or ()),
+                ignore_eos=bool(body.ignore_eos),
+                constraint=constraint,
+            )
+            for index, constraint in enumerate(constraints)
+        ]
 
     def _check_prompt(self, prompt: Prompt, field: str) -> None:
         """What the runtime would find out only after a stream has begun."""
@@ -167,12 +184,35 @@ class RequestBuilder:
                     "response_format cannot be honoured when tool_choice asks for a call",
                     field="response_format",
                 )
+            if body.json_schema is not None or body.grammar is not None:
+                field = "grammar" if body.json_schema is None else "json_schema"
+                raise ConfigError(f"{field} cannot be honoured when tool_choice asks for a call", field=field)
             return self.grammars.json_schema(call_schema(tools), field=field)
+        own = self._own_constraint(body)
+        if own is not None and isinstance(body.response_format, (JsonObjectFormat, JsonSchemaFormat)):
+            raise ConfigError(
+                "response_format cannot be honoured together with json_schema or grammar",
+                field="response_format",
+            )
+        if own is not None:
+            return own
         if isinstance(body.response_format, JsonObjectFormat):
             return self.grammars.json_schema({"type": "object"}, field="response_format")
         if isinstance(body.response_format, JsonSchemaFormat):
             schema = body.response_format.json_schema.schema_ or {"type": "object"}
             return self.grammars.json_schema(schema, field="response_format.json_schema.schema")
+        return None
+
+    def _own_constraint(self, body: Generation) -> Constraint | None:
+        """That of llama.cpp's parameters."""
+        if body.grammar is not None and body.json_schema is not None:
+            raise ConfigError(
+                "grammar and json_schema exclude each other: give one of the two", field="grammar"
+            )
+        if body.grammar is not None:
+            return self.grammars.gbnf(body.grammar, field="grammar")
+        if body.json_schema is not None:
+            return self.grammars.json_schema(body.json_schema, field="json_schema")
         return None
 
 
@@ -181,6 +221,21 @@ def _check_stream_options(body: Generation) -> None:
         raise ConfigError("stream_options needs stream: true", field="stream_options")
     if body.return_progress and not body.stream:
         raise ConfigError("return_progress needs stream: true", field="return_progress")
+
+
+def _check_choices(body: CompletionRequest, prompts: int) -> None:
+    if prompts * body.choices > MOST_CHOICES:
+        raise ConfigError(
+            f"n answers to each of {prompts} prompts are more than {MOST_CHOICES}: ask for fewer at a time",
+            field="n",
+        )
+    if body.best_of is not None and body.best_of < body.choices:
+        raise ConfigError("best_of must not be below n: leave it out", field="best_of")
+    if body.echo and body.logprobs is not None:
+        raise ConfigError(
+            "echo cannot be combined with logprobs: those of the prompt's own tokens are not known",
+            field="echo",
+        )
 
 
 def _forced_tools(body: ChatRequest) -> list[Tool]:
@@ -206,6 +261,18 @@ def _template_names(body: ChatRequest) -> dict[str, Any]:
         raise ConfigError(
             f"chat_template_kwargs cannot set {min(taken)}, which the request itself has",
             field="chat_template_kwargs",
+        )
+    if body.continue_final_message:
+        if body.add_generation_prompt:
+            raise ConfigError(
+                "add_generation_prompt begins a new message, and continue_final_message goes on with the last one: "
+                "give one of the two",
+                field="add_generation_prompt",
+            )
+        names["continue_final_message"] = True
+    elif body.add_generation_prompt is False:
+        raise ConfigError(
+            "add_generation_prompt: false needs continue_final_message: true", field="add_generation_prompt"
         )
     if body.tools and body.tool_choice != "none":
         names["tools"] = [

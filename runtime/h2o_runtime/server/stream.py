@@ -14,16 +14,16 @@ from starlette.types import Receive, Scope, Send
 Result = TypeVar("Result")
 
 KEEP_ALIVE = ": keep-alive\n\n"
-DONE = "data: [DONE]\n\n"
 
 
 class ClientGone(Exception):  # noqa: N818 - nobody's fault
     """The client closed its connection before it had its answer."""
 
 
-def event(value: Any) -> str:
-    """One event; json.dumps writes no newline that could end it early."""
-    return f"data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
+def event(value: dict[str, Any]) -> str:
+    """One event, named by its type if it has one; json.dumps writes no newline that could end it early."""
+    name = f"event: {value['type']}\n" if "type" in value else ""
+    return f"{name}data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
 
 
 async def disconnected(receive: Receive) -> None:

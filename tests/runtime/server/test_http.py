@@ -8,8 +8,21 @@ import socket
 import pytest
 from tests.runtime.server.running import Server, error_of
 
-GETS = ["/", "/health", "/v1/models", "/v1/models/tool-llama", "/props", "/metrics", "/openapi.json"]
-POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
+GETS = [
+    "/",
+    "/health",
+    "/v1/models",
+    "/v1/models/tool-llama",
+    "/models",
+    "/models/tool-llama",
+    "/props",
+    "/metrics",
+    "/openapi.json",
+]
+POSTS = [
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"),
+    *("/chat/completions", "/completions", "/responses"),
+]
 KIND = {"Content-Type": "application/json"}
 
 
@@ -47,7 +60,6 @@ def test_head_is_get_without_a_body(server: Server, path: str) -> None:
         "/v1",
         "/v1/",
         "/v1/embeddings",
-        "/v1/responses",
         "/health/",
         "//health",
         "/docs",

@@ -33,7 +33,10 @@ BOTH = [
     *wrong("stream_options", {"what": 1}, param="stream_options.what"),
     *wrong("stream_options", {}),  # without stream
     *wrong("return_progress", 1, "yes", True),  # the last without stream
-    *wrong("n", 0, 2, -1, 1.5, "1", HUGE, [], True),
+    *wrong("n", 0, 65, -1, 1.5, "1", HUGE, [], True),
+    *wrong("json_schema", 1, "x", [], {"type": "person"}, {"not": {}}),
+    *wrong("grammar", 1, [], "", "x" * 40_000, "root", "root ::= no-such-rule", "root ::= [", 'root ::= "\\'),
+    *wrong("grammar", 'x ::= "a"', "root ::= " + "(" * 5000, 'root ::= "a" root'),
     *wrong("max_tokens", -1, 1.5, "2", 2**31, HUGE, [], True, 1e400),
     *wrong("temperature", -0.1, 100.1, "1", [], {}, True, 1e400, -1e400, HUGE),
     *wrong("top_p", -0.1, 1.1, "1", [], True, 1e400),
@@ -151,6 +154,10 @@ CHAT_ONLY = [
     *wrong("tool_choice", {"type": "function", "function": {}}, param="tool_choice.function.name"),
     *wrong("parallel_tool_calls", 1, "no"),
     *wrong("chat_template_kwargs", 1, [], {"messages": []}, {"tools": []}, {"add_generation_prompt": False}),
+    *wrong("continue_final_message", 1, "yes"),
+    *wrong("continue_final_message", True, param="messages"),  # the user's
+    *wrong("add_generation_prompt", 1, False),
+    *wrong("chat_template_kwargs", {"continue_final_message": True}),
     *wrong("modalities", "text", 1),
     *wrong("modalities", ["audio"], param="modalities.0"),
     *(
@@ -160,13 +167,16 @@ CHAT_ONLY = [
 ]
 
 COMPLETION_ONLY = [
-    *wrong("prompt", None, 1, {}, True, "", [], ["a", "b"], [[1], [2]]),
+    *wrong("prompt", None, 1, {}, True, "", [], ["x"] * 65, [[1]] * 65),
+    *wrong("prompt", ["a", [1]], param="prompt.1"),
+    *wrong("prompt", [[1], "a"], param="prompt.1"),
+    *wrong("prompt", [[1], []], param="prompt.1"),
     *wrong("prompt", [1.5], ["", ""][:1], [2**31], [-1], [True], [None], param="prompt.0"),
     *wrong("prompt", [4096], [[4096]], [2**31 - 1]),
     *wrong("prompt", [[]], param="prompt.0"),
     *wrong("logprobs", True, -1, 21, 1.5, "5", []),
     *wrong("best_of", 0, 2, "1", True),
-    *wrong("echo", True, 1, 0),
+    *wrong("echo", "yes", 1, 0),
     *((pytest.param(name, 1, name, id=f"unknown-{name}")) for name in ("suffix", "messages", "n_predict")),
 ]
 
@@ -257,6 +267,9 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("completion", {"prompt": [4095]}),
         ("completion", {"prompt": ["one text"]}),
         ("completion", {"prompt": [[1, 2, 3]]}),
+        ("completion", {"echo": True, "prompt": [5]}),
+        ("chat", {"grammar": "root ::= [a-z]+ # letters\n", "logprobs": True}),
+        ("completion", {"json_schema": {}}),
         ("completion", {"prompt": "\x00"}),
         ("completion", {"logprobs": 20, "echo": False, "best_of": 1, "n": 1}),
         ("completion", {"prefill": {}}),

@@ -13,7 +13,8 @@ from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.responses import ChatCompletion, TextCompletion
 from h2o_runtime.server.service import Service
 
-_CHAT, _TEXT = PATHS = ("/v1/chat/completions", "/v1/completions")
+_CHAT, _TEXT = "/chat/completions", "/completions"
+PATHS = tuple(prefix + path for path in (_CHAT, _TEXT) for prefix in ("/v1", ""))
 
 # With stream: true. The data of each event is a chunk as JSON, or an error object, and [DONE] at the end.
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
@@ -22,7 +23,8 @@ _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "require
 def add_routes(router: APIRouter, service: Service) -> None:
     alias = service.settings.alias
 
-    @router.post(_CHAT, responses=_answers(ChatCompletion))
+    @router.post(_CHAT, include_in_schema=False)  # for clients whose base URL ends before /v1
+    @router.post("/v1" + _CHAT, responses=_answers(ChatCompletion))
     async def chat_completions(http: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         builder = service.builder
@@ -34,7 +36,8 @@ def add_routes(router: APIRouter, service: Service) -> None:
             progress=bool(body.return_progress),
         )
 
-    @router.post(_TEXT, responses=_answers(TextCompletion))
+    @router.post(_TEXT, include_in_schema=False)
+    @router.post("/v1" + _TEXT, responses=_answers(TextCompletion))
     async def completions(http: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         builder = service.builder

@@ -128,4 +128,8 @@ class ChatRequest(Generation):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further names for the chat template, as enable_thinking."
     )
+    add_generation_prompt: bool | None = Field(None, description="false needs continue_final_message.")
+    continue_final_message: bool | None = Field(
+        None, description="The answer goes on where the last message, the assistant's, ends."
+    )
     modalities: list[Literal["text"]] | None = None
