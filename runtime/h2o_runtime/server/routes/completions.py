@@ -1,4 +1,4 @@
-"""/v1/chat/completions and /v1/completions."""
+"""/v1/chat/completions, /v1/completions and /v1/responses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from h2o_runtime.completion import Request as RuntimeRequest
+from h2o_runtime.errors import ConfigError, ContextOverflowError
 from h2o_runtime.server.chat_format import ChatFormat
 from h2o_runtime.server.completion_format import CompletionFormat
+from h2o_runtime.server.response_format import ResponseFormat
+from h2o_runtime.server.response_input import chat_of, renamed
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.completion import CompletionRequest
-from h2o_runtime.server.schemas.responses import ChatCompletion, TextCompletion
+from h2o_runtime.server.schemas.response import ResponseRequest
+from h2o_runtime.server.schemas.responses import ChatCompletion, ResponseObject, TextCompletion
 from h2o_runtime.server.service import Service
 
-_CHAT, _TEXT = "/chat/completions", "/completions"
-PATHS = tuple(prefix + path for path in (_CHAT, _TEXT) for prefix in ("/v1", ""))
+_CHAT, _TEXT, _RESPONSE = "/chat/completions", "/completions", "/responses"
+PATHS = tuple(prefix + path for path in (_CHAT, _TEXT, _RESPONSE) for prefix in ("/v1", ""))
 
 # With stream: true. The data of each event is a chunk as JSON, or an error object, and [DONE] at the end.
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
@@ -48,6 +53,21 @@ def add_routes(router: APIRouter, service: Service) -> None:
             stream=bool(body.stream),
             progress=bool(body.return_progress),
         )
+
+    @router.post(_RESPONSE, include_in_schema=False)
+    @router.post("/v1" + _RESPONSE, responses=_answers(ResponseObject))
+    async def responses(http: Request, body: ResponseRequest) -> Response:
+        """Answer a text or a list of items; nothing is kept that a later request could name."""
+        builder, chat = service.builder, chat_of(body)
+
+        def make() -> list[RuntimeRequest]:
+            try:
+                return builder.chat(chat)
+            except (ConfigError, ContextOverflowError) as error:
+                raise renamed(error) from error
+
+        shape = ResponseFormat(body, chat, alias)
+        return await service.handler.answer(http, make, shape, stream=bool(body.stream), progress=False)
 
 
 def _answers(model: Any) -> dict[int | str, dict[str, Any]]:
