@@ -102,8 +102,9 @@ def test_the_stream_is_the_plain_answer_step_by_step(server: Server, tools: bool
     assert "".join(pieces) == whole
     ids = {"id": None, "call_id": None}
     assert told[-1]["response"]["output"][0] | ids == plain["output"][0] | ids
-    assert next(event for event in told if event["type"] == "response.output_item.done")["item"] == (
-        told[-1]["response"]["output"][0]
+    assert (
+        next(event for event in told if event["type"] == "response.output_item.done")["item"]
+        == (told[-1]["response"]["output"][0])
     )
 
 
