@@ -1,5 +1,5 @@
 """uvicorn's HTTP protocol with better manners: it does not wait or read for ever, its errors have our shape,
-HTTP/1.0 gets what it understands, and it notices who leaves, having sent several requests at once or closed only the
+HTTP/1.0 gets what it understands, and it notices who leaves, having sent several requests or closed only the
 sending side."""
 
 from __future__ import annotations

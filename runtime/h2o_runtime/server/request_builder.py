@@ -13,20 +13,12 @@ from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
 from h2o_runtime.sampling import Sampling
+from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
 from h2o_runtime.server.json_body import parse
-from h2o_runtime.server.schemas.chat import (
-    AssistantMessage,
-    ChatRequest,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    Message,
-    Tool,
-    ToolChoice,
-)
+from h2o_runtime.server.schemas.chat import AssistantMessage, ChatRequest, Message
 from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
 from h2o_runtime.server.schemas.prefill import Prefill
-from h2o_runtime.server.tools import call_schema
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +43,7 @@ class RequestBuilder:
             )
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
-        constraints = [self._chat_constraint(body) for _ in range(body.choices)]
+        constraints = [self._constraint(chat_form(body)) for _ in range(body.choices)]
         prompt = self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
@@ -79,7 +71,7 @@ class RequestBuilder:
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
         requests = []
         for given in prompts:
-            constraints = [self._own_constraint(body) for _ in range(body.choices)]
+            constraints = [self._constraint(own_form(body)) for _ in range(body.choices)]
             prompt = self._text_prompt(given, bool(body.echo))
             requests += self._requests(body, prompt, limit, body.logprobs, constraints)
         return requests
@@ -176,44 +168,13 @@ class RequestBuilder:
             )
         return bias
 
-    def _chat_constraint(self, body: ChatRequest) -> Constraint | None:
-        tools, field = _forced_tools(body), "tools"
-        if tools:
-            if isinstance(body.response_format, (JsonObjectFormat, JsonSchemaFormat)):
-                raise ConfigError(
-                    "response_format cannot be honoured when tool_choice asks for a call",
-                    field="response_format",
-                )
-            if body.json_schema is not None or body.grammar is not None:
-                field = "grammar" if body.json_schema is None else "json_schema"
-                raise ConfigError(f"{field} cannot be honoured when tool_choice asks for a call", field=field)
-            return self.grammars.json_schema(call_schema(tools), field=field)
-        own = self._own_constraint(body)
-        if own is not None and isinstance(body.response_format, (JsonObjectFormat, JsonSchemaFormat)):
-            raise ConfigError(
-                "response_format cannot be honoured together with json_schema or grammar",
-                field="response_format",
-            )
-        if own is not None:
-            return own
-        if isinstance(body.response_format, JsonObjectFormat):
-            return self.grammars.json_schema({"type": "object"}, field="response_format")
-        if isinstance(body.response_format, JsonSchemaFormat):
-            schema = body.response_format.json_schema.schema_ or {"type": "object"}
-            return self.grammars.json_schema(schema, field="response_format.json_schema.schema")
-        return None
-
-    def _own_constraint(self, body: Generation) -> Constraint | None:
-        """That of llama.cpp's parameters."""
-        if body.grammar is not None and body.json_schema is not None:
-            raise ConfigError(
-                "grammar and json_schema exclude each other: give one of the two", field="grammar"
-            )
-        if body.grammar is not None:
-            return self.grammars.gbnf(body.grammar, field="grammar")
-        if body.json_schema is not None:
-            return self.grammars.json_schema(body.json_schema, field="json_schema")
-        return None
+    def _constraint(self, form: AnswerForm | None) -> Constraint | None:
+        """What makes one answer follow the form."""
+        if form is None:
+            return None
+        if isinstance(form.grammar, str):
+            return self.grammars.gbnf(form.grammar, field=form.field)
+        return self.grammars.json_schema(form.grammar, field=form.field)
 
 
 def _check_stream_options(body: Generation) -> None:
@@ -236,21 +197,6 @@ def _check_choices(body: CompletionRequest, prompts: int) -> None:
             "echo cannot be combined with logprobs: those of the prompt's own tokens are not known",
             field="echo",
         )
-
-
-def _forced_tools(body: ChatRequest) -> list[Tool]:
-    """The tools of which the answer must call one; empty when it is free."""
-    if body.tool_choice is None or body.tool_choice in ("none", "auto"):
-        return []
-    if not body.tools:
-        raise ConfigError("tool_choice asks for a call, and tools is empty", field="tool_choice")
-    if isinstance(body.tool_choice, ToolChoice):
-        name = body.tool_choice.function.name
-        chosen = [tool for tool in body.tools if tool.function.name == name]
-        if not chosen:
-            raise ConfigError(f"tool_choice names {name!r}, which is not in tools", field="tool_choice")
-        return chosen
-    return body.tools
 
 
 def _template_names(body: ChatRequest) -> dict[str, Any]:

@@ -168,8 +168,7 @@ CHAT_ONLY = [
 
 COMPLETION_ONLY = [
     *wrong("prompt", None, 1, {}, True, "", [], ["x"] * 65, [[1]] * 65),
-    *wrong("prompt", ["a", [1]], param="prompt.1"),
-    *wrong("prompt", [[1], "a"], param="prompt.1"),
+    *wrong("prompt", ["a", [1]], [[1], "a"], param="prompt.0"),  # of which it is not clear what was meant
     *wrong("prompt", [[1], []], param="prompt.1"),
     *wrong("prompt", [1.5], ["", ""][:1], [2**31], [-1], [True], [None], param="prompt.0"),
     *wrong("prompt", [4096], [[4096]], [2**31 - 1]),
