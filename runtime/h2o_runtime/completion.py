@@ -38,7 +38,7 @@ from h2o_runtime.request import (
     Timings,
 )
 from h2o_runtime.sampling import SampledToken, Sampling
-from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer
+from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
 
 __all__ = [
     "Completion",
@@ -69,6 +69,7 @@ class TextModel:
         self.generator = generator
         self.tokenizer = tokenizer
         self._template = template
+        self._tool_use = None if isinstance(template, BundleError) else ToolUse(template)
         known = generator.model.vocab_size
         ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
         self.end_ids = frozenset(token for token in ends if token < known)
@@ -124,17 +125,21 @@ class TextModel:
             raise InputError("the prompt is empty: give at least one character")
         return Prompt(tuple(self.tokenizer.encode(text)), text)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> Prompt:
         """A conversation to be answered; `options` are those of `ChatTemplate.render`.
+
+        Tools and calls that the template does not know are written out in plain words (`text.tool_use`).
 
         Where it goes on from the last answer given here, that answer keeps the very tokens it was generated
         with: encoding its text again may cut it differently, and the cache would be of no use. Raises
         InputError for messages that the template refuses, BundleError when there is no template.
         """
-        if isinstance(self._template, BundleError):
+        if self._tool_use is None:
+            assert isinstance(self._template, BundleError)
             raise self._template
-        text = self._template.render(messages, **options)
-        return Prompt(self._continued(text) or self._encoded(text), text, chat=True)
+        text = self._tool_use.render(messages, **options)
+        chat = not options.get("continue_final_message")
+        return Prompt(self._continued(text) or self._encoded(text), text, chat)
 
     def complete(self, request: Request, watch: Watch | None = None) -> Iterator[TextEvent]:
         """Answer: yields Prefilled, then pieces of text, then one Completion.

@@ -54,10 +54,12 @@ class ContextOverflowError(H2OError):
     """The prompt, or the prompt with its answer, does not fit the context the model was loaded with.
 
     `n_prompt_tokens` is the number of tokens that were asked for and `n_ctx` the number that fit; a server
-    puts both into its answer.
+    puts both into its answer. `field` is the request's part that holds the prompt, or the empty string.
     """
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int, message: str | None = None) -> None:
+    def __init__(
+        self, n_prompt_tokens: int, n_ctx: int, message: str | None = None, *, field: str = ""
+    ) -> None:
         super().__init__(
             message
             or f"the prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}: load the model with "
@@ -65,6 +67,7 @@ class ContextOverflowError(H2OError):
         )
         self.n_prompt_tokens = n_prompt_tokens
         self.n_ctx = n_ctx
+        self.field = field
 
     def __reduce__(self) -> tuple[type, tuple[int, int, str]]:
         """Rebuild from all three arguments: the default would pass the message as `n_prompt_tokens`."""

@@ -32,19 +32,36 @@ class GrammarCompiler:
 
     def json_schema(self, schema: Mapping[str, Any], *, field: str) -> Grammar:
         """Answers that are one JSON value of `schema`. Raises ConfigError that names `field`, BackendError."""
-        if not self._end_ids:
-            raise ConfigError(
-                f"{field} cannot be honoured: this model has no token that ends an answer", field=field
-            )
+        self._check_ends(field)
         try:
             source = self._library.LLMatcher.grammar_from_json_schema(dict(schema), overrides=_COMPACT)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{field} is not a JSON schema: {error}", field=field) from error
+        return self._grammar(source, field)
+
+    def gbnf(self, text: str, *, field: str) -> Grammar:
+        """Answers that follow a grammar in llama.cpp's notation. Errors are those of `json_schema`."""
+        self._check_ends(field)
+        try:
+            lark = self._library.gbnf_to_lark.gbnf_to_lark(text)
+            source = self._library.LLMatcher.grammar_from_lark(lark)
+        except Exception as error:  # the converter stumbles over errors in many ways
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise ConfigError(f"{field} is not a GBNF grammar: {reason}", field=field) from error
+        return self._grammar(source, field)
+
+    def _grammar(self, source: Any, field: str) -> Grammar:
         grammar = Grammar(
             self._library.LLMatcher(self._tokenizer, source, log_level=0), self._vocab_size, field
         )
         grammar.allowed()  # a schema that leads nowhere compiles well enough
         return grammar
+
+    def _check_ends(self, field: str) -> None:
+        if not self._end_ids:
+            raise ConfigError(
+                f"{field} cannot be honoured: this model has no token that ends an answer", field=field
+            )
 
     def token_bytes(self, token: int) -> bytes:
         """What the token stands for, which may be a part of a character only. Raises BackendError."""
@@ -54,6 +71,7 @@ class GrammarCompiler:
     def _library(self) -> Any:
         try:
             import llguidance
+            import llguidance.gbnf_to_lark
         except ImportError as error:
             raise BackendError(
                 "structured answers need the package llguidance: pip install 'h2o-edge[serve]'"

@@ -86,10 +86,10 @@ def _add_middleware(app: FastAPI, settings: ServerSettings, handler: RequestHand
         allow_origins=settings.cors_origins,
         allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_headers=["*"],  # clients send headers of their own, as x-stainless-os
         expose_headers=["Retry-After"],
     )
-    app.add_middleware(AccessLog)
+    app.add_middleware(AccessLog, refused=handler.metrics.invalid)
 
 
 class _HeadAsGet:

@@ -73,6 +73,14 @@ def _deeper_than(levels: int, value: Any) -> bool:
 
 
 def _check_type(request: Request) -> None:
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise Problem(
+            415,
+            f"the body is sent with Content-Encoding: {coding}: send it as it is",
+            code="unsupported_encoding",
+            headers={"Accept-Encoding": "identity"},
+        )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(

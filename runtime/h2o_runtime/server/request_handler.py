@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from h2o_runtime.completion import Completion, Request, TextPiece
-from h2o_runtime.errors import H2OError
+from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.process import give_back_memory
-from h2o_runtime.server.answer_format import AnswerFormat, Chunk
+from h2o_runtime.server.answer_format import AnswerFormat, ChoiceFormat, Chunk
 from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
 from h2o_runtime.server.slot import Slot, Ticket
-from h2o_runtime.server.stream import DONE, KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
+from h2o_runtime.server.stream import KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
 
 log = logging.getLogger(__name__)
 
@@ -65,18 +66,21 @@ class RequestHandler:
     async def answer(
         self,
         http: HttpRequest,
-        make: Callable[[], Request],
+        make: Callable[[], Sequence[Request]],
         shape: AnswerFormat,
         *,
         stream: bool,
         progress: bool,
     ) -> Response:
-        """Answer a validated request. make: tokenizes it, in the text thread. Raises Problem, ClientGone."""
+        """Answer a validated request. Raises Problem, ClientGone.
+
+        make: tokenizes it, in the text thread; a request of the runtime for each choice of the answer
+        """
         try:
             self.check_inference()
             ticket = self.slot.enter()
             try:
-                request = await unless_gone(http, self.in_text_thread(make))
+                requests = await unless_gone(http, self.in_text_thread(make))
                 waited = await unless_gone(http, ticket.turn(self._queue_timeout))
                 self.check_inference()
             except BaseException:
@@ -86,17 +90,18 @@ class RequestHandler:
             self.count_refused(error)
             raise
         self.metrics.queue_wait.observe(waited)
-        job = self._start(request, shape.name, ticket)
+        jobs = self._jobs(requests, shape.name, ticket)
+        self._submit(jobs[0])
         if stream:
-            return EventStream(self._events(job, shape, progress), job.cancel)
-        return await self._plain(http, job, shape)
+            return EventStream(self._events(jobs, shape, progress), jobs.cancel)
+        return await self._plain(http, jobs, shape)
 
     def count_refused(self, error: Problem | ClientGone) -> None:
         """A request that never reached the inference thread."""
         if isinstance(error, ClientGone):
             self.metrics.finished("left")
-        else:
-            self.metrics.finished("invalid" if error.status_code < 500 else "refused")
+        elif error.status_code >= 500:  # all others are counted where they leave
+            self.metrics.finished("refused")
 
     def check_inference(self) -> None:
         """Raise Problem when there is no model to ask."""
@@ -109,29 +114,45 @@ class RequestHandler:
         self._closed = True
         self._text.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, request: Request, name: str, ticket: Ticket) -> Job:
-        """From here on the slot is free when the inference thread says so, whoever listens."""
+    def _jobs(self, requests: Sequence[Request], name: str, ticket: Ticket) -> Jobs:
+        """Jobs that follow each other, of which the last one's end frees the slot, whoever listens."""
+        jobs = Jobs()
+        for request in requests:
+            work = RequestWork(len(request.prompt.ids), self._limit(request))
+            jobs.append(Job(name, request, work, partial(self._done, jobs, len(jobs), ticket)))
+        return jobs
+
+    def _limit(self, request: Request) -> int:
+        """Most tokens of the answer."""
         room = self.inference.model.generator.context - len(request.prompt.ids) + 1
-        limit = room if request.max_tokens is None else min(request.max_tokens, room)
+        return room if request.max_tokens is None else min(request.max_tokens, room)
 
-        def done() -> None:
-            self.running = None
-            ticket.leave()
-            self._account(job)
-            if not self.slot.busy and not self._closed:
-                self._text.submit(give_back_memory)
-
-        job = Job(name, request, RequestWork(len(request.prompt.ids), limit), done)
+    def _submit(self, job: Job) -> None:
         self.running = job
         self.inference.submit(job)
-        return job
 
-    async def _plain(self, http: HttpRequest, job: Job, shape: AnswerFormat) -> Response:
+    def _done(self, jobs: Jobs, index: int, ticket: Ticket) -> None:
+        """The inference thread has ended a job: the next one's turn, or the next client's."""
+        self.running = None
+        job = jobs[index]
+        ended = isinstance(job.last, Failure) or job.cancelled() or job is jobs[-1]
+        self._account(job, ended)
+        if not ended:
+            self._submit(jobs[index + 1])
+            return
+        ticket.leave()
+        if not self.slot.busy and not self._closed:
+            self._text.submit(give_back_memory)
+
+    async def _plain(self, http: HttpRequest, jobs: Jobs, shape: AnswerFormat) -> Response:
+        choices, completions = [], []
         try:
-            completion = await unless_gone(http, self._last(job))
+            for index, job in enumerate(jobs):
+                completions.append(await unless_gone(http, self._last(job)))
+                choices.append(shape.choice(index, job.request.prompt).whole(completions[-1]))
         finally:
-            job.cancel()
-        return JSONResponse(shape.whole(completion))
+            jobs.cancel()
+        return JSONResponse(shape.whole(choices, completions))
 
     async def _last(self, job: Job) -> Completion:
         """Wait for the end. Raises Problem."""
@@ -140,29 +161,36 @@ class RequestHandler:
             if isinstance(happened, (Completion, Failure)):
                 return _completion(happened)
 
-    async def _events(self, job: Job, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
-        told = time.monotonic()
+    async def _events(self, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
+        completions = []
         try:
-            for chunk in shape.begin():
+            for index, job in enumerate(jobs):
+                choice = shape.choice(index, job.request.prompt)
+                async for text in _choice_events(job, shape, choice, progress):
+                    yield text
+                completions.append(_completion(job.last))
+            for chunk in shape.end(completions):
                 yield event(chunk)
-            while job.last is None or not job.events.empty():
-                for chunk in _chunks(job, await _next(job.events), shape, progress):
-                    yield event(chunk)
-                    told = time.monotonic()
-                if time.monotonic() - told >= _QUIET:
-                    yield KEEP_ALIVE
-                    told = time.monotonic()
-            yield DONE
+            if shape.done is not None:
+                yield f"data: {shape.done}\n\n"
         except Problem as problem:  # the status was sent long ago
+            if problem.status_code < 500:
+                self.metrics.finished("invalid")
             yield event(problem.body())
 
-    def _account(self, job: Job) -> None:
-        """Count a job that the inference thread is done with, whether or not anybody still listens."""
+    def _account(self, job: Job, ended: bool) -> None:
+        """Count a job that the inference thread is done with, whether or not anybody still listens.
+
+        ended: whether no other job of the same answer follows
+        """
         last = job.last
         if not isinstance(last, Completion):
-            self.metrics.finished("failed")
+            if not isinstance(last, Failure) or not isinstance(last.error, ConfigError):
+                self.metrics.finished("failed")
             return
-        self.metrics.completed(last)
+        self.metrics.worked(last)
+        if ended:
+            self.metrics.finished(last.finish_reason)
         self.service_time.measured(last.timings)
         t = last.timings
         log.info(
@@ -177,19 +205,46 @@ class RequestHandler:
         )
 
 
-def _chunks(job: Job, happened: JobEvent | None, shape: AnswerFormat, progress: bool) -> Iterable[Chunk]:
+class Jobs(list[Job]):
+    """The jobs of one answer, which run one after the other."""
+
+    def cancel(self) -> None:
+        for job in self:
+            job.cancel()
+
+
+async def _choice_events(
+    job: Job, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
+) -> AsyncIterator[str]:
+    """A stream's events of one choice, up to its end. Raises Problem."""
+    for chunk in choice.begin():
+        yield event(chunk)
+    told = time.monotonic()
+    while job.last is None or not job.events.empty():
+        for chunk in _chunks(job, await _next(job.events), shape, choice, progress):
+            yield event(chunk)
+            told = time.monotonic()
+        if time.monotonic() - told >= _QUIET:
+            yield KEEP_ALIVE
+            told = time.monotonic()
+
+
+def _chunks(
+    job: Job, happened: JobEvent | None, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
+) -> Iterable[Chunk]:
     """What a client is told of an event, which may be nothing. Raises Problem when it ended the answer."""
     if isinstance(happened, Progress):
         return [shape.progress(happened, time.monotonic() - job.work.began)] if progress else ()
     if isinstance(happened, TextPiece):
-        return shape.piece(happened)
+        return choice.piece(happened)
     if isinstance(happened, (Completion, Failure)):
-        return shape.end(_completion(happened))
+        return choice.end(_completion(happened))
     return ()
 
 
-def _completion(last: Completion | Failure) -> Completion:
+def _completion(last: Completion | Failure | None) -> Completion:
     """The answer. Raises Problem when there is none."""
+    assert last is not None, "the job has ended"
     if isinstance(last, Failure):
         if isinstance(last.error, H2OError):
             raise Problem.of(last.error)

@@ -125,7 +125,9 @@ class _Run:
     def _config(self, service: Service) -> uvicorn.Config:
         return uvicorn.Config(
             create_app(service),
-            http=protocol_factory(self._settings.limits.body_timeout),  # type: ignore[arg-type]
+            http=protocol_factory(  # type: ignore[arg-type]
+                self._settings.limits.body_timeout, service.metrics.invalid
+            ),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -72,16 +72,19 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
         """The conversation as one text, to be encoded with `add_special_tokens=False`.
 
         messages: mappings with a `role` and usually a `content`; keys whose value is None count as absent.
         tools: JSON schemas of functions. add_generation_prompt: end where the assistant's answer begins.
-        variables: further names for the template, as `enable_thinking=False`.
+        continue_final_message: end where the last message's content does, for the model to go on with it.
+        variables: further names for the template, as `enable_thinking=False`; any name but those of the arguments.
 
         Raises `InputError` when the template refuses the messages or cannot render them, `BundleError` when
         the template itself is at fault.
@@ -89,6 +92,8 @@ class ChatTemplate:
         if not messages:
             raise InputError("the conversation is empty: give at least one message")
         chat = [_checked_message(message, index) for index, message in enumerate(messages)]
+        if continue_final_message:
+            chat[-1]["content"], add_generation_prompt = _to_be_continued(chat[-1]), False
         names = {
             "documents": None,
             **self._special_tokens,
@@ -97,7 +102,14 @@ class ChatTemplate:
             "tools": None if tools is None else _plain(list(tools), "tools"),
             "add_generation_prompt": add_generation_prompt,
         }
-        template = self._choose(tools is not None)
+        text = self._rendered(self._choose(tools is not None), names)
+        if continue_final_message:
+            text, mark, _ = text.rpartition(_END)
+            if not mark:
+                raise InputError("the chat template does not show the last message, which is to be continued")
+        return text
+
+    def _rendered(self, template: jinja2.Template, names: Mapping[str, Any]) -> str:
         try:
             return template.render(names)
         except _RefusedError as error:
@@ -120,6 +132,21 @@ class ChatTemplate:
             f"{self.source} has chat templates only for {', '.join(sorted(self._compiled))}: "
             "one that is named default is needed"
         )
+
+
+_END = "\u2060END OF WHAT IS THERE\u2060"  # what follows it in the rendered text ends the message
+
+
+def _to_be_continued(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if (
+        message["role"] != "assistant"
+        or message.get("tool_calls")
+        or not content
+        or not isinstance(content, str)
+    ):
+        raise InputError("only an assistant's text can be continued, and the last message is something else")
+    return content + _END
 
 
 class _RefusedError(jinja2.TemplateError):

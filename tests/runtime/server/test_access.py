@@ -51,6 +51,17 @@ def test_pages_from_elsewhere_may_not(server: Server, origin: str) -> None:
     assert "access-control-allow-origin" not in server.get("/health", headers={"Origin": origin}).headers
 
 
+def test_an_allowed_page_may_send_any_header(server: Server) -> None:
+    """OpenAI's client sends a dozen of its own."""
+    asked = "authorization, content-type, x-stainless-os, x-stainless-retry-count, helicone-auth"
+    headers = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
+    response = server.http.options("/v1/chat/completions", headers={"Origin": LOCAL[0], **headers})
+    assert response.status_code == 200
+    allowed = response.headers["access-control-allow-headers"].split(",")
+    assert {name.strip() for name in asked.split(",")} <= {name.strip().lower() for name in allowed}
+    assert preflight(server, FOREIGN[0], asked) is None
+
+
 def test_errors_can_be_read_by_allowed_pages(server: Server) -> None:
     response = server.post("/v1/completions", {}, headers={"Origin": LOCAL[0]})
     assert response.status_code == 400

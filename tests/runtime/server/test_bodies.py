@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import time
@@ -78,6 +79,19 @@ def test_another_content_type(server: Server, path: str, kind: str) -> None:
 
 def test_a_content_type_may_have_parameters(server: Server) -> None:
     headers = {"Content-Type": "Application/JSON ; charset=UTF-8"}
+    assert server.post("/tokenize", {"content": "x"}, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "what"])
+@pytest.mark.parametrize("path", PATHS)
+def test_an_encoded_body(server: Server, path: str, coding: str) -> None:
+    error = error_of(server.post(path, gzip.compress(b"{}"), headers={"Content-Encoding": coding}), 415)
+    assert error["code"] == "unsupported_encoding"
+    assert coding in error["message"]
+
+
+def test_a_body_may_say_that_it_is_not_encoded(server: Server) -> None:
+    headers = {"Content-Encoding": "Identity"}
     assert server.post("/tokenize", {"content": "x"}, headers=headers).status_code == 200
 
 

@@ -30,12 +30,13 @@ def streamed(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_beyond_the_context(server: Server, stream: bool) -> None:
-    for response, prompt_tokens in (
-        (server.complete(WORDS * 100, stream=stream), tokens(server, WORDS * 100)),
-        (server.complete([5] * 513, stream=stream), 513),
-        (server.chat(WORDS * 100, stream=stream), None),
+    for response, prompt_tokens, param in (
+        (server.complete(WORDS * 100, stream=stream), tokens(server, WORDS * 100), "prompt"),
+        (server.complete([5] * 513, stream=stream), 513, "prompt"),
+        (server.chat(WORDS * 100, stream=stream), None, "messages"),
     ):
         error = error_of(response, 400)
+        assert error["param"] == param
         assert error["code"] == "context_length_exceeded"
         assert error["n_ctx"] == 512
         assert error["n_prompt_tokens"] > 512

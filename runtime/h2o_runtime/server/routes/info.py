@@ -32,11 +32,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
         service.handler.check_inference()
         return Health(status="ok")
 
+    @router.get("/models", include_in_schema=False)
     @router.get("/v1/models")
     async def models() -> ModelList:
         """The one model."""
         return ModelList(object="list", data=[_model(service, started)])
 
+    @router.get("/models/{name:path}", include_in_schema=False)
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> ModelObject:
         """The model by its name."""

@@ -18,15 +18,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> TokenizeResponse:
         """The token ids of a text; special tokens written out in it become their ids."""
-        tokenizer = service.model.tokenizer
+        tokenizer, grammars = service.model.tokenizer, service.grammars
 
         def tokens() -> list[int] | list[Piece]:
             ids = tokenizer.encode(body.content, add_special_tokens=body.add_special)
             if not body.with_pieces:
                 return ids
-            return [
-                Piece(id=token, piece=tokenizer.decode([token], skip_special_tokens=False)) for token in ids
-            ]
+            return [Piece(id=token, piece=_piece(grammars.token_bytes(token))) for token in ids]
 
         return TokenizeResponse(tokens=await service.handler.in_text_thread(tokens))
 
@@ -38,3 +36,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
             lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
         )
         return DetokenizeResponse(content=text)
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(raw)
