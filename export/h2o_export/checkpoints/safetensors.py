@@ -107,8 +107,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        hint = "; give one of its GGUF files itself" if list(path.parent.glob("*.gguf")) else ""
         raise CheckpointError(
-            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?"
+            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?{hint}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
