@@ -5,13 +5,14 @@ from __future__ import annotations
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.locate import locate
+from h2o_export.checkpoints.quantized import QuantizedCheckpoint
 from h2o_export.checkpoints.safetensors import HUB_PATTERNS, SafetensorsCheckpoint
 from h2o_runtime.errors import CheckpointError
 
 __all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
 
 # The first one that takes a path opens it: a folder of safetensors is what any folder is taken for in the end.
-KINDS: tuple[type[Checkpoint], ...] = (GGUFCheckpoint, SafetensorsCheckpoint)
+KINDS: tuple[type[Checkpoint], ...] = (GGUFCheckpoint, QuantizedCheckpoint, SafetensorsCheckpoint)
 
 
 def open_checkpoint(source: str) -> Checkpoint:

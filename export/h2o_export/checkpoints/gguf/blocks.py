@@ -37,7 +37,9 @@ def _q4_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 
 def _scales(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-    scales: NDArray[np.float32] = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
+    scales: NDArray[np.float32] = (
+        np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
+    )
     return scales
 
 

@@ -93,7 +93,8 @@ class GGUFCheckpoint(Checkpoint):
         rope = dict(self.raw["rope_parameters"])
         if self.config.rope.factors:
             # The one scaling of transformers that takes factors as they are; its two lists are for two lengths.
-            rope |= dict.fromkeys(("short_factor", "long_factor"), list(self.config.rope.factors))
+            factors = list(self.config.rope.factors)
+            rope |= {"short_factor": factors, "long_factor": factors}
             rope |= {"rope_type": "longrope", "factor": 1.0, "attention_factor": 1.0}
             rope |= {"original_max_position_embeddings": self.config.max_position_embeddings}
         # Before its version 5 transformers had other words for the same.
@@ -148,11 +149,13 @@ def _read_parts(path: Path) -> tuple[tuple[Path, ...], Header]:
     tensors: dict[str, TensorEntry] = {}
     for index, part in enumerate(headers):
         if part.metadata.get("split.no") != index or part.metadata.get("split.count") != count:
-            raise CheckpointError(f"{part.path}: not part {index + 1} of {count}, as its name says; download it again")
+            raise CheckpointError(f"{part.path}: not part {index + 1} of {count}, as its name says")
         tensors.update(part.tensors)
     promised = headers[0].metadata.get("split.tensors.count")
     if promised != len(tensors):
-        raise CheckpointError(f"{path}: its parts have {len(tensors)} tensors, not {promised}; download them again")
+        raise CheckpointError(
+            f"{path}: its parts have {len(tensors)} tensors, not {promised}; download them again"
+        )
     return parts, replace(headers[0], tensors=tensors)
 
 

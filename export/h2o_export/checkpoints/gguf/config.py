@@ -50,7 +50,9 @@ def architecture(header: Header) -> str:
     if not isinstance(name, str):
         raise CheckpointError(f"{header.path}: its metadata name no architecture; download it again")
     if kind != "model":
-        raise UnsupportedModelError(f"{header.path}: holds no model but one's {kind!r}; give the model's file")
+        raise UnsupportedModelError(
+            f"{header.path}: holds no model but one's {kind!r}; give the model's file"
+        )
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise UnsupportedModelError(
@@ -133,12 +135,14 @@ def _head_size(header: Header, raw: dict[str, Any], value: Any) -> int | None:
     if size is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
         size = hidden // heads
     if (of_v or size) != size:
-        raise UnsupportedModelError(f"{header.path}: keys of {size} and values of {of_v} elements are not supported")
+        raise UnsupportedModelError(
+            f"{header.path}: keys of {size} elements and values of {of_v} are not supported"
+        )
     if (rotated or size) != size:
         raise UnsupportedModelError(
             f"{header.path}: partial rotary embedding ({rotated} of {size} elements) is not supported"
         )
-    return size
+    return int(size) if isinstance(size, int) else None
 
 
 def _rows(header: Header, name: str) -> int:

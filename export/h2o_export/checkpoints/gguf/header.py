@@ -57,7 +57,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Raises CheckpointError for a file that is not whole, UnsupportedModelError for a form of GGUF not read here."""
+    """Raises CheckpointError for a file that is not whole, UnsupportedModelError for another version or type."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(path, data).header()
