@@ -51,10 +51,10 @@ def write(
         if value is not None:
             _add(writer, key, value)
     for name, array in kept.items():
-        if array.ndim == 2 and kind != Kind.F32:
-            writer.add_tensor(name, quantized(array, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(name, array)
+        own = kind if array.ndim == 2 else None
+        if own is not None and array.shape[1] % gguf.GGML_QUANT_SIZES[own][0]:
+            own = Kind.F16  # as llama.cpp does with rows that do not fit
+        writer.add_tensor(name, array if own is None else quantized(array, own), raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -64,6 +64,8 @@ def write(
 
 def quantized(array: NDArray[np.float32], kind: Kind) -> NDArray[Any]:
     """Bytes of the type; where the package cannot make any, random ones whose scales are below 1."""
+    if kind == Kind.F32:
+        return array
     if kind not in RANDOM:
         made: NDArray[Any] = gguf.quantize(array, kind)
         return made
