@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,15 @@ def test_sentencepiece(small: Path, tmp_path: Path) -> None:
     assert tokenizer.decode(ids) == "hi hit!é"
 
 
+def refusal(open_it: Callable[[], object]) -> str | None:
+    """The sentence with which it is refused, if it is; any other error is a defect."""
+    try:
+        open_it()
+    except H2OError as error:
+        return str(error)
+    return None
+
+
 # --- What is refused --------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -437,10 +447,9 @@ def test_a_file_cut_anywhere_is_one_sentence(small: Path, tmp_path: Path) -> Non
 def test_a_file_cut_while_it_is_read_is_named(small: Path, tmp_path: Path) -> None:
     path = gguf_files.write(small, tmp_path / "model.gguf")
     opened = open_checkpoint(str(path))
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(CheckpointError, match="cannot read tensor"):
-        for name, shape in checkpoint_tensors(opened.config).items():
-            opened.tensor(name, shape)
+    path.write_bytes(path.read_bytes()[: read_header(path).tensors["output_norm.weight"].offset + 1])
+    with pytest.raises(CheckpointError, match=r"cannot read tensor 'output_norm.weight'"):
+        opened.tensor("model.norm.weight", (64,))
 
 
 @pytest.mark.timeout(120)
@@ -457,12 +466,9 @@ def test_a_damaged_header_is_read_or_refused(small: Path, tmp_path: Path) -> Non
         for _ in range(drawn.choice((1, 1, 2, 8))):
             damaged[drawn.randrange(end)] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF, drawn.randrange(256)))
         path.write_bytes(damaged)
-        try:
-            header = read_header(path)
-            model_config(header, huggingface_config(header))
-        except H2OError as error:
-            refused += 1
-            assert "\n" not in str(error)
+        sentence = refusal(lambda: model_config(header := read_header(path), huggingface_config(header)))
+        refused += sentence is not None
+        assert "\n" not in (sentence or "")
     assert refused > 500
 
 
@@ -478,10 +484,7 @@ def test_a_damaged_tokenizer_is_read_or_refused(small: Path, tmp_path: Path) -> 
         for _ in range(8):
             damaged[drawn.randrange(begin, end)] = drawn.randrange(32, 127)
         path.write_bytes(damaged)
-        try:
-            open_checkpoint(str(path))
-        except H2OError as error:
-            assert "\n" not in str(error)
+        assert "\n" not in (refusal(lambda: open_checkpoint(str(path))) or "")
 
 
 # --- Split files ------------------------------------------------------------------------------------------

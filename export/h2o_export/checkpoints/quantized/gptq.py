@@ -44,10 +44,10 @@ class GPTQ(Method):
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:
         words, scales = read(f"{module}.qweight"), as_columns(read(f"{module}.scales"))
         index = read(f"{module}.g_idx") if f"{module}.g_idx" in names else None
-        bits = (
-            self._bits if index is None else 32 * len(words) // max(index.size, 1)
-        )  # a module may have its own
-        if bits not in BITS:
+        bits, rest = self._bits, 0
+        if index is not None:  # one module may have other bits than all
+            bits, rest = divmod(32 * len(words), max(index.size, 1))
+        if rest or bits not in BITS:
             raise CheckpointError(
                 f"{module}.qweight has {len(words)} rows of words, which {module}.g_idx contradicts; "
                 "download the checkpoint again"
