@@ -20,17 +20,20 @@ class RopeConfig:
     """Rotary position embedding: base frequency and, where the checkpoint scales it, how."""
 
     theta: float
-    kind: str = "default"  # a key of families.ROPE_TYPES
+    kind: str = "default"  # one of families.ROPE_TYPES, or "factors"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 0
+    factors: tuple[float, ...] = ()  # of kind "factors", which no config.json has: a divisor for each pair
 
     def inverse_frequencies(self, head_size: int) -> NDArray[np.float32]:
         """Rotation per position of each pair, float32 [d/2]; Llama 3's rule is from its reference code."""
         # torch, in this very order of operations: one unit in the last place is felt at position 5,000.
         exponent = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
         frequencies = 1.0 / (self.theta**exponent)
+        if self.kind == "factors":
+            frequencies = 1.0 / (torch.tensor(self.factors) * self.theta**exponent)
         if self.kind == "linear":
             frequencies = frequencies / self.factor
         if self.kind == "llama3":

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from h2o_export.config import ModelConfig
+
+if TYPE_CHECKING:  # formats are given checkpoints
+    from h2o_export.formats.quantized import QuantizedTensor
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,10 @@ class Checkpoint(ABC):
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor in a float dtype. Raises CheckpointError where it is missing or of another shape."""
+
+    def blocks(self, name: str) -> QuantizedTensor | None:
+        """A matrix as small integers, exactly as the files hold it; None where they do not, in that form."""
+        return None
 
     @abstractmethod
     def sha256(self) -> str:

@@ -41,9 +41,9 @@ class SafetensorsCheckpoint(Checkpoint):
 
     @classmethod
     def open(cls, path: Path, source: str) -> SafetensorsCheckpoint:
-        config = ModelConfig.from_huggingface(_read_json(path / "config.json"))
-        checkpoint = cls(path, source, config, _index(path))
-        checkpoint._check_tokenizer()
+        config = ModelConfig.from_huggingface(read_json(path / "config.json"))
+        checkpoint = cls(path, source, config, tensor_files(path))
+        checkpoint.check_tokenizer()
         return checkpoint
 
     @property
@@ -51,7 +51,20 @@ class SafetensorsCheckpoint(Checkpoint):
         return self.path / "config.json"
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read one tensor in its stored dtype. The file is opened anew, so no mapping outlives the call."""
+        """Read one tensor in its stored dtype."""
+        tensor, file = self.read(name), self.files[name]
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(
+                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, but config.json implies {list(shape)}"
+            )
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise CheckpointError(
+                f"{file}: tensor '{name}' is {tensor.dtype}; quantized weights are not supported"
+            )
+        return tensor
+
+    def read(self, name: str) -> Tensor:
+        """One tensor as it is. The file is opened anew, so no mapping outlives the call. Raises CheckpointError."""
         file = self.files.get(name)
         if file is None:
             raise CheckpointError(
@@ -64,14 +77,6 @@ class SafetensorsCheckpoint(Checkpoint):
             raise CheckpointError(
                 f"{file}: cannot read tensor '{name}': {error}; download it again"
             ) from error
-        if tuple(tensor.shape) != shape:
-            raise CheckpointError(
-                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, but config.json implies {list(shape)}"
-            )
-        if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise CheckpointError(
-                f"{file}: tensor '{name}' is {tensor.dtype}; quantized weights are not supported"
-            )
         return tensor
 
     def sha256(self) -> str:
@@ -91,7 +96,7 @@ class SafetensorsCheckpoint(Checkpoint):
 
         return AutoConfig.from_pretrained(self.path)
 
-    def _check_tokenizer(self) -> None:
+    def check_tokenizer(self) -> None:
         if not (self.path / "tokenizer.json").is_file():
             raise CheckpointError(
                 f"{self.source}: no tokenizer.json; save one with "
@@ -103,12 +108,13 @@ class SafetensorsCheckpoint(Checkpoint):
             raise CheckpointError(str(error).replace(REMEDY, "download it again")) from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        hint = "; give one of its GGUF files itself" if list(path.parent.glob("*.gguf")) else ""
         raise CheckpointError(
-            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?"
+            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?{hint}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
@@ -117,11 +123,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _index(folder: Path) -> dict[str, Path]:
+def tensor_files(folder: Path) -> dict[str, Path]:
     """Which file holds each tensor, for one file or for shards with an index."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = _read_json(index).get("weight_map")
+        shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
             raise CheckpointError(f"{index}: no weight_map; download it again")
         missing = sorted({name for name in shards.values() if not (folder / name).is_file()})
