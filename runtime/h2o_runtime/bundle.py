@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError
 from h2o_runtime.manifest import GraphSpec, Manifest, file_sha256
 
@@ -18,11 +19,14 @@ class Bundle:
     def open(cls, folder: str | Path) -> Bundle:
         """Read the manifest and compare file sizes with it; hashes are for `altered_files`.
 
-        Raises BundleError that names the first file which is missing or has another size.
+        Raises BundleError that names the first file which is missing, has another size or is not in the folder.
         """
         bundle = cls(Path(folder), Manifest.read(Path(folder)))
+        for graph in bundle.manifest.graphs:
+            for name in (graph.file, *graph.weights):
+                confined(bundle.folder, name)
         for name, spec in bundle.manifest.files.items():
-            path = bundle.folder / name
+            path = confined(bundle.folder, name)
             try:
                 size = path.stat().st_size
             except OSError:

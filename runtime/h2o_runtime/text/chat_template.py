@@ -20,6 +20,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, InputError
 from h2o_runtime.text.files import REMEDY, read_json, read_text, special_tokens
 
@@ -174,7 +175,8 @@ def _strftime_now(format: str) -> str:
 
 def _from_files(folder: Path) -> dict[str, str]:
     """Templates in files of their own, by name."""
-    paths = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    further = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    paths = {path.stem: confined(folder, str(path.relative_to(folder))) for path in further}
     paths["default"] = folder / "chat_template.jinja"
     texts = {name: read_text(path) for name, path in paths.items()}
     return {name: text for name, text in texts.items() if text is not None}
