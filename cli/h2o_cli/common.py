@@ -22,6 +22,7 @@ from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
+from h2o_runtime.process import check_threads
 from h2o_runtime.text import decode_utf8
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -172,8 +173,17 @@ def threads_option(command: Command) -> Command:
         "-t",
         "--threads",
         type=click.IntRange(min=1),
+        callback=_checked_threads,
         help="CPU threads.  [default: all cores of this process]",
     )(command)
+
+
+def _checked_threads(context: click.Context, option: click.Parameter, threads: int | None) -> int | None:
+    try:
+        check_threads(threads)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return threads
 
 
 def _finite(value: Any) -> Any:

@@ -103,8 +103,10 @@ class TextModel:
             raise
 
     def close(self) -> None:
-        """Give back sessions and memory."""
+        """Give back sessions, processes and memory."""
         self.generator.close()
+        if isinstance(self._template, ChatTemplate):
+            self._template.close()
 
     def __enter__(self) -> TextModel:
         return self

@@ -29,7 +29,7 @@ from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
-from h2o_runtime.process import let_go_at_exit
+from h2o_runtime.process import check_threads, let_go_at_exit
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
 from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
@@ -104,8 +104,7 @@ class Generator:
             raise ConfigError(
                 f"context must be from 1 to {MAX_CONTEXT:,} tokens, but is {context}", field="context"
             )
-        if threads is not None and threads < 1:
-            raise ConfigError(f"threads must be at least 1, but is {threads}", field="threads")
+        check_threads(threads)
         if context > model.max_position_embeddings:
             log.warning(
                 "context %d is beyond the %d positions that the model was trained for; expect worse answers there",

@@ -13,6 +13,10 @@ import threading
 import weakref
 from pathlib import Path
 
+from h2o_runtime.errors import ConfigError
+
+THREADS_A_CORE = 4  # more only wait for each other, and every graph of a model has so many of its own
+
 _STATUS = Path("/proc/self/status")
 
 
@@ -43,6 +47,21 @@ def give_back_memory() -> None:
 def default_threads() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises ConfigError for a number of threads that this machine's cores could never run."""
+    if threads is None:
+        return
+    if threads < 1:
+        raise ConfigError(f"threads must be at least 1, but is {threads}", field="threads")
+    cores = default_threads()
+    if threads > THREADS_A_CORE * cores:
+        raise ConfigError(
+            f"threads must be at most the {THREADS_A_CORE * cores} that the {cores} cores of this process can use, "
+            f"but is {threads}",
+            field="threads",
+        )
 
 
 def let_go_at_exit(owner: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -180,6 +181,37 @@ def test_a_broken_index_is_named(sharded: Path, tmp_path: Path, content: str) ->
     (folder / INDEX).write_text(content)
     with pytest.raises(CheckpointError, match=INDEX):
         open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/hostname", "link.safetensors", "fifo"])
+def test_an_index_names_files_of_its_folder(sharded: Path, tmp_path: Path, name: str) -> None:
+    folder = copy(sharded, tmp_path)
+    shutil.copyfile(folder / "model-00001-of-00003.safetensors", tmp_path / "secret.safetensors")
+    (folder / "link.safetensors").symlink_to("../secret.safetensors")
+    os.mkfifo(folder / "fifo")
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"][NORM] = name
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"not in it; do not trust|out of its folder|is a FIFO, not"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
+)
+def test_a_fifo_is_not_waited_for_and_a_link_out_is_not_followed(
+    whole: Path, tmp_path: Path, name: str
+) -> None:
+    folder = copy(whole, tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match=f"{name}: is a FIFO"):
+        open_checkpoint(str(folder)).write_tokenizer(tmp_path)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/etc/hostname")
+    with pytest.raises(CheckpointError, match=f"{name}: is a link to /etc/hostname"):
+        open_checkpoint(str(folder)).write_tokenizer(tmp_path)
 
 
 def test_a_file_that_vanishes_while_it_is_read_is_named(whole: Path, tmp_path: Path) -> None:

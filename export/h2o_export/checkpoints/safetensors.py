@@ -14,6 +14,7 @@ from torch import Tensor
 
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.config import ModelConfig
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.manifest import file_sha256
 from h2o_runtime.text import Tokenizer
@@ -88,8 +89,9 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def write_tokenizer(self, folder: Path) -> None:
         for name in TOKENIZER_FILES:
-            if (self.path / name).is_file():
-                shutil.copyfile(self.path / name, folder / name)
+            file = confined(self.path, name, CheckpointError)
+            if file.is_file():
+                shutil.copyfile(file, folder / name)
 
     def transformers_config(self) -> Any:
         from transformers import AutoConfig
@@ -97,7 +99,7 @@ class SafetensorsCheckpoint(Checkpoint):
         return AutoConfig.from_pretrained(self.path)
 
     def check_tokenizer(self) -> None:
-        if not (self.path / "tokenizer.json").is_file():
+        if not confined(self.path, "tokenizer.json", CheckpointError).is_file():
             raise CheckpointError(
                 f"{self.source}: no tokenizer.json; save one with "
                 "AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(folder)"
@@ -110,7 +112,7 @@ class SafetensorsCheckpoint(Checkpoint):
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(confined(path.parent, path.name, CheckpointError).read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = "; give one of its GGUF files itself" if list(path.parent.glob("*.gguf")) else ""
         raise CheckpointError(
@@ -130,12 +132,14 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
             raise CheckpointError(f"{index}: no weight_map; download it again")
-        missing = sorted({name for name in shards.values() if not (folder / name).is_file()})
+        named = {name: confined(folder, name, CheckpointError) for name in sorted(set(shards.values()))}
+        missing = [name for name, path in named.items() if not path.is_file()]
         if missing:
             raise CheckpointError(f"{folder}: shard {missing[0]} is missing ({len(missing)} in all)")
-        paths = sorted({folder / name for name in shards.values()})
+        paths = sorted(named.values())
     else:
-        paths = sorted(folder.glob("model.safetensors")) or sorted(folder.glob("*.safetensors"))
+        found = sorted(folder.glob("model.safetensors")) or sorted(folder.glob("*.safetensors"))
+        paths = [confined(folder, path.name, CheckpointError) for path in found]
         if not paths:
             hint = "; convert pytorch_model.bin to safetensors first" if list(folder.glob("*.bin")) else ""
             raise CheckpointError(f"{folder}: no safetensors files{hint}")

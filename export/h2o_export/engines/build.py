@@ -12,6 +12,7 @@ from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.plugin_graph import plugin_graph
 from h2o_export.engines.selection import EngineSelection
 from h2o_export.staging import check_output, staged_folder
+from h2o_runtime.confined import confined
 from h2o_runtime.engines import EngineManifest, EngineSpec, Machine, bundle_sha256
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import OutputError
@@ -78,7 +79,7 @@ def _check_folder(selection: EngineSelection) -> None:
 def _timing_cache(folder: Path) -> bytes:
     """Measurements of an earlier build of this bundle, empty where there was none."""
     try:
-        return (folder / TIMING_CACHE).read_bytes()
+        return confined(folder, TIMING_CACHE).read_bytes()
     except OSError:
         return b""
 
