@@ -61,10 +61,10 @@ class Problem(HTTPException):
     def of(cls, error: H2OError) -> Problem:
         """What a client is told about an error of the runtime."""
         if isinstance(error, ContextOverflowError):
-            # Begins as OpenAI's does: by these words litellm knows what to do about it.
+            # The words in the middle are OpenAI's, by which litellm knows what to do about it.
             message = (
-                f"this model's maximum context length is {error.n_ctx} tokens, and the prompt has "
-                f"{error.n_prompt_tokens}: shorten the prompt, or start the server with a larger --ctx-size"
+                f"the prompt has {error.n_prompt_tokens} tokens, and this model's maximum context length is "
+                f"{error.n_ctx}: shorten the prompt, or start the server with a larger --ctx-size"
             )
             sizes = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
             return cls(400, message, param=error.field or None, code="context_length_exceeded", more=sizes)
