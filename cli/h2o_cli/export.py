@@ -63,7 +63,7 @@ def main(
     verbose: int,
     **flags: Any,
 ) -> None:
-    """Turn CHECKPOINT, a Hugging Face folder or hub name, into a bundle of ONNX graphs and weights.
+    """Turn CHECKPOINT, a Hugging Face folder, hub name or GGUF file, into a bundle of ONNX graphs and weights.
 
     The prefill flags become the bundle's defaults; they can be changed at every run.
     """

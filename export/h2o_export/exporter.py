@@ -24,7 +24,7 @@ from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, 
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
-LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors")
+LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors", "gguf")
 Progress = Callable[[str], None]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from h2o_export.config import ModelConfig
 
-if TYPE_CHECKING:  # formats are given checkpoints
+if TYPE_CHECKING:
     from h2o_export.formats.quantized import QuantizedTensor
 
 
@@ -51,7 +51,7 @@ class Checkpoint(ABC):
         """One tensor in a float dtype. Raises CheckpointError where it is missing or of another shape."""
 
     def blocks(self, name: str) -> QuantizedTensor | None:
-        """A matrix as small integers, exactly as the files hold it; None where they do not, in that form."""
+        """A matrix as the files hold it in blocks of small integers, None where they do not."""
         return None
 
     @abstractmethod
