@@ -110,6 +110,7 @@ class RequestBuilder:
             sampling=self._sampling(body, top_logprobs),
             stop=tuple(stop or ()),
             ignore_eos=bool(body.ignore_eos),
+            reuse=body.cache_prompt is not False,
             constraint=constraint,
         )
 
