@@ -73,7 +73,9 @@ class TextModel:
         known = generator.model.vocab_size
         ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
         self.end_ids = frozenset(token for token in ends if token < known)
-        self._last = Prompt((), "")  # the last chat prompt with its answer
+        # The last chat prompt with its answer, and before it the one that this prompt went on from: should it come
+        # again, it is to have the same tokens again.
+        self._answered: tuple[Prompt, ...] = ()
 
     @classmethod
     def load(
@@ -132,9 +134,9 @@ class TextModel:
 
         Tools and calls that the template does not know are written out in plain words (`text.tool_use`).
 
-        Where it goes on from the last answer given here, that answer keeps the very tokens it was generated
-        with: encoding its text again may cut it differently, and the cache would be of no use. Raises
-        InputError for messages that the template refuses, BundleError when there is no template.
+        Where it goes on from the last answer given here, or from the one before, that answer keeps the very tokens
+        it was generated with: encoding its text again may cut it differently, and the cache would be of no use.
+        Raises InputError for messages that the template refuses, BundleError when there is no template.
         """
         if self._tool_use is None:
             assert isinstance(self._template, BundleError)
@@ -181,29 +183,35 @@ class TextModel:
             stop_tokens=() if request.ignore_eos else tuple(self.end_ids),
             watch=watch,
             constraint=request.constraint,
+            reuse=request.reuse,
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _continued(self, text: str) -> tuple[int, ...]:
-        """Ids of `text` that begin with those of the last answer; empty when it does not go on from there.
+        """Ids of `text` that begin with those of an answer given here; empty when it does not go on from one.
 
         Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
         be encoded apart.
         """
-        last = self._last  # once: a server makes prompts while another thread answers
-        assert last.text is not None
-        if not last.ids or not text.startswith(last.text):
-            return ()
-        rest = self._encoded(text[len(last.text) :])
-        return last.ids + rest if rest and rest[0] in self.tokenizer.special_ids else ()
+        for (
+            last
+        ) in self._answered:  # replaced as a whole: a server makes prompts while another thread answers
+            assert last.text is not None
+            if text.startswith(last.text):
+                rest = self._encoded(text[len(last.text) :])
+                if rest and rest[0] in self.tokenizer.special_ids:
+                    return last.ids + rest
+        return ()
 
     def _remember(self, prompt: Prompt, completion: Completion) -> None:
         """Keep the tokens of a chat's answer for `_continued`, if they are exactly its text."""
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
             answer = tuple(sampled.token for sampled in completion.tokens)
-            self._last = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
+            own = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
+            before = (one for one in self._answered if prompt.text.startswith(one.text or ""))
+            self._answered = (own, *before)[:2]
 
 
 class _Answer:

@@ -48,6 +48,7 @@ class PromptRun:
     tokens      int64 [n]: those after the session's, which are `prefix` to them
     session     holds the policy's state, and the tokens before these
     checkpoint  called with the done share of the work, from 0 to 1; may raise
+    needed      the first row whose logits are asked for
     """
 
     tokens: IntArray
@@ -55,6 +56,7 @@ class PromptRun:
     policy: PrefillPolicy[Any]
     session: Session
     checkpoint: Callable[[float], None] = lambda share: None
+    needed: int = 0
 
 
 class Forward:
@@ -88,7 +90,8 @@ class Forward:
         self._flow: Flow = device.flow(self._tiles)
 
     def prefill(self, prompt: PromptRun) -> None:
-        """Run the prompt's new tokens through every layer; then the head can run on any of their rows.
+        """Run the prompt's new tokens through every layer; then the head can run on those of their rows from
+        `prompt.needed` on.
 
         Cache rows are written, but the session's tokens are left to the caller, who knows that all went well.
         """
@@ -240,5 +243,6 @@ class Forward:
             provider=self.provider,
             timer=self.stopwatch,
             flow=self._flow,
+            needed=prompt.needed if layer == layers - 1 else 0,
             checkpoint=lambda done: prompt.checkpoint((layer + 0.5 + 0.5 * done / n) / layers),
         )

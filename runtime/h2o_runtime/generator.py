@@ -137,22 +137,29 @@ class Generator:
     # The three calls of design: prefill, decode, logprobs
 
     def prefill(
-        self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
+        self,
+        ids: ArrayLike,
+        config: PrefillConfig | None = None,
+        watch: Watch | None = None,
+        reuse: bool = True,
     ) -> Float32:
         """Run a whole prompt, keeping what the cache holds of it → logits after its last token.
 
-        The logits are float32 [vocab] and read-only.
+        The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
         session = self.session
+        if not reuse:
+            self.reset()
         if self._answered(tokens, config):
             self.reused = len(tokens)
             self._forward.stopwatch = PrefillTimer(config.algorithm.phases)
             assert session.logits is not None
             return session.logits
-        last = self._run(tokens, config, plan_reuse(session, tokens, config, session.origin), watch)
+        plan = plan_reuse(session, tokens, config, session.origin)
+        last = self._run(tokens, config, plan, watch, needed=len(tokens) - plan.length - 1)
         return session.keep_logits(self._forward.logits(Span(last - 1, last))[0])
 
     def decode(self, token: int) -> Float32:
@@ -175,7 +182,7 @@ class Generator:
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
         self.reset()
-        n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch)
+        n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
         out: Float32 = np.empty(n - 1, np.float32)
         for rows in spans(n - 1, self._forward.head_rows):
             wide = self._forward.logits(rows).astype(np.float64)  # [rows, V]
@@ -194,12 +201,14 @@ class Generator:
         stop_tokens: Sequence[int] = (),
         watch: Watch | None = None,
         constraint: Constraint | None = None,
+        reuse: bool = True,
     ) -> Iterator[GenerationEvent]:
         """Prefill, then sample: yields one Prefilled, a TokenGenerated a token and one Finished.
 
         Ends at a token of `stop_tokens` (not yielded, reason "stop"), after `max_new_tokens` or when the
         context is full (reason "length"). Raises Cancelled between two tokens when `watch` says so. `constraint`
-        says which tokens may come; it must allow some of `stop_tokens` once the answer may end.
+        says which tokens may come; it must allow some of `stop_tokens` once the answer may end. `reuse` is
+        `prefill`'s.
         """
         if max_new_tokens < 0:
             raise ConfigError(
@@ -208,7 +217,7 @@ class Generator:
         watch = watch or Watch()
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = self._checked(ids)
-        logits = self.prefill(tokens, config, watch)
+        logits = self.prefill(tokens, config, watch, reuse)
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self._forward.timer)
         sampler.reset(tokens.tolist())
         stops = frozenset(stop_tokens)
@@ -285,8 +294,11 @@ class Generator:
             and len(tokens) == session.length == session.shared_prefix(tokens)
         )
 
-    def _run(self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch) -> int:
-        """Bring the cache from `reuse.length` tokens to all of `tokens`; returns the number of new ones."""
+    def _run(self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch, needed: int) -> int:
+        """Bring the cache from `reuse.length` tokens to all of `tokens`; returns the number of new ones.
+
+        Of these the logits from the row `needed` on can be asked for then.
+        """
         session, policy, before = self.session, config.algorithm, self.session.origin
         n = len(tokens) - reuse.length
         self._prepare_state(config)
@@ -297,7 +309,8 @@ class Generator:
         done = False
         try:
             new = tokens[reuse.length :]
-            self._forward.prefill(PromptRun(new, reuse.prefix, policy, session, _checkpoint(watch, n)))
+            checkpoint = _checkpoint(watch, n)
+            self._forward.prefill(PromptRun(new, reuse.prefix, policy, session, checkpoint, needed))
             done = True
         finally:
             if not done:
@@ -305,8 +318,8 @@ class Generator:
                 if session.origin.config is None:
                     session.reset()
         session.append(tokens[reuse.length :], generated=False)
-        keeps_origin = reuse.prefix is Prefix.HISTORY
-        session.origin = before if keeps_origin else Provenance.fresh(config, len(tokens))
+        a_turn = reuse.prefix is Prefix.HISTORY
+        session.origin = before.at_turn(reuse.length) if a_turn else Provenance.fresh(config, len(tokens))
         watch.progress(n, n)
         return n
 

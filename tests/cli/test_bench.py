@@ -151,7 +151,7 @@ def test_visible_pairs_are_those_of_the_pattern(tokens: int) -> None:
 def test_floor_of_the_example(tiny_bundle: Path) -> None:
     model = Manifest.read(tiny_bundle).model
     full = PrefillConfig(policy="full")
-    pairs = 100 * 101 // 2 * model.layers * model.query_heads
+    pairs = (100 * 101 // 2 * (model.layers - 1) + 100) * model.query_heads
     assert attention_flop(model, full, 100) == pairs * 4 * model.head_size
     cache = decode_bytes(model, 11) - decode_bytes(model, 1)
     assert cache == 10 * 2 * model.layers * model.kv_heads * model.head_size * 4

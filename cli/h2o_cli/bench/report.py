@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from h2o_cli.bench.contestants import Entry
-from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop
+from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop, layer_flop
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.config import PrefillConfig
@@ -137,8 +137,7 @@ def _work(mode: str, model: ModelSpec) -> Callable[[PrefillConfig, int], int]:
     if mode == "decode":
         return lambda config, length: decode_bytes(model, length)
     if mode == "attention":
-        one = model.model_copy(update={"layers": 1})
-        return lambda config, length: attention_flop(one, config, length)
+        return lambda config, length: layer_flop(model, config, length)
     return lambda config, length: dense_flop(model, length) + attention_flop(model, config, length)
 
 

@@ -118,6 +118,7 @@ class RequestBuilder:
                 sampling=replace(sampling, seed=None if sampling.seed is None else sampling.seed + index),
                 stop=tuple(stop or ()),
                 ignore_eos=bool(body.ignore_eos),
+                reuse=body.cache_prompt is not False,
                 constraint=constraint,
             )
             for index, constraint in enumerate(constraints)

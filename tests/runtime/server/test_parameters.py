@@ -77,7 +77,7 @@ BOTH = [
     *wrong("service_tier", "priority", 1),
     *wrong("safety_identifier", 1),
     *wrong("prompt_cache_key", 1),
-    *wrong("cache_prompt", False, 1),
+    *wrong("cache_prompt", 1, "no"),
 ]
 
 CHAT_ONLY = [
@@ -252,6 +252,7 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("chat", {"tool_choice": "none"}),
         ("chat", {"modalities": ["text"], "store": False, "service_tier": "auto", "user": "é"}),
         ("chat", {"metadata": {"a": [1, {"b": None}]}, "cache_prompt": True, "model": ""}),
+        ("chat", {"cache_prompt": False}),
         ("chat", {"chat_template_kwargs": {"enable_thinking": False}}),
         (
             "chat",

@@ -28,7 +28,6 @@ def _whole(value: Any) -> Any:
 
 # The one value that can be honoured.
 One = Annotated[Literal[1], BeforeValidator(_of_type(int)), BeforeValidator(_whole)]
-Yes = Annotated[Literal[True], BeforeValidator(_of_type(bool))]
 No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
 
 WHOLE = BeforeValidator(_whole)

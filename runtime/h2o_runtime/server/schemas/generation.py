@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from h2o_runtime.options import MOST
-from h2o_runtime.server.schemas.base import WHOLE, Count, No, Real, Share, Stop, Strict, Yes
+from h2o_runtime.server.schemas.base import WHOLE, Count, No, Real, Share, Stop, Strict
 from h2o_runtime.server.schemas.prefill import Prefill
 
 MOST_CHOICES = 64  # of all prompts of a request together
@@ -50,6 +50,10 @@ class Generation(Strict):
         None, description="As llama.cpp's: the answer follows this GBNF grammar."
     )
 
+    cache_prompt: bool | None = Field(
+        None,
+        description="false: the whole prompt is read anew, so that no earlier request has a say in the answer.",
+    )
     prefill: Prefill | None = None
     return_progress: bool | None = Field(
         None, description="With stream: chunks with prompt_progress while the prompt is read."
@@ -62,7 +66,6 @@ class Generation(Strict):
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    cache_prompt: Yes | None = None
 
     @property
     def choices(self) -> int:
