@@ -61,10 +61,10 @@ class Problem(HTTPException):
     def of(cls, error: H2OError) -> Problem:
         """What a client is told about an error of the runtime."""
         if isinstance(error, ContextOverflowError):
-            # The words in the middle are OpenAI's, by which litellm knows what to do about it.
+            # litellm knows it by "this model's maximum context length is", LangChain by "prompt is too long".
             message = (
                 f"the prompt has {error.n_prompt_tokens} tokens, and this model's maximum context length is "
-                f"{error.n_ctx}: shorten the prompt, or start the server with a larger --ctx-size"
+                f"{error.n_ctx}; as the prompt is too long, shorten it or start the server with a larger --ctx-size"
             )
             sizes = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
             return cls(400, message, param=error.field or None, code="context_length_exceeded", more=sizes)

@@ -31,9 +31,13 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 @dataclass(frozen=True)
 class GGUFCheckpoint(Checkpoint):
-    """`header` has the tensors of all parts; `tokenizer` the text of each file of it."""
+    """`header` has the tensors of all parts; `tokenizer` the text of each file of it.
+
+    `names` knows a tensor by its name in transformers. Making it takes longer than reading a tensor.
+    """
 
     header: Header
+    names: gguf.TensorNameMap
     parts: tuple[Path, ...]
     raw: dict[str, Any]
     tokenizer: dict[str, str]
@@ -51,7 +55,8 @@ class GGUFCheckpoint(Checkpoint):
         raw = huggingface_config(header)
         config = model_config(header, raw)
         _check_kinds(header)
-        return cls(path, source, config, header, parts, raw, tokenizer_files(header))
+        names = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)], config.layers)
+        return cls(path, source, config, header, names, parts, raw, tokenizer_files(header))
 
     @property
     def config_file(self) -> Path:
@@ -102,8 +107,7 @@ class GGUFCheckpoint(Checkpoint):
         return AutoConfig.for_model(**{**self.raw, **spellings})
 
     def _stored(self, name: str) -> TensorEntry:
-        names = gguf.get_tensor_name_map(ARCHITECTURES[architecture(self.header)], self.config.layers)
-        own = names.get_name(name, (".weight", ".bias"))
+        own = self.names.get_name(name, (".weight", ".bias"))
         stored = self.header.tensors.get(own or name)
         if stored is None:
             raise CheckpointError(f"{self.source}: no tensor '{own or name}' in it; is it incomplete?")
