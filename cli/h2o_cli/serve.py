@@ -46,7 +46,7 @@ def server_options(command: Command) -> Command:
             click.option(
                 "--api-key-file",
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="Keys, one a line.",
+                help="Keys, one a line; lines that begin with # are comments.",
             ),
             click.option(
                 "--cors-origin",
@@ -148,8 +148,8 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
 def _keys(file: Path | None) -> tuple[str, ...]:
     if file is None:
         return ()
-    lines = decode_utf8(file.read_bytes(), str(file)).splitlines()
-    keys = tuple(line.strip() for line in lines if line.strip())
+    lines = [line.strip() for line in decode_utf8(file.read_bytes(), str(file)).splitlines()]
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
         raise InputError(f"{file} holds no API key: write one a line, or leave out --api-key-file")
     return keys
