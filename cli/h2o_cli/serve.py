@@ -56,6 +56,14 @@ def server_options(command: Command) -> Command:
                 help="A web page's origin that may use the API; repeatable, * is all.  [default: this machine's]",
             ),
             click.option(
+                "--allowed-host",
+                "allowed_hosts",
+                multiple=True,
+                metavar="NAME",
+                help="A name that the server answers to, as a proxy's; repeatable, * is any.  "
+                "[default: this machine's; any where a key is asked for]",
+            ),
+            click.option(
                 "--max-queue",
                 type=int,
                 default=RequestLimits.queue,
@@ -135,6 +143,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         alias=flags.pop("alias") or Path(bundle).resolve().name,
         api_keys=(*flags.pop("api_key"), *_keys(flags.pop("api_key_file"))),
         cors_origins=flags.pop("cors_origin"),
+        allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
         limits=RequestLimits(
             queue=flags.pop("max_queue"),

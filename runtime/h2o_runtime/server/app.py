@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from h2o_runtime.server import problems
 from h2o_runtime.server.access_log import AccessLog
 from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
+from h2o_runtime.server.hosts import Hosts
 from h2o_runtime.server.json_body import JsonRoute
 from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.routes import completions, info, text
@@ -88,6 +89,9 @@ def _add_middleware(app: FastAPI, settings: ServerSettings, handler: RequestHand
         allow_methods=["GET", "POST"],
         allow_headers=["Authorization", "Content-Type"],
         expose_headers=["Retry-After"],
+    )
+    app.add_middleware(
+        Hosts, bound=settings.host, allowed=settings.allowed_hosts, keys=bool(settings.api_keys)
     )
     app.add_middleware(AccessLog)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from h2o_runtime.errors import ConfigError
 
+HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+")
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -49,6 +51,7 @@ class ServerSettings:
     alias         the model's name in the API
     api_keys      who knows one of them may use the API; none lets everybody
     cors_origins  web pages that may use the API; none allows those of this machine, "*" all
+    allowed_hosts further names that the server answers to, as a proxy's; "*" is any
     grace         seconds that a running request gets to finish once the server is told to stop
     """
 
@@ -57,6 +60,7 @@ class ServerSettings:
     port: int = 8080
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     grace: float = 30
     limits: RequestLimits = RequestLimits()
 
@@ -67,3 +71,9 @@ class ServerSettings:
             raise ConfigError(f"grace must not be negative, but is {self.grace}", field="grace")
         if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
             raise ConfigError("api_key must be printable ASCII characters, and not empty", field="api_key")
+        for host in self.allowed_hosts:
+            if host != "*" and not HOST.fullmatch(host):
+                raise ConfigError(
+                    f"allowed_host must be a name or an address without a port, or *, but is {host!r}",
+                    field="allowed_host",
+                )

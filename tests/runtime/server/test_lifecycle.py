@@ -165,6 +165,8 @@ def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_p
         (("--max-body", 0), "--max-body"),
         (("--max-body", "nan"), "--max-body"),
         (("--api-key", ""), "api_key"),
+        (("--allowed-host", "http://a.b"), "allowed_host"),
+        (("--allowed-host", "a.b:80"), "allowed_host"),
         (("--h2o-local", 900, "--h2o-heavy", 900), "chunk_size"),
         (("--ctx-size", 0), "ctx-size"),
     ],
