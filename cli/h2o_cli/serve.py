@@ -88,6 +88,13 @@ def server_options(command: Command) -> Command:
                 help="Seconds in which headers and body must have arrived.",
             ),
             click.option(
+                "--stall-timeout",
+                type=float,
+                default=RequestLimits.stall_timeout,
+                show_default=True,
+                help="Seconds without a sign of life of the running request after which /health is 503.",
+            ),
+            click.option(
                 "--grace",
                 type=float,
                 default=ServerSettings.grace,
@@ -150,6 +157,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
             queue_timeout=flags.pop("queue_timeout"),
             body_bytes=flags.pop("max_body") * _MIB,
             body_timeout=flags.pop("body_timeout"),
+            stall_timeout=flags.pop("stall_timeout"),
         ),
     )
 

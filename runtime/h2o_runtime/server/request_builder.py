@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,11 +50,10 @@ class RequestBuilder:
             )
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
-        constraint = self._chat_constraint(body)
         prompt = self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
-        return self._request(body, prompt, limit, top, constraint)
+        return self._request(body, prompt, limit, top)
 
     def _chat_prompt(self, body: ChatRequest) -> Prompt:
         try:
@@ -79,7 +78,7 @@ class RequestBuilder:
         except InputError as error:
             raise ConfigError(f"prompt: {error}", field="prompt") from error
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
-        return self._request(body, prompt, limit, body.logprobs, None)
+        return self._request(body, prompt, limit, body.logprobs)
 
     def prefill_config(self, given: Prefill | None) -> PrefillConfig:
         """The server's configuration with what the request overrides."""
@@ -97,7 +96,6 @@ class RequestBuilder:
         prompt: Prompt,
         max_tokens: int | None,
         top_logprobs: int | None,
-        constraint: Constraint | None,
     ) -> Request:
         self._check_prompt(prompt)
         if top_logprobs is not None:
@@ -110,7 +108,6 @@ class RequestBuilder:
             sampling=self._sampling(body, top_logprobs),
             stop=tuple(stop or ()),
             ignore_eos=bool(body.ignore_eos),
-            constraint=constraint,
         )
 
     def _check_prompt(self, prompt: Prompt) -> None:
@@ -158,7 +155,13 @@ class RequestBuilder:
             )
         return bias
 
-    def _chat_constraint(self, body: ChatRequest) -> Constraint | None:
+    def chat_constraint(self, body: ChatRequest, cancelled: Callable[[], bool]) -> Constraint | None:
+        """What the answer has to follow. cancelled: as of `GrammarCompiler.json_schema`, as are the errors."""
+        asked = self._chat_schema(body)
+        return asked and self.grammars.json_schema(asked[0], field=asked[1], cancelled=cancelled)
+
+    def _chat_schema(self, body: ChatRequest) -> tuple[Mapping[str, Any], str] | None:
+        """The schema of the answer, and the field that asks for it."""
         tools, field = _forced_tools(body), "tools"
         if tools:
             if isinstance(body.response_format, (JsonObjectFormat, JsonSchemaFormat)):
@@ -166,12 +169,12 @@ class RequestBuilder:
                     "response_format cannot be honoured when tool_choice asks for a call",
                     field="response_format",
                 )
-            return self.grammars.json_schema(call_schema(tools), field=field)
+            return call_schema(tools), field
         if isinstance(body.response_format, JsonObjectFormat):
-            return self.grammars.json_schema({"type": "object"}, field="response_format")
+            return {"type": "object"}, "response_format"
         if isinstance(body.response_format, JsonSchemaFormat):
             schema = body.response_format.json_schema.schema_ or {"type": "object"}
-            return self.grammars.json_schema(schema, field="response_format.json_schema.schema")
+            return schema, "response_format.json_schema.schema"
         return None
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from h2o_runtime.completion import Completion, Request, TextPiece
-from h2o_runtime.errors import H2OError
+from h2o_runtime.constraint import Constraint
+from h2o_runtime.errors import Cancelled, H2OError
 from h2o_runtime.process import give_back_memory
 from h2o_runtime.server.answer_format import AnswerFormat, Chunk
 from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
@@ -22,10 +24,15 @@ from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
 from h2o_runtime.server.slot import Slot, Ticket
 from h2o_runtime.server.stream import DONE, KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
+from h2o_runtime.server.workers import Workers
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+Constrain = Callable[[Callable[[], bool]], Constraint | None]
+
+_COMPILERS = 2  # threads that wait for grammars: a slow one does not hold up the next
 
 _QUIET = 10.0  # seconds without an event after which a comment tells that the connection lives
 
@@ -43,7 +50,8 @@ class RequestHandler:
         self.slot = Slot(queue, self.retry_after)
         self._queue_timeout = queue_timeout
         # One thread for all text: its memory stays one thread's, and no long prompt delays the event loop.
-        self._text = ThreadPoolExecutor(1, "text")
+        self._text = Workers(1, "text")
+        self._grammars = Workers(_COMPILERS, "grammar")
         self._closed = False
 
     def retry_after(self) -> int:
@@ -58,7 +66,7 @@ class RequestHandler:
     async def in_text_thread(self, work: Callable[[], Result]) -> Result:
         """Run work on text away from the event loop; errors of the runtime become Problems."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._text, work)
+            return await self._text.run(work)
         except H2OError as error:
             raise Problem.of(error) from error
 
@@ -70,26 +78,78 @@ class RequestHandler:
         *,
         stream: bool,
         progress: bool,
+        constrain: Constrain | None = None,
     ) -> Response:
-        """Answer a validated request. make: tokenizes it, in the text thread. Raises Problem, ClientGone."""
+        """Answer a validated request. Raises Problem, ClientGone.
+
+        make: tokenizes it, in the text thread. constrain: compiles its grammar, in another one, until what it is
+        given says that nobody waits for it any more.
+        """
         try:
-            self.check_inference()
-            ticket = self.slot.enter()
-            try:
-                request = await unless_gone(http, self.in_text_thread(make))
-                waited = await unless_gone(http, ticket.turn(self._queue_timeout))
-                self.check_inference()
-            except BaseException:
-                ticket.leave()
-                raise
+            job = await self._admitted(http, make, constrain, shape.name)
         except (Problem, ClientGone) as error:
             self.count_refused(error)
             raise
-        self.metrics.queue_wait.observe(waited)
-        job = self._start(request, shape.name, ticket)
         if stream:
             return EventStream(self._events(job, shape, progress), job.cancel)
         return await self._plain(http, job, shape)
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a sign of life of whatever works on a request; 0 where nothing does."""
+        return max(self.inference.silence, self._text.silence, self._grammars.silence)
+
+    async def _admitted(
+        self, http: HttpRequest, make: Callable[[], Request], constrain: Constrain | None, name: str
+    ) -> Job:
+        """The request as a running job, once it is prepared and its turn has come.
+
+        Whatever takes its time meanwhile, the client may leave, the queue's time-out holds, and those that are
+        ready go first.
+        """
+        self.check_inference()
+        ticket, left = self.slot.enter(ready=False), threading.Event()
+        preparing = asyncio.ensure_future(self._prepare(ticket, make, constrain, left))
+        try:
+            waited = await unless_gone(http, ticket.turn(self._queue_timeout))
+            self.check_inference()
+        except BaseException:
+            left.set()
+            ticket.leave()
+            if preparing.done():
+                _close(preparing.result())
+            preparing.cancel()
+            raise
+        self.metrics.queue_wait.observe(waited)
+        request = preparing.result()
+        assert request is not None, "it was prepared, or it would have had no turn"
+        return self._start(request, name, ticket, left)
+
+    async def _prepare(
+        self,
+        ticket: Ticket,
+        make: Callable[[], Request],
+        constrain: Constrain | None,
+        left: threading.Event,
+    ) -> Request | None:
+        """Make the request, and the ticket ready; or let the ticket say why there is none."""
+        try:
+            request = await self.in_text_thread(make)
+            if constrain is not None:
+                request = await self._constrained(request, constrain, left)
+        except Exception as error:
+            ticket.refuse(error)
+            return None
+        ticket.prepared()
+        return request
+
+    async def _constrained(self, request: Request, constrain: Constrain, left: threading.Event) -> Request:
+        try:
+            return await self._grammars.run(lambda: replace(request, constraint=constrain(left.is_set)))
+        except Cancelled as error:
+            raise ClientGone from error
+        except H2OError as error:
+            raise Problem.of(error) from error
 
     def count_refused(self, error: Problem | ClientGone) -> None:
         """A request that never reached the inference thread."""
@@ -107,21 +167,27 @@ class RequestHandler:
 
     def close(self) -> None:
         self._closed = True
-        self._text.shutdown(wait=False, cancel_futures=True)
+        self._text.close()
+        self._grammars.close()
 
-    def _start(self, request: Request, name: str, ticket: Ticket) -> Job:
+    def ended(self, timeout: float) -> bool:
+        """Wait for the threads, each for `timeout` seconds → whether they came to their end."""
+        return self._text.ended(timeout) and self._grammars.ended(timeout)
+
+    def _start(self, request: Request, name: str, ticket: Ticket, left: threading.Event) -> Job:
         """From here on the slot is free when the inference thread says so, whoever listens."""
         room = self.inference.model.generator.context - len(request.prompt.ids) + 1
         limit = room if request.max_tokens is None else min(request.max_tokens, room)
 
         def done() -> None:
             self.running = None
+            _close(request)
             ticket.leave()
             self._account(job)
             if not self.slot.busy and not self._closed:
                 self._text.submit(give_back_memory)
 
-        job = Job(name, request, RequestWork(len(request.prompt.ids), limit), done)
+        job = Job(name, request, RequestWork(len(request.prompt.ids), limit), done, left)
         self.running = job
         self.inference.submit(job)
         return job
@@ -175,6 +241,11 @@ class RequestHandler:
             t.predicted_ms,
             last.finish_reason,
         )
+
+
+def _close(request: Request | None) -> None:
+    if request is not None and request.constraint is not None:
+        request.constraint.close()
 
 
 def _chunks(job: Job, happened: JobEvent | None, shape: AnswerFormat, progress: bool) -> Iterable[Chunk]:

@@ -28,7 +28,7 @@ _LAST_WORDS = 5.0  # seconds for a cancelled request to stop, and for its client
 
 
 def serve(settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]) -> bool:
-    """Serve until a signal says to stop → whether the inference thread ended too.
+    """Serve until a signal says to stop → whether all threads ended too.
 
     The port is bound before the model is loaded, so that /health can be asked. Raises ServerError when the
     port cannot be had, and whatever `load` raises. After a False only os._exit ends the process for sure.
@@ -92,7 +92,8 @@ class _Run:
             server.should_exit = True
             await serving
             service.handler.close()
-        return await asyncio.to_thread(inference.stop, _LAST_WORDS)
+        threads = asyncio.to_thread(service.handler.ended, _LAST_WORDS)
+        return all(await asyncio.gather(asyncio.to_thread(inference.stop, _LAST_WORDS), threads))
 
     async def _loading(self, inference: InferenceThread) -> None:
         """Wait for the model, or for the wish to stop. Raises what loading raised."""

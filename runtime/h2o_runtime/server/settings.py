@@ -19,12 +19,14 @@ class RequestLimits:
     queue_timeout  seconds that one waits before it is refused; None waits as long as its client does
     body_bytes     longest body of a request
     body_timeout   seconds in which a request, its headers and its body, must have arrived
+    stall_timeout  seconds without a sign of life from a request after which /health tells of it
     """
 
     queue: int = 8
     queue_timeout: float | None = None
     body_bytes: int = 16 << 20
     body_timeout: float = 30
+    stall_timeout: float = 60
 
     def __post_init__(self) -> None:
         if self.queue < 0:
@@ -40,6 +42,10 @@ class RequestLimits:
         if not self.body_timeout > 0:
             raise ConfigError(
                 f"body_timeout must be above 0 seconds, but is {self.body_timeout}", field="body_timeout"
+            )
+        if not self.stall_timeout > 0:
+            raise ConfigError(
+                f"stall_timeout must be above 0 seconds, but is {self.stall_timeout}", field="stall_timeout"
             )
 
 

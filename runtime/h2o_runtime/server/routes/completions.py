@@ -30,6 +30,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             http,
             lambda: builder.chat(body),
             ChatFormat(body, alias, service.grammars.token_bytes),
+            constrain=lambda cancelled: builder.chat_constraint(body, cancelled),
             stream=bool(body.stream),
             progress=bool(body.return_progress),
         )
