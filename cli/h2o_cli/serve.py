@@ -78,7 +78,13 @@ def server_options(command: Command) -> Command:
                 type=click.IntRange(min=1),
                 default=RequestLimits.body_bytes // _MIB,
                 show_default=True,
-                help="Longest request body, in MiB.",
+                help="Longest request body, in MiB; a context that holds less text takes less.",
+            ),
+            click.option(
+                "--body-memory",
+                type=click.IntRange(min=1),
+                help="MiB that the bodies of all requests together may take.  "
+                f"[default: {RequestLimits.memory_bytes // _MIB}, or --max-body where that is more]",
             ),
             click.option(
                 "--body-timeout",
@@ -144,6 +150,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
 
 def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
+    max_body, memory = flags.pop("max_body") * _MIB, flags.pop("body_memory")
     return ServerSettings(
         host=flags.pop("host"),
         port=flags.pop("port"),
@@ -155,7 +162,8 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         limits=RequestLimits(
             queue=flags.pop("max_queue"),
             queue_timeout=flags.pop("queue_timeout"),
-            body_bytes=flags.pop("max_body") * _MIB,
+            body_bytes=max_body,
+            memory_bytes=memory * _MIB if memory else max(RequestLimits.memory_bytes, max_body),
             body_timeout=flags.pop("body_timeout"),
             stall_timeout=flags.pop("stall_timeout"),
         ),

@@ -51,6 +51,7 @@ class RequestHandler:
         self._queue_timeout = queue_timeout
         # One thread for all text: its memory stays one thread's, and no long prompt delays the event loop.
         self._text = Workers(1, "text")
+        self._bodies = Workers(1, "body")
         self._grammars = Workers(_COMPILERS, "grammar")
         self._closed = False
 
@@ -62,6 +63,10 @@ class RequestHandler:
         """Raise Problem when no request can be taken now."""
         self.check_inference()
         self.slot.check()
+
+    async def in_body_thread(self, work: Callable[[], Result]) -> Result:
+        """Read a body away from the event loop."""
+        return await self._bodies.run(work)
 
     async def in_text_thread(self, work: Callable[[], Result]) -> Result:
         """Run work on text away from the event loop; errors of the runtime become Problems."""
@@ -165,14 +170,19 @@ class RequestHandler:
         if self.inference.state is InferenceState.FAILED:
             raise Problem(500, "inference has failed: the server needs a restart", code="inference_failed")
 
+    def give_back_memory(self) -> None:
+        """When a large request is gone, unless others are at work, which do so themselves."""
+        if not self.slot.busy and not self._closed:
+            self._text.submit(give_back_memory)
+
     def close(self) -> None:
         self._closed = True
-        self._text.close()
-        self._grammars.close()
+        for workers in (self._text, self._bodies, self._grammars):
+            workers.close()
 
     def ended(self, timeout: float) -> bool:
         """Wait for the threads, each for `timeout` seconds → whether they came to their end."""
-        return self._text.ended(timeout) and self._grammars.ended(timeout)
+        return all(workers.ended(timeout) for workers in (self._text, self._bodies, self._grammars))
 
     def _start(self, request: Request, name: str, ticket: Ticket, left: threading.Event) -> Job:
         """From here on the slot is free when the inference thread says so, whoever listens."""
@@ -184,8 +194,7 @@ class RequestHandler:
             _close(request)
             ticket.leave()
             self._account(job)
-            if not self.slot.busy and not self._closed:
-                self._text.submit(give_back_memory)
+            self.give_back_memory()
 
         job = Job(name, request, RequestWork(len(request.prompt.ids), limit), done, left)
         self.running = job

@@ -17,7 +17,8 @@ class RequestLimits:
 
     queue          most requests that wait for the slot
     queue_timeout  seconds that one waits before it is refused; None waits as long as its client does
-    body_bytes     longest body of a request
+    body_bytes     longest body of a request, even where the context holds a longer text
+    memory_bytes   of the bodies of all requests together
     body_timeout   seconds in which a request, its headers and its body, must have arrived
     stall_timeout  seconds without a sign of life from a request after which /health tells of it
     """
@@ -25,6 +26,7 @@ class RequestLimits:
     queue: int = 8
     queue_timeout: float | None = None
     body_bytes: int = 16 << 20
+    memory_bytes: int = 64 << 20
     body_timeout: float = 30
     stall_timeout: float = 60
 
@@ -38,6 +40,12 @@ class RequestLimits:
         if self.body_bytes < 1024:
             raise ConfigError(
                 f"max_body must be at least 1024 bytes, but is {self.body_bytes}", field="max_body"
+            )
+        if self.memory_bytes < self.body_bytes:
+            raise ConfigError(
+                f"body_memory must hold one body at least, and is {self.memory_bytes} bytes where max_body is "
+                f"{self.body_bytes}",
+                field="body_memory",
             )
         if not self.body_timeout > 0:
             raise ConfigError(

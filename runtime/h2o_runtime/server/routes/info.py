@@ -130,6 +130,8 @@ def _props(service: Service) -> dict[str, Any]:
         "limits": {
             "max_queue": limits.queue,
             "queue_timeout": limits.queue_timeout,
-            "max_body_bytes": limits.body_bytes,
+            "max_body_bytes": service.room.body_bytes,
+            "max_body_values": service.room.values,
+            "body_memory_bytes": limits.memory_bytes,
         },
     }
