@@ -130,7 +130,7 @@ def idle(tiny_bundle: Path) -> Iterator[tuple[Server, int]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_nobody_else_notices(idle: tuple[Server, int], name: str) -> None:
-    """The quickest of three rounds counts: what keeps /health waiting does so every time, a busy machine does not."""
+    """The quickest of three rounds counts: what is wrong with a body keeps /health waiting every time."""
     (server, before), (path, body, statuses) = idle, CASES[name]
     slowest: list[float] = []
     while len(slowest) < 3 and (not slowest or min(slowest) >= HEALTH):

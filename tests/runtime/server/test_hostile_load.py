@@ -19,8 +19,8 @@ HEALTH = 1.0  # seconds, on two cores that have more to do than they can
 MEMORY = 400 << 20  # bytes of all processes, beyond those of the idle server
 
 # How many of each; a schema takes two seconds of a core until it is refused, a tokenization one.
-BODIES = dict.fromkeys(CASES, 7) | {"tokenize as much as it does": 4, "tokenize with pieces": 4}
-SCHEMAS = 10
+BODIES = dict.fromkeys(CASES, 7) | {"tokenize as much as it does": 2, "tokenize with pieces": 2}
+SCHEMAS = 6
 LEAVERS = 20
 REBOUND = 200 - sum(BODIES.values()) - SCHEMAS - LEAVERS
 PLAIN = 50
