@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from h2o_runtime.caches import Cache
-from h2o_runtime.errors import BundleError, Cancelled, InputError
+from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
 from h2o_runtime.generator import Generator
@@ -124,10 +124,11 @@ class TextModel:
         return None if isinstance(self._template, BundleError) else self._template.texts.get("default")
 
     def text_prompt(self, text: str) -> Prompt:
-        """A text to be continued. Raises InputError when it is empty or not proper text."""
+        """A text to be continued. Raises InputError when it is empty or not proper text, ContextOverflowError when
+        it is clearly longer than the context."""
         if not text:
             raise InputError("the prompt is empty: give at least one character")
-        return Prompt(tuple(self.tokenizer.encode(text)), text)
+        return Prompt(tuple(self.tokenizer.encode_within(text, self.generator.context)), text)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> Prompt:
         """A conversation to be answered; `options` are those of `ChatTemplate.render`.
@@ -136,11 +137,14 @@ class TextModel:
 
         Where it goes on from the last answer given here, or from the one before, that answer keeps the very tokens
         it was generated with: encoding its text again may cut it differently, and the cache would be of no use.
-        Raises InputError for messages that the template refuses, BundleError when there is no template.
+        Raises InputError for messages that the template refuses, ContextOverflowError for what is clearly longer
+        than the context, BundleError when there is no template.
         """
         if self._tool_use is None:
             assert isinstance(self._template, BundleError)
             raise self._template
+        if len(messages) > self.generator.context:  # each has a token at least, wherever it ends
+            raise ContextOverflowError(len(messages), self.generator.context, at_least=True)
         text = self._tool_use.render(messages, **options)
         chat = not options.get("continue_final_message")
         return Prompt(self._continued(text) or self._encoded(text), text, chat)
@@ -187,7 +191,7 @@ class TextModel:
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode_within(text, self.generator.context, add_special_tokens=False))
 
     def _continued(self, text: str) -> tuple[int, ...]:
         """Ids of `text` that begin with those of an answer given here; empty when it does not go on from one.

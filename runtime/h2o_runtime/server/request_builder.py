@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -27,6 +27,14 @@ _TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # what
 
 
 @dataclass(frozen=True)
+class Choices:
+    """One request for each choice of an answer, and the form that all of them have to follow."""
+
+    requests: list[Request]
+    form: AnswerForm | None
+
+
+@dataclass(frozen=True)
 class RequestBuilder:
     """Makes runtime requests for one model. prefill: what requests override."""
 
@@ -34,7 +42,7 @@ class RequestBuilder:
     grammars: GrammarCompiler
     prefill: PrefillConfig
 
-    def chat(self, body: ChatRequest) -> list[Request]:
+    def chat(self, body: ChatRequest) -> Choices:
         """A request for each choice of the answer. Raises ConfigError, ContextOverflowError."""
         _check_stream_options(body)
         if body.max_tokens is not None and body.max_completion_tokens is not None:
@@ -43,16 +51,17 @@ class RequestBuilder:
             )
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
-        constraints = [self._constraint(chat_form(body)) for _ in range(body.choices)]
-        prompt = self._chat_prompt(body)
+        form, prompt = chat_form(body), self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
-        return self._requests(body, prompt, limit, top, constraints)
+        return Choices(self._requests(body, prompt, limit, top), form)
 
     def _chat_prompt(self, body: ChatRequest) -> Prompt:
         try:
             messages = [_message(message) for message in body.messages]
             return self.model.chat_prompt(messages, **_template_names(body))
+        except ContextOverflowError as error:
+            raise _named(error, "messages") from error
         except InputError as error:
             raise ConfigError(f"messages: {error}", field="messages") from error
         except BundleError as error:  # which tells of this machine's folders
@@ -63,18 +72,17 @@ class RequestBuilder:
                 field="messages",
             ) from error
 
-    def completion(self, body: CompletionRequest) -> list[Request]:
+    def completion(self, body: CompletionRequest) -> Choices:
         """The choices of each prompt, one prompt after the other. Errors are those of `chat`."""
         _check_stream_options(body)
         prompts = body.prompts()
         _check_choices(body, len(prompts))
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
-        requests = []
+        form, requests = own_form(body), []
         for given in prompts:
-            constraints = [self._constraint(own_form(body)) for _ in range(body.choices)]
             prompt = self._text_prompt(given, bool(body.echo))
-            requests += self._requests(body, prompt, limit, body.logprobs, constraints)
-        return requests
+            requests += self._requests(body, prompt, limit, body.logprobs)
+        return Choices(requests, form)
 
     def _text_prompt(self, given: str | list[int], echo: bool) -> Prompt:
         """echo: whether the text of bare ids will be wanted."""
@@ -83,6 +91,8 @@ class RequestBuilder:
                 return self.model.text_prompt(given)
             text = self.model.tokenizer.decode(given, skip_special_tokens=False) if echo else None
             return Prompt(tuple(given), text)
+        except ContextOverflowError as error:
+            raise _named(error, "prompt") from error
         except InputError as error:
             raise ConfigError(f"prompt: {error}", field="prompt") from error
 
@@ -102,9 +112,8 @@ class RequestBuilder:
         prompt: Prompt,
         max_tokens: int | None,
         top_logprobs: int | None,
-        constraints: Sequence[Constraint | None],
     ) -> list[Request]:
-        """One request for each of the constraints."""
+        """One request for each choice."""
         self._check_prompt(prompt, "messages" if isinstance(body, ChatRequest) else "prompt")
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # finds out here, rather than after a stream has begun
@@ -119,9 +128,8 @@ class RequestBuilder:
                 stop=tuple(stop or ()),
                 ignore_eos=bool(body.ignore_eos),
                 reuse=body.cache_prompt is not False,
-                constraint=constraint,
             )
-            for index, constraint in enumerate(constraints)
+            for index in range(body.choices)
         ]
 
     def _check_prompt(self, prompt: Prompt, field: str) -> None:
@@ -169,13 +177,15 @@ class RequestBuilder:
             )
         return bias
 
-    def _constraint(self, form: AnswerForm | None) -> Constraint | None:
-        """What makes one answer follow the form."""
-        if form is None:
-            return None
+    def constraint(self, form: AnswerForm, cancelled: Callable[[], bool]) -> Constraint:
+        """What makes one answer follow the form; `cancelled` and errors are those of `GrammarCompiler`."""
         if isinstance(form.grammar, str):
-            return self.grammars.gbnf(form.grammar, field=form.field)
-        return self.grammars.json_schema(form.grammar, field=form.field)
+            return self.grammars.gbnf(form.grammar, field=form.field, cancelled=cancelled)
+        return self.grammars.json_schema(form.grammar, field=form.field, cancelled=cancelled)
+
+
+def _named(error: ContextOverflowError, field: str) -> ContextOverflowError:
+    return ContextOverflowError(error.n_prompt_tokens, error.n_ctx, at_least=error.at_least, field=field)
 
 
 def _check_stream_options(body: Generation) -> None:

@@ -88,12 +88,13 @@ def test_all_origins(serve: Serve) -> None:
 # Keys
 
 SECRET = "sesame-open-4711"
+COMMENT = "of the laptop"
 
 
 @pytest.fixture(scope="module")
 def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text(f"\n{SECRET}-file\n  second key  \n")
+    keys.write_text(f"# {COMMENT}\n\n{SECRET}-file\n  second key  \n  #{COMMENT}\n")
     server = Server(tiny_bundle, "--ctx-size", 64, "--api-key", SECRET, "--api-key-file", keys)
     server.wait_until_ready()
     yield server
@@ -123,6 +124,9 @@ def test_open_without_a_key(locked: Server, path: str) -> None:
         f"Bearer {SECRET},second key",
         b"Bearer \xff\xfe",
         "Bearer " + "x" * 10_000,
+        f"Bearer # {COMMENT}",
+        f"Bearer #{COMMENT}",
+        f"Bearer {COMMENT}",
     ],
 )
 def test_closed_without_the_right_key(locked: Server, path: str, header: str | bytes | None) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from h2o_runtime.completion import Request as RuntimeRequest
 from h2o_runtime.errors import ConfigError, ContextOverflowError
 from h2o_runtime.server.chat_format import ChatFormat
 from h2o_runtime.server.completion_format import CompletionFormat
+from h2o_runtime.server.request_builder import Choices
 from h2o_runtime.server.response_format import ResponseFormat
 from h2o_runtime.server.response_input import chat_of, renamed
 from h2o_runtime.server.schemas.chat import ChatRequest
@@ -37,6 +37,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             http,
             lambda: builder.chat(body),
             ChatFormat(body, alias, service.grammars.token_bytes),
+            constrain=builder.constraint,
             stream=bool(body.stream),
             progress=bool(body.return_progress),
         )
@@ -50,6 +51,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             http,
             lambda: builder.completion(body),
             CompletionFormat(body, alias, service.grammars.token_bytes),
+            constrain=builder.constraint,
             stream=bool(body.stream),
             progress=bool(body.return_progress),
         )
@@ -60,14 +62,16 @@ def add_routes(router: APIRouter, service: Service) -> None:
         """Answer a text or a list of items; nothing is kept that a later request could name."""
         builder, chat = service.builder, chat_of(body)
 
-        def make() -> list[RuntimeRequest]:
+        def make() -> Choices:
             try:
                 return builder.chat(chat)
             except (ConfigError, ContextOverflowError) as error:
                 raise renamed(error) from error
 
         shape = ResponseFormat(body, chat, alias)
-        return await service.handler.answer(http, make, shape, stream=bool(body.stream), progress=False)
+        return await service.handler.answer(
+            http, make, shape, constrain=builder.constraint, stream=bool(body.stream), progress=False
+        )
 
 
 def _answers(model: Any) -> dict[int | str, dict[str, Any]]:
