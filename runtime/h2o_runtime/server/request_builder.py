@@ -14,6 +14,7 @@ from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, I
 from h2o_runtime.grammar import GrammarCompiler
 from h2o_runtime.sampling import Sampling
 from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
+from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.json_body import parse
 from h2o_runtime.server.schemas.chat import AssistantMessage, ChatRequest, Message
 from h2o_runtime.server.schemas.completion import CompletionRequest
@@ -24,14 +25,6 @@ log = logging.getLogger(__name__)
 
 _RESERVED = {"messages", "tools", "add_generation_prompt", "continue_final_message", "documents"}
 _TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # what templates see of a message
-
-
-@dataclass(frozen=True)
-class Choices:
-    """One request for each choice of an answer, and the form that all of them have to follow."""
-
-    requests: list[Request]
-    form: AnswerForm | None
 
 
 @dataclass(frozen=True)

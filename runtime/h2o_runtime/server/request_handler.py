@@ -20,10 +20,10 @@ from h2o_runtime.errors import Cancelled, ConfigError, H2OError
 from h2o_runtime.process import give_back_memory
 from h2o_runtime.server.answer_form import AnswerForm
 from h2o_runtime.server.answer_format import AnswerFormat, ChoiceFormat, Chunk
+from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.request_builder import Choices
 from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
 from h2o_runtime.server.slot import Slot, Ticket
 from h2o_runtime.server.stream import KEEP_ALIVE, ClientGone, EventStream, event, unless_gone

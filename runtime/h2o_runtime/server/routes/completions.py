@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 
 from h2o_runtime.errors import ConfigError, ContextOverflowError
 from h2o_runtime.server.chat_format import ChatFormat
+from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.completion_format import CompletionFormat
-from h2o_runtime.server.request_builder import Choices
 from h2o_runtime.server.response_format import ResponseFormat
 from h2o_runtime.server.response_input import chat_of, renamed
 from h2o_runtime.server.schemas.chat import ChatRequest
