@@ -190,7 +190,9 @@ class TextModel:
         Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
         be encoded apart.
         """
-        for last in self._answered:  # replaced as a whole: a server makes prompts while another thread answers
+        for (
+            last
+        ) in self._answered:  # replaced as a whole: a server makes prompts while another thread answers
             assert last.text is not None
             if text.startswith(last.text):
                 rest = self._encoded(text[len(last.text) :])

@@ -43,9 +43,7 @@ def confined(folder: Path, name: str, error: type[H2OError] = BundleError) -> Pa
 
 def _blobs(home: Path) -> list[Path]:
     """Where the hub's cache keeps the files of the snapshot that `home` is, or is in."""
-    return [
-        _real(snapshots.parent / "blobs") for snapshots in home.parents if snapshots.name == "snapshots"
-    ]
+    return [_real(snapshots.parent / "blobs") for snapshots in home.parents if snapshots.name == "snapshots"]
 
 
 def _real(path: Path) -> Path:

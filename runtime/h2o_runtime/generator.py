@@ -293,9 +293,7 @@ class Generator:
             and len(tokens) == session.length == session.shared_prefix(tokens)
         )
 
-    def _run(
-        self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch, needed: int
-    ) -> int:
+    def _run(self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch, needed: int) -> int:
         """Bring the cache from `reuse.length` tokens to all of `tokens`; returns the number of new ones.
 
         Of these the logits from the row `needed` on can be asked for then.
@@ -320,9 +318,7 @@ class Generator:
                     session.reset()
         session.append(tokens[reuse.length :], generated=False)
         a_turn = reuse.prefix is Prefix.HISTORY
-        session.origin = (
-            before.at_turn(reuse.length) if a_turn else Provenance.fresh(config, len(tokens))
-        )
+        session.origin = before.at_turn(reuse.length) if a_turn else Provenance.fresh(config, len(tokens))
         watch.progress(n, n)
         return n
 

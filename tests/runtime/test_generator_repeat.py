@@ -23,7 +23,9 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
         yield loaded
 
 
-def answer(generator: Generator, prompt: list[int], config: PrefillConfig, reuse: bool = True) -> list[NDArray]:  # type: ignore[type-arg]
+def answer(
+    generator: Generator, prompt: list[int], config: PrefillConfig, reuse: bool = True
+) -> list[NDArray]:  # type: ignore[type-arg]
     """Logits of a prompt and of the five likeliest tokens after it."""
     logits = [generator.prefill(prompt, config, reuse=reuse).copy()]
     for _ in range(5):

@@ -164,7 +164,11 @@ def test_what_is_remembered_does_not_depend_on_the_rows_that_are_needed(
     session.prefill_state = session.state_config = None
     generator.logprobs(ids, config)
     assert session.logits is not None
-    logits, sets, states = session.logits, generator.memory_sets(), remembered(session.prefill_state, len(ids))
+    logits, sets, states = (
+        session.logits,
+        generator.memory_sets(),
+        remembered(session.prefill_state, len(ids)),
+    )
     generator.reset()
     session.prefill_state = session.state_config = None  # nothing is there from before
     assert relative_error(generator.prefill(ids, config), logits) < 1e-5

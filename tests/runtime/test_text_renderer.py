@@ -92,7 +92,9 @@ def test_no_process_is_left_behind() -> None:
 
 def test_sigterm_works_while_a_template_does_not_end(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% set n = 7 %}{{ n ** (n ** (n * n)) }}")
-    program = f"from h2o_runtime.text import ChatTemplate; ChatTemplate.load({str(tmp_path)!r}).render({ASKED})"
+    program = (
+        f"from h2o_runtime.text import ChatTemplate; ChatTemplate.load({str(tmp_path)!r}).render({ASKED})"
+    )
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
     while not psutil.Process(process.pid).children():
         time.sleep(0.05)

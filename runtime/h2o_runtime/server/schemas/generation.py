@@ -40,7 +40,8 @@ class Generation(Strict):
     ignore_eos: bool | None = None
 
     cache_prompt: bool | None = Field(
-        None, description="false: the whole prompt is read anew, so that no earlier request has a say in the answer."
+        None,
+        description="false: the whole prompt is read anew, so that no earlier request has a say in the answer.",
     )
     prefill: Prefill | None = None
     return_progress: bool | None = Field(
