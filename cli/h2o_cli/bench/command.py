@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
 from h2o_cli.bench.floor import MachineRates, better
@@ -22,7 +21,7 @@ from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import Results, make_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
-from h2o_cli.common import guarded, print_json, start_logging
+from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, ConfigError, OutputError
@@ -98,7 +97,7 @@ def run(mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...]) -> Resu
     contestants: Sequence[Contestant] = (
         attentions(entry, peers) if mode == "attention" else models(entry, peers, mode == "decode")
     )
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     machine = describe()
     with console.status("measuring the machine") as status:
         rates = _rates(entry)
