@@ -213,9 +213,7 @@ def test_a_long_prompt_has_a_bar_on_a_terminal(start_h2o: Start, tiny_bundle: Pa
 
 
 @pytest.mark.parametrize("asked", [{"NO_COLOR": "1", "TERM": "xterm-256color"}, {"TERM": "dumb"}])
-def test_no_escapes_where_none_are_wanted(
-    start_h2o: Start, tiny_bundle: Path, asked: dict[str, str]
-) -> None:
+def test_no_escapes_where_none_are_wanted(start_h2o: Start, tiny_bundle: Path, asked: dict[str, str]) -> None:
     terminal = Terminal(start_h2o, "run", tiny_bundle, "--chat", "-n", 4, "-v", **asked)
     shown = terminal.until(rb"> ")
     terminal.type(b"What is a parser?\n")
