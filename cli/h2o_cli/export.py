@@ -106,7 +106,7 @@ def main(
     if manifest.validation and not manifest.validation.passed:
         error, tolerance = manifest.validation.relative_error, manifest.validation.tolerance
         click.echo(
-            f"error: {options.output}: its logits differ from the checkpoint's by {error:.2e}, "
+            f"error: {options.output}: its logits differ from the checkpoint's by {_error(error)}, "
             f"the tolerance is {tolerance:.1e}",
             err=True,
         )
@@ -172,15 +172,20 @@ def _validation_table(validation: Validation) -> Table:
         "output", "relative error", title=f"against {validation.reference}, {validation.tokens} tokens"
     )
     for index, error in enumerate(validation.layers):
-        table.add_row(f"hidden states before layer {index}", f"{error:.2e}")
+        table.add_row(f"hidden states before layer {index}", _error(error))
     verdict = "good" if validation.passed else "MISSED"
     table.add_row(
-        "logits", f"{validation.relative_error:.2e} (tolerance {validation.tolerance:.1e}: {verdict})"
+        "logits", f"{_error(validation.relative_error)} (tolerance {validation.tolerance:.1e}: {verdict})"
     )
     table.add_row(
         "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
     )
     return table
+
+
+def _error(value: float) -> str:
+    """A manifest has a huge number where an error was infinite or not a number."""
+    return f"{value:.2e}" if value < 1e300 else "no number (NaN or infinity)"
 
 
 def _mib(size: int) -> str:

@@ -18,6 +18,7 @@ from h2o_export.formats import FORMATS
 from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
+from h2o_export.soundness import check_checkpoint
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
@@ -62,7 +63,11 @@ def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> Mod
 def write_bundle(
     checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress
 ) -> Manifest:
-    """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest."""
+    """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest.
+
+    Raises CheckpointError, before anything is written where the checkpoint contradicts itself.
+    """
+    check_checkpoint(checkpoint)
     files: dict[str, FileSpec] = {}
     dense = DenseExporter(checkpoint, options.dtype, FORMATS[options.dtype], folder)
     graphs: list[GraphSpec] = list(dense.export(progress))

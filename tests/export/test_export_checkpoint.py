@@ -16,6 +16,7 @@ from tests.reference import checkpoints
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.formats.floats import to_dtype
+from h2o_export.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 NORM = "model.norm.weight"
@@ -149,6 +150,55 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def edit_json(name: str, **changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / name
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(known | changes))
+
+    return edit
+
+
+LAYER = "model.layers.0.self_attn"
+CONTRADICTIONS |= {
+    "a bias without a place": (
+        edit_weights(lambda w: w.update({f"{LAYER}.q_proj.bias": torch.ones(128)})),
+        f"has the tensor '{LAYER}.q_proj.bias', for which the model of config.json has no place",
+    ),
+    "fewer layers than weights": (
+        edit_config(num_hidden_layers=1),
+        r"has the tensor 'model.layers.1.*num_hidden_layers = 1; correct it",
+    ),
+    "an untied head that is said to be tied": (
+        edit_config(tie_word_embeddings=True),
+        "ties the head to the embedding, and 'lm_head.weight' is another matrix",
+    ),
+    "NaN": (
+        edit_weights(lambda w: w.update({NORM: torch.full((64,), torch.nan)})),
+        f"tensor '{NORM}' holds NaN or infinity where numbers should be",
+    ),
+    "an end beyond the vocabulary": (
+        lambda f: (
+            edit_json("generation_config.json", eos_token_id=5000)(f),
+            edit_json("tokenizer_config.json", eos_token=None)(f),
+        ),
+        "answers end with the token 5000, and the vocabulary has 4,096: no answer would",
+    ),
+    "a template with a syntax error": (
+        lambda f: (f / "chat_template.jinja").write_text("{% if %}"),
+        r"copy/chat_template.jinja: the chat template 'default' has a syntax error in line 1",
+    ),
+    "a template that never works": (
+        lambda f: (f / "chat_template.jinja").write_text("{{ messages.first.second.third }}"),
+        "copy: its chat template renders no conversation: .*UndefinedError",
+    ),
+    "a template that never ends": (
+        lambda f: (f / "chat_template.jinja").write_text("{{ 7 ** (7 ** (7 * messages|length * 9)) }}"),
+        "copy/chat_template.jinja: the chat template does what no template may: takes more than 5 s",
+    ),
+}
+
+
 @pytest.mark.parametrize("damage", CONTRADICTIONS)
 def test_contradictions_stop_the_export_and_leave_nothing(whole: Path, tmp_path: Path, damage: str) -> None:
     folder = copy(whole, tmp_path)
@@ -157,6 +207,35 @@ def test_contradictions_stop_the_export_and_leave_nothing(whole: Path, tmp_path:
     with pytest.raises(CheckpointError, match=says):
         bundles.export(folder, tmp_path / "bundle")
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_what_changes_no_result_is_told(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copy(whole, tmp_path)
+    edit_weights(
+        lambda w: w.update(
+            {"vision.weight": torch.ones(2), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+        )
+    )(folder)
+    edit_json("generation_config.json", eos_token_id=[1, 5000])(folder)
+    check_checkpoint(open_checkpoint(str(folder)))
+    assert "no use for them: 'vision.weight'" in caplog.text
+    assert "rotary" not in caplog.text
+    assert "the end token 5000 is beyond the vocabulary of 4096" in caplog.text
+    caplog.clear()
+    check_checkpoint(open_checkpoint(str(whole)))
+    assert not caplog.text
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = checkpoints.make_checkpoint(tmp_path / "small", vocab=1000)
+    for name in checkpoints.TOKENIZER_FILES:
+        shutil.copy(checkpoints.EXAMPLE / name, folder / name)
+    check_checkpoint(open_checkpoint(str(folder)))
+    assert "its tokenizer knows 4096 tokens and its embedding has 1000" in caplog.text
 
 
 def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:

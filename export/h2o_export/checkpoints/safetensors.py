@@ -51,6 +51,9 @@ class SafetensorsCheckpoint(Checkpoint):
     def config_file(self) -> Path:
         return self.path / "config.json"
 
+    def names(self) -> frozenset[str]:
+        return frozenset(self.files)
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor in its stored dtype."""
         tensor, file = self.read(name), self.files[name]
