@@ -162,7 +162,8 @@ class Grammar:
 
     def _unfollowable(self, reason: str) -> ConfigError:
         return ConfigError(
-            f"{self._field} cannot be followed ({reason}): give a simpler one", field=self._field
+            f"{self._field} cannot be followed ({reason}): give a simpler {self._title.split()[-1]}",
+            field=self._field,
         )
 
 

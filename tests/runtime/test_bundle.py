@@ -105,7 +105,8 @@ def test_damage_of_every_kind_is_a_sentence(bundle: Path) -> None:
     content = path.read_bytes()
     for damaged in (b"", content[:-7], content[: len(content) // 2], b"\xff" * 99, b"\0" * 99, b"words" * 9):
         rewrite(path, damaged)
-        edit(bundle, lambda m, size=len(damaged): m["files"]["onnx/dense_00.onnx"].update(bytes=size))
+        size = len(damaged)
+        edit(bundle, lambda m, size=size: m["files"]["onnx/dense_00.onnx"].update(bytes=size))
         with pytest.raises(
             BundleError, match=r"dense_00.onnx: (not a readable ONNX file|holds the graph '')"
         ):

@@ -43,11 +43,16 @@ def chat_of(body: ResponseRequest) -> ChatRequest:
     )
 
 
+def own_name(field: str) -> str:
+    """What the request calls a field of the chat."""
+    return _FIELDS.get(field, field)
+
+
 def renamed(error: ConfigError | ContextOverflowError) -> ConfigError | ContextOverflowError:
     """The error of the chat in the request's own names."""
-    name = _FIELDS.get(error.field, error.field)
+    name = own_name(error.field)
     if isinstance(error, ContextOverflowError):
-        return ContextOverflowError(error.n_prompt_tokens, error.n_ctx, field=name)
+        return ContextOverflowError(error.n_prompt_tokens, error.n_ctx, at_least=error.at_least, field=name)
     told = str(error)
     return ConfigError(name + told[len(error.field) :] if told.startswith(error.field) else told, field=name)
 

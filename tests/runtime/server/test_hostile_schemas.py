@@ -49,8 +49,16 @@ def asking(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def family(server: Server) -> list[psutil.Process]:
+    """The server, the nursery of its grammars, and their processes: not what renders chat templates."""
     me = psutil.Process(server.process.pid)
-    return [me, *me.children(recursive=True)]
+    return [me, *(one for one in me.children(recursive=True) if _makes_grammars(one))]
+
+
+def _makes_grammars(one: psutil.Process) -> bool:
+    try:
+        return "grammar_process" in " ".join(one.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def memory(server: Server) -> int:

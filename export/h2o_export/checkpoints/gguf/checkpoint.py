@@ -33,11 +33,11 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 class GGUFCheckpoint(Checkpoint):
     """`header` has the tensors of all parts; `tokenizer` the text of each file of it.
 
-    `names` knows a tensor by its name in transformers. Making it takes longer than reading a tensor.
+    `own_names` knows a tensor by its name in transformers. Making it takes longer than reading a tensor.
     """
 
     header: Header
-    names: gguf.TensorNameMap
+    own_names: gguf.TensorNameMap
     parts: tuple[Path, ...]
     raw: dict[str, Any]
     tokenizer: dict[str, str]
@@ -107,7 +107,7 @@ class GGUFCheckpoint(Checkpoint):
         return AutoConfig.for_model(**{**self.raw, **spellings})
 
     def _stored(self, name: str) -> TensorEntry:
-        own = self.names.get_name(name, (".weight", ".bias"))
+        own = self.own_names.get_name(name, (".weight", ".bias"))
         stored = self.header.tensors.get(own or name)
         if stored is None:
             raise CheckpointError(f"{self.source}: no tensor '{own or name}' in it; is it incomplete?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,7 +12,7 @@ from h2o_runtime.server.chat_format import ChatFormat
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.completion_format import CompletionFormat
 from h2o_runtime.server.response_format import ResponseFormat
-from h2o_runtime.server.response_input import chat_of, renamed
+from h2o_runtime.server.response_input import chat_of, own_name, renamed
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.response import ResponseRequest
@@ -64,9 +65,11 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
         def make() -> Choices:
             try:
-                return builder.chat(chat)
+                choices = builder.chat(chat)
             except (ConfigError, ContextOverflowError) as error:
                 raise renamed(error) from error
+            form = choices.form and replace(choices.form, field=own_name(choices.form.field))
+            return replace(choices, form=form)
 
         shape = ResponseFormat(body, chat, alias)
         return await service.handler.answer(
