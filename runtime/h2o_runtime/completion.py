@@ -131,9 +131,9 @@ class TextModel:
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
         """A conversation to be answered; `options` are those of `ChatTemplate.render`.
 
-        Where it goes on from the last answer given here, or from the one before, that answer keeps the very tokens it was generated
-        with: encoding its text again may cut it differently, and the cache would be of no use. Raises
-        InputError for messages that the template refuses, BundleError when there is no template.
+        Where it goes on from the last answer given here, or from the one before, that answer keeps the very
+        tokens it was generated with: encoding its text again may cut it differently, and the cache would be of
+        no use. Raises InputError for messages that the template refuses, BundleError when there is no template.
         """
         if isinstance(self._template, BundleError):
             raise self._template

@@ -18,7 +18,7 @@ from h2o_runtime.text import ChatTemplate
 
 pytestmark = pytest.mark.timeout(120)
 ASKED = [{"role": "user", "content": "Hello."}]
-LOOP = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"
+LOOP = 3 * "{% for a in range(9999) %}" + 3 * "{% endfor %}"
 ENDLESS = {
     "loops": LOOP,
     "recursion of a macro": "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",

@@ -74,8 +74,8 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
         )
     if target.plugins and len(set(options.sm)) > 1:
         raise ConfigError(
-            f"sm is {' and '.join(map(str, options.sm))}, and {target.title} builds only for the GPU that is there: "
-            "give one at most",
+            f"sm is {' and '.join(map(str, options.sm))}, and {target.title} builds only for the GPU that is "
+            "there: give one at most",
             field="sm",
         )
     prefill = bundle.manifest.prefill
