@@ -138,12 +138,13 @@ def test_two_at_one_time_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OutputError, match="exists already"),
-        staged_folder(tmp_path / "bundle", force=False) as folder,
-    ):
-        (folder / "manifest.json").write_text("ours")
-        bundle_at(tmp_path / "bundle", "theirs")
+    def write() -> None:
+        with staged_folder(tmp_path / "bundle", force=False) as folder:
+            (folder / "manifest.json").write_text("ours")
+            bundle_at(tmp_path / "bundle", "theirs")
+
+    with pytest.raises(OutputError, match="exists already"):
+        write()
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "theirs"
     assert names(tmp_path) == ["bundle"]
 

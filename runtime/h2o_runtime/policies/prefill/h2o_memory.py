@@ -122,7 +122,7 @@ class LastTurn:
         self._rows = 0  # that it found; 0 where nothing is kept
 
     def begin(self, rows: int) -> None:
-        """A turn begins behind `rows` rows: go back to what the last one found there, or keep what there is."""
+        """A turn begins behind `rows` rows: go back to what the last one found there, or keep what it finds."""
         store, copy = self._store, self._store.device.copy
         again = rows == self._rows
         for kept, now in zip(self._score, store.score, strict=True):
