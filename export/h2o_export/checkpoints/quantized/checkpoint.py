@@ -35,6 +35,10 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
 
     method: Method
 
+    def names(self) -> frozenset[str]:
+        """None: which of the packed tensors belong to which matrix, the method knows."""
+        return frozenset()
+
     @classmethod
     def takes(cls, path: Path) -> bool:
         if not path.is_dir():
