@@ -13,8 +13,8 @@ from typing import Any
 
 from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, InputError
-from h2o_runtime.text import render_process
 from h2o_runtime.text.files import REMEDY, read_json, read_text, special_tokens
+from h2o_runtime.text.render_process import FAILED, REFUSED
 from h2o_runtime.text.renderer import Renderer, TemplateError
 
 __all__ = ["ChatTemplate"]
@@ -101,9 +101,9 @@ class ChatTemplate:
         try:
             return self._renderer.render(name, names)
         except TemplateError as error:
-            if error.kind == render_process.REFUSED:
+            if error.kind == REFUSED:
                 raise InputError(f"the chat template refuses these messages: {error}") from error
-            if error.kind == render_process.FAILED:
+            if error.kind == FAILED:
                 raise InputError(
                     f"the chat template cannot render these messages ({error}): check that each has the fields "
                     "it expects, usually a role and a content that is text"

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from h2o_runtime.errors import BackendError
-from h2o_runtime.text import render_process
+from h2o_runtime.text.render_process import DONE, MEMORY, SECONDS
 
+SCRIPT = Path(__file__).with_name("render_process.py")
 PATIENCE = 60.0  # seconds for an answer on a machine that has hardly any time for it
 
 
@@ -67,7 +68,7 @@ class _Worker:
         with theirs:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, str(Path(render_process.__file__)), str(theirs.fileno())],
+                    [sys.executable, str(SCRIPT), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -90,10 +91,10 @@ class _Worker:
             answer = b""
         if not answer:
             self.end()
-            most = f"{render_process.SECONDS} s of processor time or {render_process.MEMORY >> 20} MiB"
+            most = f"{SECONDS} s of processor time or {MEMORY >> 20} MiB"
             raise TemplateError(TemplateError.ENDED, f"takes more than {most}")
         kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
-        if kind != render_process.DONE:
+        if kind != DONE:
             raise TemplateError(kind, text)
         return text
 
