@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from h2o_runtime.policies.h2o import logical_batch_rows
+from h2o_runtime.policies.prefill.h2o import logical_batch_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
