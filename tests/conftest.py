@@ -45,7 +45,29 @@ def tiny_bundle(shared_folder: Path) -> Path:
     with (shared_folder / "tiny-bundle.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker exports, the others wait for it
         if not bundle.exists():
-            _export(bundle)
+            _export(EXAMPLE, bundle)
+    return bundle
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The GGUF file of a real model; tests that need it are skipped where its package is not installed."""
+    from tests import smollm2
+
+    path = smollm2.find()
+    if path is None:
+        pytest.skip(smollm2.MISSING)
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(smollm2: Path, shared_folder: Path) -> Path:
+    """The real model as a float32 bundle. Read-only for tests."""
+    bundle = shared_folder / "smollm2-bundle"
+    with (shared_folder / "smollm2-bundle.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not bundle.exists():
+            _export(smollm2, bundle)
     return bundle
 
 
@@ -93,12 +115,12 @@ def heldout_ids() -> NDArray[np.int64]:
     return np.array(Tokenizer.load(EXAMPLE).encode(text), np.int64)
 
 
-def _export(bundle: Path) -> None:
+def _export(checkpoint: Path, bundle: Path) -> None:
     """Write the bundle and rename it into place; torch is imported only where an export really runs."""
     from h2o_export.checkpoints import open_checkpoint
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
     with staged_folder(bundle, force=False) as folder:
-        options = ExportOptions(checkpoint=str(EXAMPLE), output=bundle)
-        write_bundle(open_checkpoint(str(EXAMPLE)), options, folder, progress=lambda stage: None)
+        options = ExportOptions(checkpoint=str(checkpoint), output=bundle)
+        write_bundle(open_checkpoint(str(checkpoint)), options, folder, progress=lambda stage: None)

@@ -42,7 +42,10 @@ def imports(path: Path, everywhere: bool = False) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+            named = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (
+                named if named <= MODULES.keys() else named | {node.module}
+            )  # else names of the package itself
     return {name for name in found if name in MODULES}
 
 

@@ -12,9 +12,10 @@ from rich.table import Table
 
 from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.progress import stages
-from h2o_export.engines.selection import BuildOptions, EngineSelection, select_engines
+from h2o_export.engines.selection import BuildOptions, EngineSelection, check_folder, select_engines
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
+from h2o_runtime.engines.machine import find_plugins
 from h2o_runtime.errors import BackendError
 
 
@@ -73,6 +74,9 @@ def main(
     options = BuildOptions(target, sm, max_context, batch_size, plugins, force)
     selection = select_engines(Bundle.open(bundle), options)
     if dry_run:
+        check_folder(selection)
+        if plugins is not None:
+            find_plugins(plugins)
         print_json(selection.to_json()) if as_json else _show_selection(selection)
         return
     machine = Machine.here(target, plugins)

@@ -22,6 +22,7 @@ from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
+from h2o_runtime.process import check_threads
 from h2o_runtime.text import decode_utf8
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -116,10 +117,20 @@ def _stopped() -> NoReturn:
 def start_logging(verbose: int) -> None:
     """Libraries log; commands decide what is shown: warnings, with -v information, with -vv everything."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=verbose > 0)
+    handler = RichHandler(console=make_console(stderr=True), show_path=False, show_time=verbose > 0)
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler], force=True)
     for noisy in ("torch", "onnxscript", "onnx_ir", "transformers", "httpx", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(max(level, logging.ERROR))
+
+
+def plain() -> bool:
+    """Whether the user asks for no escape sequences, by NO_COLOR or a terminal that knows none."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
+
+
+def make_console(stderr: bool = False) -> Console:
+    """Rich's, which draws bars and colours only where there is a terminal for them."""
+    return Console(stderr=stderr, force_terminal=False if plain() else None)
 
 
 def argument_text(value: str, flag: str) -> str:
@@ -148,8 +159,9 @@ def print_json(value: Any) -> None:
 
 def show(*renderables: RenderableType) -> None:
     """Tables and sentences to stdout. Raises OutputError when it cannot be written."""
-    screen = Console()
-    width = screen.width if screen.is_terminal else 150  # a log has no edge to wrap at
+    screen = make_console()
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = screen.width if on_terminal else 150  # a log has no edge to wrap at
     text = StringIO()  # rich would leave a stream that cannot be written with a traceback
     console = Console(file=text, force_terminal=screen.is_terminal, width=width, highlight=False)
     for renderable in renderables:
@@ -172,8 +184,17 @@ def threads_option(command: Command) -> Command:
         "-t",
         "--threads",
         type=click.IntRange(min=1),
+        callback=_checked_threads,
         help="CPU threads.  [default: all cores of this process]",
     )(command)
+
+
+def _checked_threads(context: click.Context, option: click.Parameter, threads: int | None) -> int | None:
+    try:
+        check_threads(threads)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return threads
 
 
 def _finite(value: Any) -> Any:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -17,6 +16,7 @@ from h2o_cli.common import (
     Exit,
     guarded,
     json_option,
+    make_console,
     print_json,
     show,
     start_logging,
@@ -90,10 +90,10 @@ def main(
     of 1,100 tokens has several). Exit code 3: a tolerance was missed.
     """
     start_logging(verbose)
-    opened = Bundle.open(bundle)
+    opened = Bundle.open(bundle, check_graphs=False)
     prefill = prefill_config(SMALL, flags)
     options = CompareOptions(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), prefill, **flags)
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     with console.status("comparing") as status:
         rows, notes = _run(options, status.update)
     failed = next((row for row in rows if not row.passed), None)

@@ -95,7 +95,7 @@ def main(
     verbose: int,
     **flags: Any,
 ) -> None:
-    """Turn CHECKPOINT, a Hugging Face folder or hub name, into a bundle of ONNX graphs and weights.
+    """Turn CHECKPOINT, a Hugging Face folder, hub name or GGUF file, into a bundle of ONNX graphs and weights.
 
     The prefill flags become the bundle's defaults; they can be changed at every run.
     """
@@ -140,7 +140,7 @@ def main(
     if manifest.validation and not manifest.validation.passed:
         error, tolerance = manifest.validation.relative_error, manifest.validation.tolerance
         click.echo(
-            f"error: {options.output}: its logits differ from the checkpoint's by {error:.2e}, "
+            f"error: {options.output}: its logits differ from the checkpoint's by {_error(error)}, "
             f"the tolerance is {tolerance:.1e}",
             err=True,
         )
@@ -214,10 +214,10 @@ def _validation_table(validation: Validation) -> Table:
         "output", "relative error", title=f"against {validation.reference}, {validation.tokens} tokens"
     )
     for index, error in enumerate(validation.layers):
-        table.add_row(f"hidden states before layer {index}", f"{error:.2e}")
+        table.add_row(f"hidden states before layer {index}", _error(error))
     verdict = "good" if validation.passed else "MISSED"
     table.add_row(
-        "logits", f"{validation.relative_error:.2e} (tolerance {validation.tolerance:.1e}: {verdict})"
+        "logits", f"{_error(validation.relative_error)} (tolerance {validation.tolerance:.1e}: {verdict})"
     )
     if validation.quantization_error is not None:
         table.add_row("logits, what rounding of weights costs", f"{validation.quantization_error:.2e}")
@@ -225,6 +225,11 @@ def _validation_table(validation: Validation) -> Table:
         "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
     )
     return table
+
+
+def _error(value: float) -> str:
+    """A manifest has a huge number where an error was infinite or not a number."""
+    return f"{value:.2e}" if value < 1e300 else "no number (NaN or infinity)"
 
 
 def _mib(size: int) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from h2o_cli.common import make_console
 
 
 @contextmanager
@@ -15,7 +16,7 @@ def stages(first: str, steps: int, width: int) -> Iterator[Callable[[str], None]
 
     first: what is told before the first call. width: characters of the longest name.
     """
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (TextColumn(f"{{task.description:<{width}}}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(first, total=steps)

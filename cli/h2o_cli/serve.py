@@ -46,7 +46,7 @@ def server_options(command: Command) -> Command:
             click.option(
                 "--api-key-file",
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="Keys, one a line.",
+                help="Keys, one a line; lines that begin with # are comments.",
             ),
             click.option(
                 "--cors-origin",
@@ -54,6 +54,14 @@ def server_options(command: Command) -> Command:
                 multiple=True,
                 metavar="ORIGIN",
                 help="A web page's origin that may use the API; repeatable, * is all.  [default: this machine's]",
+            ),
+            click.option(
+                "--allowed-host",
+                "allowed_hosts",
+                multiple=True,
+                metavar="NAME",
+                help="A name that the server answers to, as a proxy's; repeatable, * is any.  "
+                "[default: this machine's; any where a key is asked for]",
             ),
             click.option(
                 "--max-queue",
@@ -70,7 +78,13 @@ def server_options(command: Command) -> Command:
                 type=click.IntRange(min=1),
                 default=RequestLimits.body_bytes // _MIB,
                 show_default=True,
-                help="Longest request body, in MiB.",
+                help="Longest request body, in MiB; a context that holds less text takes less.",
+            ),
+            click.option(
+                "--body-memory",
+                type=click.IntRange(min=1),
+                help="MiB that the bodies of all requests together may take.  "
+                f"[default: {RequestLimits.memory_bytes // _MIB}, or --max-body where that is more]",
             ),
             click.option(
                 "--body-timeout",
@@ -78,6 +92,13 @@ def server_options(command: Command) -> Command:
                 default=RequestLimits.body_timeout,
                 show_default=True,
                 help="Seconds in which headers and body must have arrived.",
+            ),
+            click.option(
+                "--stall-timeout",
+                type=float,
+                default=RequestLimits.stall_timeout,
+                show_default=True,
+                help="Seconds without a sign of life of the running request after which /health is 503.",
             ),
             click.option(
                 "--grace",
@@ -129,18 +150,22 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
 
 def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
+    max_body, memory = flags.pop("max_body") * _MIB, flags.pop("body_memory")
     return ServerSettings(
         host=flags.pop("host"),
         port=flags.pop("port"),
         alias=flags.pop("alias") or Path(bundle).resolve().name,
         api_keys=(*flags.pop("api_key"), *_keys(flags.pop("api_key_file"))),
         cors_origins=flags.pop("cors_origin"),
+        allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
         limits=RequestLimits(
             queue=flags.pop("max_queue"),
             queue_timeout=flags.pop("queue_timeout"),
-            body_bytes=flags.pop("max_body") * _MIB,
+            body_bytes=max_body,
+            memory_bytes=memory * _MIB if memory else max(RequestLimits.memory_bytes, max_body),
             body_timeout=flags.pop("body_timeout"),
+            stall_timeout=flags.pop("stall_timeout"),
         ),
     )
 
@@ -148,8 +173,8 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
 def _keys(file: Path | None) -> tuple[str, ...]:
     if file is None:
         return ()
-    lines = decode_utf8(file.read_bytes(), str(file)).splitlines()
-    keys = tuple(line.strip() for line in lines if line.strip())
+    lines = [line.strip() for line in decode_utf8(file.read_bytes(), str(file)).splitlines()]
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
         raise InputError(f"{file} holds no API key: write one a line, or leave out --api-key-file")
     return keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from h2o_export.families import HEAD_SIZES, ROPE_TYPES, check_supported
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,20 @@ class RopeConfig:
     """Rotary position embedding: base frequency and, where the checkpoint scales it, how."""
 
     theta: float
-    kind: str = "default"  # a key of families.ROPE_TYPES
+    kind: str = "default"  # one of families.ROPE_TYPES, or "factors"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 0
+    factors: tuple[float, ...] = ()  # of kind "factors", which no config.json has: a divisor for each pair
 
     def inverse_frequencies(self, head_size: int) -> NDArray[np.float32]:
         """Rotation per position of each pair, float32 [d/2]; Llama 3's rule is from its reference code."""
         # torch, in this very order of operations: one unit in the last place is felt at position 5,000.
         exponent = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
         frequencies = 1.0 / (self.theta**exponent)
+        if self.kind == "factors":
+            frequencies = 1.0 / (torch.tensor(self.factors) * self.theta**exponent)
         if self.kind == "linear":
             frequencies = frequencies / self.factor
         if self.kind == "llama3":
@@ -90,14 +95,14 @@ class ModelConfig:
         return cls(
             family=family.model_type,
             hidden_size=hidden,
-            layers=_integer(raw, "num_hidden_layers"),
+            layers=_integer(raw, "num_hidden_layers", most=MAX_LAYERS),
             query_heads=query_heads,
             kv_heads=kv_heads,
             head_size=head_size,
             intermediate_size=_integer(raw, "intermediate_size"),
             vocab_size=_integer(raw, "vocab_size"),
             rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6),
-            max_position_embeddings=_integer(raw, "max_position_embeddings", 2048),
+            max_position_embeddings=_integer(raw, "max_position_embeddings", 2048, most=sys.maxsize),
             rope=_rope(raw),
             tied=bool(raw.get("tie_word_embeddings", False)),
             qkv_bias=family.qkv_bias or (family.bias_flags and bool(raw.get("attention_bias", False))),
@@ -107,11 +112,13 @@ class ModelConfig:
         )
 
 
-def _integer(raw: dict[str, Any], key: str, default: int | None = None) -> int:
+def _integer(raw: dict[str, Any], key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
     value = raw.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise CheckpointError(f"config.json: {key} must be a positive integer, but is {value!r}")
+    if value > most:
+        raise CheckpointError(f"config.json: {key} must be at most {most:,}, but is {value:,}")
     return value
 
 

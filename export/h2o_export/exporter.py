@@ -20,6 +20,7 @@ from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
+from h2o_export.soundness import check_checkpoint
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
@@ -28,7 +29,7 @@ from h2o_runtime.text import Tokenizer, decode_utf8
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
-LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors")
+LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors", "gguf")
 Progress = Callable[[str], None]
 
 
@@ -90,7 +91,11 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
 def write_bundle(
     checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress
 ) -> Manifest:
-    """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest."""
+    """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest.
+
+    Raises CheckpointError, before anything is written where the checkpoint contradicts itself.
+    """
+    check_checkpoint(checkpoint)
     files: dict[str, FileSpec] = {}
     if options.calibrate is not None:
         progress("calibration")

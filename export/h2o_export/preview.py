@@ -10,6 +10,7 @@ from h2o_export.dense import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_graphs
+from h2o_export.soundness import check_checkpoint
 from h2o_runtime.footprint import Footprint, footprint
 from h2o_runtime.manifest import GraphSpec, ModelSpec
 
@@ -43,7 +44,11 @@ class ExportPreview:
 def preview_export(
     checkpoint: Checkpoint, options: ExportOptions, context: int | None = None
 ) -> ExportPreview:
-    """Nothing is traced, read or written. `context` is the number of tokens to estimate memory for."""
+    """Nothing is traced or written. `context` is the number of tokens to estimate memory for.
+
+    Raises CheckpointError for a checkpoint that contradicts itself, as the export would.
+    """
+    check_checkpoint(checkpoint)
     config = checkpoint.config
     model = model_spec(config, options)
     context = context or min(config.max_position_embeddings, 8192)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -18,29 +21,93 @@ from h2o_runtime.errors import OutputError
 def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     """A temporary folder beside `output` that becomes it when the block ends well, and vanishes otherwise.
 
-    Raises OutputError when `output` exists (unless `force`) or cannot be written.
+    Raises OutputError when `output` exists (unless `force`), cannot be written, or is being written by another
+    process.
     """
     check_output(output, force)
     target = Path(os.path.realpath(output))
     missing = [folder for folder in target.parents if not folder.exists()]  # the innermost first
+    staging = target.parent / f".{target.name}.partial"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        lock = _claim(staging, output)
     except OSError as error:
         raise OutputError(f"{output.parent}: cannot write there: {error.strerror}") from error
     try:
-        staging.chmod(0o777 & ~_umask())
+        _recover(target)
+        check_output(output, force)  # again: another command may have put it there until it was our turn
         yield staging
         with _undisturbed():
+            check_output(output, force)
             _put_in_place(staging, target)
     except OSError as error:
         raise OutputError(f"{output}: writing failed: {error.strerror or error}") from error
     finally:
         with _undisturbed():
             shutil.rmtree(staging, ignore_errors=True)
+            os.close(lock)
             for folder in missing:
                 with contextlib.suppress(OSError):  # it holds the output, or what somebody else put there
                     folder.rmdir()
+
+
+def _claim(staging: Path, output: Path) -> int:
+    """Make `staging`, empty and ours alone → its descriptor, which holds a lock as long as it is open.
+
+    The lock goes with the process that holds it, so what a killed one left behind is told from what is being
+    written. Raises OutputError where another process writes.
+    """
+    while True:
+        with contextlib.suppress(FileExistsError):
+            staging.mkdir()
+        lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with _where_locks_are_unknown():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(lock, staging):
+                for leftover in staging.iterdir():
+                    _remove(leftover)
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            raise OutputError(f"{output}: is being written by another command; wait for it") from None
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)  # renamed into place by its owner meanwhile
+
+
+def _recover(target: Path) -> None:
+    """What a process left behind that was killed while it replaced `target`: put back what is nowhere else."""
+    for aside in sorted(target.parent.glob(f".{glob.escape(target.name)}.old.*")):
+        old = aside / target.name
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+        _remove(aside)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _where_locks_are_unknown() -> Iterator[None]:
+    """Some network file systems have none; there, two exports to one folder are the user's own affair."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
 
 
 def check_output(output: Path, force: bool) -> None:
@@ -93,9 +160,3 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

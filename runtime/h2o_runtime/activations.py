@@ -22,7 +22,6 @@ class Activations:
     cos, sin           float32 [cap, d/2]
     tokens, positions  int64 [cap]: of this call; 0, 1, 2, … for every call
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
-    token              int64 [1] on the host: the one of a decode step
 
     The residual stream has two buffers, because a graph may not write over its own input: a layer reads the
     one and writes the other.
@@ -39,7 +38,6 @@ class Activations:
         self.positions = device.empty((capacity,), np.int64)
         device.upload(np.arange(capacity, dtype=np.int64), self.positions)
         self.logits = device.empty((logits_rows(model, capacity), model.vocab_size), np.float32)
-        self.token = np.zeros(1, np.int64)
         self._residual = [device.empty((capacity, model.hidden_size), dtype) for _ in range(2)]
 
     def residual(self, part: int) -> Tensor:

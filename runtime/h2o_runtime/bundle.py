@@ -1,12 +1,19 @@
-"""Opening a bundle: its manifest, and the check that every file is there and whole."""
+"""Opening a bundle: its manifest, and the check that every file is there, whole, and what the manifest says."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError
-from h2o_runtime.manifest import GraphSpec, Manifest, file_sha256
+from h2o_runtime.graph_file import GraphFile, Interface
+from h2o_runtime.manifest import GraphSpec, Manifest, TensorSpec, file_sha256
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import DOMAIN, VERSION
+
+AGAIN = "export the checkpoint again"
 
 
 @dataclass(frozen=True)
@@ -15,23 +22,19 @@ class Bundle:
     manifest: Manifest
 
     @classmethod
-    def open(cls, folder: str | Path) -> Bundle:
-        """Read the manifest and compare file sizes with it; hashes are for `altered_files`.
+    def open(cls, folder: str | Path, check_graphs: bool = True) -> Bundle:
+        """Read the manifest, compare file sizes and graphs with it; hashes are for `altered_files`.
 
-        Raises BundleError that names the first file which is missing or has another size.
+        Without `check_graphs` graphs are left to whoever compares them one by one.
+
+        Raises BundleError that names the first file which is missing, has another size, is not in the folder,
+        or holds another graph than the manifest says.
         """
         bundle = cls(Path(folder), Manifest.read(Path(folder)))
-        for name, spec in bundle.manifest.files.items():
-            path = bundle.folder / name
-            try:
-                size = path.stat().st_size
-            except OSError:
-                raise BundleError(f"{path}: missing from the bundle; export the checkpoint again") from None
-            if size != spec.bytes:
-                raise BundleError(
-                    f"{path}: has {size:,} bytes, the manifest says {spec.bytes:,}: truncated or replaced; "
-                    "export the checkpoint again"
-                )
+        bundle._check_files()
+        _check_model(bundle.folder, bundle.manifest)
+        for graph in bundle.manifest.graphs if check_graphs else ():
+            bundle._check_graph(graph)
         return bundle
 
     def path(self, graph: GraphSpec) -> Path:
@@ -41,7 +44,7 @@ class Bundle:
         for graph in self.manifest.graphs:
             if graph.name == name:
                 return graph
-        raise BundleError(f"{self.folder}: the manifest lists no graph '{name}'; export the checkpoint again")
+        raise BundleError(f"{self.folder}: the manifest lists no graph '{name}'; {AGAIN}")
 
     def altered_files(self) -> list[str]:
         """Files whose content is not what the exporter wrote, by SHA-256. Reads everything."""
@@ -50,3 +53,99 @@ class Bundle:
             for name, spec in self.manifest.files.items()
             if file_sha256(self.folder / name) != spec.sha256
         ]
+
+    def _check_files(self) -> None:
+        for graph in self.manifest.graphs:
+            for name in (graph.file, *graph.weights):
+                confined(self.folder, name)
+        for name, spec in self.manifest.files.items():
+            path = confined(self.folder, name)
+            try:
+                size = path.stat().st_size
+            except OSError:
+                raise BundleError(f"{path}: missing from the bundle; {AGAIN}") from None
+            if size != spec.bytes:
+                raise BundleError(
+                    f"{path}: has {size:,} bytes, the manifest says {spec.bytes:,}: truncated or replaced; {AGAIN}"
+                )
+
+    def _check_graph(self, graph: GraphSpec) -> None:
+        """Name, interface, operator sets and weight files, as the graph's own file has them."""
+        path = self.path(graph)
+        found = GraphFile.read(path)
+        if found.name != graph.name:
+            raise BundleError(f"{path}: holds the graph {found.name!r}, not {graph.name!r}; {AGAIN}")
+        for kind, given, said in (
+            ("inputs", found.inputs, graph.inputs),
+            ("outputs", found.outputs, graph.outputs),
+        ):
+            if given != _interface(said):
+                raise BundleError(
+                    f"{path}: its {kind} are {_in_words(given)}, the manifest says {_in_words(_interface(said))}; "
+                    f"{AGAIN}"
+                )
+        for domain, version in found.opsets.items():
+            said_version = self.manifest.opset.get(domain, version)
+            if version != said_version:
+                raise BundleError(
+                    f"{path}: has version {version} of the operators of {domain or 'ONNX'}, the manifest says "
+                    f"{said_version}; {AGAIN}"
+                )
+        here = PurePosixPath(graph.file).parent
+        foreign = sorted(name for name in found.external if str(here / name) not in graph.weights)
+        if foreign:
+            raise BundleError(
+                f"{path}: takes weights from {foreign[0]!r}, which the manifest does not say; {AGAIN}"
+            )
+
+
+def _check_model(folder: Path, manifest: Manifest) -> None:
+    """Without a look at any graph: does the manifest agree with itself, and with this version?"""
+    path = folder / "manifest.json"
+    if manifest.opset.get(DOMAIN, VERSION) != VERSION:
+        raise BundleError(
+            f"{path}: made for version {manifest.opset[DOMAIN]} of the operators of {DOMAIN}, this is {VERSION}; "
+            f"{AGAIN} with this version"
+        )
+    dense, layers = manifest.dense_graphs(), manifest.model.layers
+    if len(dense) != layers + 1:
+        raise BundleError(
+            f"{path}: lists {len(dense)} dense graphs, and a model of {layers:,} layers has {layers + 1:,}; {AGAIN}"
+        )
+    expected = _row_shapes(manifest.model)
+    for index, graph in enumerate(dense):
+        name = f"dense_{index:02d}"
+        if graph.name != name:
+            raise BundleError(f"{path}: dense graph {index} is {graph.name!r}, not {name!r}; {AGAIN}")
+        for tensor in (*graph.inputs, *graph.outputs):
+            shape = expected.get(tensor.name)
+            if shape is not None and tensor.shape[1:] != shape:
+                raise BundleError(
+                    f"{path}: '{tensor.name}' of {name} has rows of {list(tensor.shape[1:])}, the model's are "
+                    f"{list(shape)}; {AGAIN}"
+                )
+
+
+def _row_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """What one token takes in the tensors between the dense graphs."""
+    queries, keys = (model.query_heads, model.head_size), (model.kv_heads, model.head_size)
+    hidden = (model.hidden_size,)
+    return {
+        "residual": hidden,
+        "residual_out": hidden,
+        "q": queries,
+        "attention": queries,
+        "k": keys,
+        "v": keys,
+        "logits": (model.vocab_size,),
+    }
+
+
+def _interface(tensors: Iterable[TensorSpec]) -> Interface:
+    return {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
+
+
+def _in_words(interface: Interface) -> str:
+    return ", ".join(
+        f"{name} {dtype}[{', '.join(map(str, shape))}]" for name, (dtype, shape) in interface.items()
+    )

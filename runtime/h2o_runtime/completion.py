@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from h2o_runtime.caches import Cache
-from h2o_runtime.errors import BundleError, Cancelled, InputError
+from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
 from h2o_runtime.generator import Generator
@@ -38,7 +38,7 @@ from h2o_runtime.request import (
     Timings,
 )
 from h2o_runtime.sampling import SampledToken, Sampling
-from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer
+from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
 
 __all__ = [
     "Completion",
@@ -69,10 +69,13 @@ class TextModel:
         self.generator = generator
         self.tokenizer = tokenizer
         self._template = template
+        self._tool_use = None if isinstance(template, BundleError) else ToolUse(template)
         known = generator.model.vocab_size
         ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
         self.end_ids = frozenset(token for token in ends if token < known)
-        self._last = Prompt((), "")  # the last chat prompt with its answer
+        # The last chat prompt with its answer, and before it the one that this prompt went on from: should it come
+        # again, it is to have the same tokens again.
+        self._answered: tuple[Prompt, ...] = ()
 
     @classmethod
     def load(
@@ -103,8 +106,10 @@ class TextModel:
             raise
 
     def close(self) -> None:
-        """Give back sessions and memory."""
+        """Give back sessions, processes and memory."""
         self.generator.close()
+        if isinstance(self._template, ChatTemplate):
+            self._template.close()
 
     def __enter__(self) -> TextModel:
         return self
@@ -120,22 +125,30 @@ class TextModel:
         return None if isinstance(self._template, BundleError) else self._template.texts.get("default")
 
     def text_prompt(self, text: str) -> Prompt:
-        """A text to be continued. Raises InputError when it is empty or not proper text."""
+        """A text to be continued. Raises InputError when it is empty or not proper text, ContextOverflowError when
+        it is clearly longer than the context."""
         if not text:
             raise InputError("the prompt is empty: give at least one character")
-        return Prompt(tuple(self.tokenizer.encode(text)), text)
+        return Prompt(tuple(self.tokenizer.encode_within(text, self.generator.context)), text)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> Prompt:
         """A conversation to be answered; `options` are those of `ChatTemplate.render`.
 
-        Where it goes on from the last answer given here, that answer keeps the very tokens it was generated
-        with: encoding its text again may cut it differently, and the cache would be of no use. Raises
-        InputError for messages that the template refuses, BundleError when there is no template.
+        Tools and calls that the template does not know are written out in plain words (`text.tool_use`).
+
+        Where it goes on from the last answer given here, or from the one before, that answer keeps the very tokens
+        it was generated with: encoding its text again may cut it differently, and the cache would be of no use.
+        Raises InputError for messages that the template refuses, ContextOverflowError for what is clearly longer
+        than the context, BundleError when there is no template.
         """
-        if isinstance(self._template, BundleError):
+        if self._tool_use is None:
+            assert isinstance(self._template, BundleError)
             raise self._template
-        text = self._template.render(messages, **options)
-        return Prompt(self._continued(text) or self._encoded(text), text, chat=True)
+        if len(messages) > self.generator.context:  # each has a token at least, wherever it ends
+            raise ContextOverflowError(len(messages), self.generator.context, at_least=True)
+        text = self._tool_use.render(messages, **options)
+        chat = not options.get("continue_final_message")
+        return Prompt(self._continued(text) or self._encoded(text), text, chat)
 
     def complete(self, request: Request, watch: Watch | None = None) -> Iterator[TextEvent]:
         """Answer: yields Prefilled, then pieces of text, then one Completion.
@@ -175,29 +188,35 @@ class TextModel:
             stop_tokens=() if request.ignore_eos else tuple(self.end_ids),
             watch=watch,
             constraint=request.constraint,
+            reuse=request.reuse,
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode_within(text, self.generator.context, add_special_tokens=False))
 
     def _continued(self, text: str) -> tuple[int, ...]:
-        """Ids of `text` that begin with those of the last answer; empty when it does not go on from there.
+        """Ids of `text` that begin with those of an answer given here; empty when it does not go on from one.
 
         Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
         be encoded apart.
         """
-        last = self._last  # once: a server makes prompts while another thread answers
-        assert last.text is not None
-        if not last.ids or not text.startswith(last.text):
-            return ()
-        rest = self._encoded(text[len(last.text) :])
-        return last.ids + rest if rest and rest[0] in self.tokenizer.special_ids else ()
+        for (
+            last
+        ) in self._answered:  # replaced as a whole: a server makes prompts while another thread answers
+            assert last.text is not None
+            if text.startswith(last.text):
+                rest = self._encoded(text[len(last.text) :])
+                if rest and rest[0] in self.tokenizer.special_ids:
+                    return last.ids + rest
+        return ()
 
     def _remember(self, prompt: Prompt, completion: Completion) -> None:
         """Keep the tokens of a chat's answer for `_continued`, if they are exactly its text."""
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
             answer = tuple(sampled.token for sampled in completion.tokens)
-            self._last = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
+            own = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
+            before = (one for one in self._answered if prompt.text.startswith(one.text or ""))
+            self._answered = (own, *before)[:2]
 
 
 class _Answer:

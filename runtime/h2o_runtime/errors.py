@@ -54,21 +54,33 @@ class ContextOverflowError(H2OError):
     """The prompt, or the prompt with its answer, does not fit the context the model was loaded with.
 
     `n_prompt_tokens` is the number of tokens that were asked for and `n_ctx` the number that fit; a server
-    puts both into its answer.
+    puts both into its answer. With `at_least` nobody counted to the end. `field` is the request's part that holds
+    the prompt, or the empty string.
     """
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int, message: str | None = None) -> None:
+    def __init__(
+        self,
+        n_prompt_tokens: int,
+        n_ctx: int,
+        message: str | None = None,
+        at_least: bool = False,
+        *,
+        field: str = "",
+    ) -> None:
+        has = f"at least {n_prompt_tokens}" if at_least else n_prompt_tokens
         super().__init__(
             message
-            or f"the prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}: load the model with "
+            or f"the prompt has {has} tokens and the context holds {n_ctx}: load the model with "
             f"context={n_prompt_tokens + 1} or more (leave room for the answer), or shorten the prompt"
         )
         self.n_prompt_tokens = n_prompt_tokens
         self.n_ctx = n_ctx
+        self.at_least = at_least
+        self.field = field
 
-    def __reduce__(self) -> tuple[type, tuple[int, int, str]]:
-        """Rebuild from all three arguments: the default would pass the message as `n_prompt_tokens`."""
-        return type(self), (self.n_prompt_tokens, self.n_ctx, str(self))
+    def __reduce__(self) -> tuple[type, tuple[int, int, str, bool]]:
+        """Rebuild from all arguments: the default would pass the message as `n_prompt_tokens`."""
+        return type(self), (self.n_prompt_tokens, self.n_ctx, str(self), self.at_least)
 
 
 class UnknownTokenError(H2OError):

@@ -42,25 +42,13 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a call of a dense graph finds its tokens and positions, int64 [n], and which cache rows it writes.
-
-    length  of the cache with these rows; on the device where a recorded step reads it there
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    rows: Rows
-    length: int | Tensor
-
-
-@dataclass(frozen=True)
 class PromptRun:
     """A prompt on its way through the layers.
 
     tokens      int64 [n]: those after the session's, which are `prefix` to them
     session     holds the policy's state, and the tokens before these
     checkpoint  called with the done share of the work, from 0 to 1; may raise
+    needed      the first row whose logits are asked for
     """
 
     tokens: IntArray
@@ -68,6 +56,7 @@ class PromptRun:
     policy: PrefillPolicy[Any]
     session: Session
     checkpoint: Callable[[float], None] = lambda share: None
+    needed: int = 0
 
 
 class Forward:
@@ -92,11 +81,17 @@ class Forward:
         self.buffers = activations
         self.device = device
         self.stopwatch: Stopwatch = device.stopwatch(())
+        # A step has fixed addresses, so that its calls are bound once, and can be recorded.
+        self._token = device.empty((1,), np.int64)
+        self._where = device.empty((3,), np.int64)  # position, row, length
+        self._step_parts: list[Callable[[], None]] = []
+        self._step_head: Callable[[], None] = lambda: None
         self._tiles: list[Span] = []
         self._flow: Flow = device.flow(self._tiles)
 
     def prefill(self, prompt: PromptRun) -> None:
-        """Run the prompt's new tokens through every layer; then the head can run on any of their rows.
+        """Run the prompt's new tokens through every layer; then the head can run on those of their rows from
+        `prompt.needed` on.
 
         Cache rows are written, but the session's tokens are left to the caller, who knows that all went well.
         """
@@ -133,33 +128,36 @@ class Forward:
 
     def decode(self, token: int, session: Session) -> Float32:
         """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
-        self.buffers.token[0] = token
-        self.give(self.buffers.token)
-        past, position = session.length, session.next_position
-        place = Place(
-            tokens=self.buffers.tokens[:1],
-            positions=self.buffers.positions[position : position + 1],
-            rows=Rows(past, past + 1),
-            length=past + 1,
-        )
-        logits: Float32 = self.device.download(self.step(place, session.decode_state))[0]
+        self.give_step(token, session)
+        past = session.length
+        rows = Rows(past, past + 1, at=self._where[1:2])
+        logits: Float32 = self.device.download(self.step(rows, past + 1, session.decode_state))[0]
         return logits
 
-    def step(self, place: Place, state: Any, recorded: bool = False) -> Tensor:
+    def give_step(self, token: int, session: Session) -> None:
+        """Put a step's token, its position, its row and the length with it where the step finds them."""
+        past = session.length
+        self.device.write_integers(self._token, [token])
+        self.device.write_integers(self._where, [session.next_position, past, past + 1])
+
+    def step(self, rows: Rows, length: int | Tensor, state: Any) -> Tensor:
         """The decode loop: one token through every layer → logits float32 [1, vocab] on the device.
 
-        `recorded` is `Backend.infer`'s `step`.
+        `length` is that of the cache with the step's row; on the device where a recording reads it there.
         """
-        first = Span(0, 1)
+        if not self._step_parts:
+            self._step_parts = [self._bind_step(layer, rows) for layer in range(self.model.layers)]
+            self._step_head = self.backend.bound(self.parts[-1], *self._head_tensors(Span(0, 1)))
         q, o = self.buffers.q[:1], self.buffers.attention[:1]
-        for layer in range(self.model.layers):
+        for layer, run in enumerate(self._step_parts):
             with self.store.open(layer) as cache:
-                self.part(layer, first, place, cache, recorded)
-                cache.commit(place.rows)
-                kv = cache.view(place.length)
-                self.decoding.observe(layer, kv, place.rows, state)
+                run()
+                cache.commit(rows)
+                kv = cache.view(length)
+                self.decoding.observe(layer, kv, rows, state)
                 self.decoding.attend(StepCall(layer, q, o, kv, self.provider), state)
-        return self.head(first, recorded)
+        self._step_head()
+        return self.buffers.logits[:1]
 
     def warm_up(self, rows: int, session: Session) -> None:
         """Do what a first prompt of `rows` tokens would pay for: on the CPU nothing. The session must be empty."""
@@ -172,42 +170,17 @@ class Forward:
         """Dense part `layer` on rows of the call's new tokens, whose keys and values go into the cache."""
         past, first = session.length, session.next_position
         rows = Rows(past + tile.start, past + tile.stop)
-        place = Place(
-            tokens=self.buffers.tokens[tile.start : tile.stop],
-            positions=self.buffers.positions[first + tile.start : first + tile.stop],
-            rows=rows,
-            length=rows.stop,
+        tokens = self.buffers.tokens[tile.start : tile.stop]
+        positions = self.buffers.positions[first + tile.start : first + tile.stop]
+        self.backend.infer(
+            self.parts[layer], *self._part_tensors(layer, tile, tokens, positions, cache.target(rows))
         )
-        self.part(layer, tile, place, cache)
         cache.commit(rows)
 
-    def part(self, layer: int, tile: Span, place: Place, cache: LayerStore, recorded: bool = False) -> None:
-        """Dense part `layer` on rows of the buffers, with the rest of its inputs and outputs at `place`."""
-        b = self.buffers
-        cut = slice(tile.start, tile.stop)
-        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[cut], **cache.target(place.rows)}
-        if layer == 0:
-            outputs |= {"cos": b.cos[cut], "sin": b.sin[cut]}
-            inputs = {"tokens": place.tokens, "positions": place.positions}
-        else:
-            inputs = {
-                "attention": b.attention[cut],
-                "residual": b.residual(layer - 1)[cut],
-                "cos": b.cos[cut],
-                "sin": b.sin[cut],
-            }
-        self.backend.infer(self.parts[layer], inputs, outputs, recorded)
-
-    def head(self, rows: Span, recorded: bool = False) -> Tensor:
+    def head(self, rows: Span) -> Tensor:
         """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
-        out = self.buffers.logits[: len(rows)]
-        cut = slice(rows.start, rows.stop)
-        inputs = {
-            "attention": self.buffers.attention[cut],
-            "residual": self.buffers.residual(self.model.layers - 1)[cut],
-        }
-        self.backend.infer(self.parts[-1], inputs, {"logits": out}, recorded)
-        return out
+        self.backend.infer(self.parts[-1], *self._head_tensors(rows))
+        return self.buffers.logits[: len(rows)]
 
     def logits(self, rows: Span) -> Float32:
         """As `head`, on the host."""
@@ -224,6 +197,37 @@ class Forward:
         """Most rows that `logits` takes at once."""
         return min(len(self.buffers.logits), self.backend.most_rows)
 
+    def _bind_step(self, layer: int, rows: Rows) -> Callable[[], None]:
+        with self.store.open(layer) as cache:
+            tensors = self._part_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows))
+        return self.backend.bound(self.parts[layer], *tensors)
+
+    def _part_tensors(
+        self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Inputs and outputs of dense part `layer` on rows of the buffers."""
+        b = self.buffers
+        cut = slice(tile.start, tile.stop)
+        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[cut], **target}
+        if layer == 0:
+            outputs |= {"cos": b.cos[cut], "sin": b.sin[cut]}
+            return {"tokens": tokens, "positions": positions}, outputs
+        inputs = {
+            "attention": b.attention[cut],
+            "residual": b.residual(layer - 1)[cut],
+            "cos": b.cos[cut],
+            "sin": b.sin[cut],
+        }
+        return inputs, outputs
+
+    def _head_tensors(self, rows: Span) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        cut = slice(rows.start, rows.stop)
+        inputs = {
+            "attention": self.buffers.attention[cut],
+            "residual": self.buffers.residual(self.model.layers - 1)[cut],
+        }
+        return inputs, {"logits": self.buffers.logits[: len(rows)]}
+
     def _layer_call(self, layer: int, prompt: PromptRun, cache: LayerStore, rows: Rows) -> LayerCall:
         n, layers = len(prompt.tokens), self.model.layers
         new = cache.target(rows)
@@ -239,5 +243,6 @@ class Forward:
             provider=self.provider,
             timer=self.stopwatch,
             flow=self._flow,
+            needed=prompt.needed if layer == layers - 1 else 0,
             checkpoint=lambda done: prompt.checkpoint((layer + 0.5 + 0.5 * done / n) / layers),
         )

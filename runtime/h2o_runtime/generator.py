@@ -29,6 +29,7 @@ from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
+from h2o_runtime.process import check_threads, let_go_at_exit
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
 from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
@@ -74,6 +75,7 @@ class Generator:
             bundle.manifest, backend, provider, self.store, self.decoding, buffers, device
         )
         self.reused = 0  # tokens that the last prefill found in the cache
+        let_go_at_exit(self)
 
     @classmethod
     def load(
@@ -104,8 +106,7 @@ class Generator:
             raise ConfigError(
                 f"context must be from 1 to {MAX_CONTEXT:,} tokens, but is {context}", field="context"
             )
-        if threads is not None and threads < 1:
-            raise ConfigError(f"threads must be at least 1, but is {threads}", field="threads")
+        check_threads(threads)
         if context > model.max_position_embeddings:
             log.warning(
                 "context %d is beyond the %d positions that the model was trained for; expect worse answers there",
@@ -113,11 +114,11 @@ class Generator:
                 model.max_position_embeddings,
             )
         place = make_device(device, backend)
-        engine = make_backend(backend, opened, place, threads, context, form)
+        executor = make_backend(backend, opened, place, threads, context, form)
         provider = make_provider(attention, opened, place, threads)
-        engine.activate()
+        executor.activate()
         provider.activate(model.attention)
-        generator = cls(opened, engine, provider, context, place, cache, decoding)
+        generator = cls(opened, executor, provider, context, place, cache, decoding)
         generator._forward.warm_up(opened.manifest.prefill.algorithm.batch_size, generator.session)
         return generator
 
@@ -138,22 +139,29 @@ class Generator:
     # The three calls of design: prefill, decode, logprobs
 
     def prefill(
-        self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
+        self,
+        ids: ArrayLike,
+        config: PrefillConfig | None = None,
+        watch: Watch | None = None,
+        reuse: bool = True,
     ) -> Float32:
         """Run a whole prompt, keeping what the cache holds of it → logits after its last token.
 
-        The logits are float32 [vocab] and read-only.
+        The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
         session = self.session
+        if not reuse:
+            self.reset()
         if self._answered(tokens, config):
             self.reused = len(tokens)
             self._forward.stopwatch = PrefillTimer(config.algorithm.phases)
             assert session.logits is not None
             return session.logits
-        last = self._run(tokens, config, plan_reuse(session, tokens, config, session.origin), watch)
+        plan = plan_reuse(session, tokens, config, session.origin)
+        last = self._run(tokens, config, plan, watch, needed=len(tokens) - plan.length - 1)
         return session.keep_logits(self._forward.logits(Span(last - 1, last))[0])
 
     def decode(self, token: int) -> Float32:
@@ -176,7 +184,7 @@ class Generator:
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
         self.reset()
-        n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch)
+        n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
         out: Float32 = np.empty(n - 1, np.float32)
         for rows in spans(n - 1, self._forward.head_rows):
             wide = self._forward.logits(rows).astype(np.float64)  # [rows, V]
@@ -195,12 +203,14 @@ class Generator:
         stop_tokens: Sequence[int] = (),
         watch: Watch | None = None,
         constraint: Constraint | None = None,
+        reuse: bool = True,
     ) -> Iterator[GenerationEvent]:
         """Prefill, then sample: yields one Prefilled, a TokenGenerated a token and one Finished.
 
         Ends at a token of `stop_tokens` (not yielded, reason "stop"), after `max_new_tokens` or when the
         context is full (reason "length"). Raises Cancelled between two tokens when `watch` says so. `constraint`
-        says which tokens may come; it must allow some of `stop_tokens` once the answer may end.
+        says which tokens may come; it must allow some of `stop_tokens` once the answer may end. `reuse` is
+        `prefill`'s.
         """
         if max_new_tokens < 0:
             raise ConfigError(
@@ -209,7 +219,7 @@ class Generator:
         watch = watch or Watch()
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = self._checked(ids)
-        logits = self.prefill(tokens, config, watch)
+        logits = self.prefill(tokens, config, watch, reuse)
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self._forward.timer)
         sampler.reset(tokens.tolist())
         stops = frozenset(stop_tokens)
@@ -286,8 +296,11 @@ class Generator:
             and len(tokens) == session.length == session.shared_prefix(tokens)
         )
 
-    def _run(self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch) -> int:
-        """Bring the cache from `reuse.length` tokens to all of `tokens`; returns the number of new ones."""
+    def _run(self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch, needed: int) -> int:
+        """Bring the cache from `reuse.length` tokens to all of `tokens`; returns the number of new ones.
+
+        Of these the logits from the row `needed` on can be asked for then.
+        """
         session, policy, before = self.session, config.algorithm, self.session.origin
         n = len(tokens) - reuse.length
         self._prepare_state(config)
@@ -298,7 +311,8 @@ class Generator:
         done = False
         try:
             new = tokens[reuse.length :]
-            self._forward.prefill(PromptRun(new, reuse.prefix, policy, session, _checkpoint(watch, n)))
+            checkpoint = _checkpoint(watch, n)
+            self._forward.prefill(PromptRun(new, reuse.prefix, policy, session, checkpoint, needed))
             done = True
         finally:
             if not done:
@@ -306,8 +320,8 @@ class Generator:
                 if session.origin.config is None:
                     session.reset()
         session.append(tokens[reuse.length :], generated=False)
-        keeps_origin = reuse.prefix is Prefix.HISTORY
-        session.origin = before if keeps_origin else Provenance.fresh(config, len(tokens))
+        a_turn = reuse.prefix is Prefix.HISTORY
+        session.origin = before.at_turn(reuse.length) if a_turn else Provenance.fresh(config, len(tokens))
         watch.progress(n, n)
         return n
 

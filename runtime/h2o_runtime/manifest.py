@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError
 from h2o_runtime.model import ModelSpec
 
@@ -145,7 +146,7 @@ class Manifest(_Strict):
         if not folder.is_dir():
             raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
         except FileNotFoundError:
             hint = (
                 ": it looks like a checkpoint, run h2o-export on it"
@@ -153,7 +154,7 @@ class Manifest(_Strict):
                 else ""
             )
             raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
             raise BundleError(
                 f"{path}: cannot be read as JSON ({error}); export the checkpoint again"
             ) from error

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
+
 
 @dataclass(frozen=True)
 class AttentionShape:
@@ -63,13 +65,13 @@ class ModelSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     family: str
-    hidden_size: int = Field(gt=0)
-    layers: int = Field(gt=0)
-    query_heads: int = Field(gt=0)
-    kv_heads: int = Field(gt=0)
-    head_size: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0, le=MAX_SIZE)
+    layers: int = Field(gt=0, le=MAX_LAYERS)
+    query_heads: int = Field(gt=0, le=MAX_SIZE)
+    kv_heads: int = Field(gt=0, le=MAX_SIZE)
+    head_size: int = Field(gt=0, le=MAX_SIZE)
+    intermediate_size: int = Field(gt=0, le=MAX_SIZE)
+    vocab_size: int = Field(gt=0, le=MAX_SIZE)
     max_position_embeddings: int = Field(gt=0)
     parameters: int = Field(gt=0)
     tied: bool

@@ -1,7 +1,7 @@
 """The operators of ONNX domain `h2o`, version 1: names, tensors, shapes and attributes, once.
 
-The exporter's function bodies, the kernels' Python modules, the TensorRT plugins and the attention providers are held
-to this table by one test. Sizes have the names they have everywhere:
+The exporter's function bodies, the kernels' Python modules, the TensorRT plugins and the attention providers are
+held to this table by one test. Sizes have the names they have everywhere:
 
     n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads (Hkv or Hq),
     d head size, cap cache capacity, M memory slots, Mp slots of the memory before (may be 0).

@@ -1,13 +1,21 @@
-"""The memory and the cores of this process, as the operating system sees them."""
+"""This process: its memory and cores, as the operating system sees them, and its end."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import resource
 import sys
+import threading
+import weakref
 from pathlib import Path
+
+from h2o_runtime.errors import ConfigError
+
+THREADS_A_CORE = 4  # more only wait for each other, and every graph of a model has so many of its own
 
 _STATUS = Path("/proc/self/status")
 
@@ -39,6 +47,39 @@ def give_back_memory() -> None:
 def default_threads() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises ConfigError for a number of threads that this machine's cores could never run."""
+    if threads is None:
+        return
+    if threads < 1:
+        raise ConfigError(f"threads must be at least 1, but is {threads}", field="threads")
+    cores = default_threads()
+    if threads > THREADS_A_CORE * cores:
+        raise ConfigError(
+            f"threads must be at most the {THREADS_A_CORE * cores} that the {cores} cores of this process can use, "
+            f"but is {threads}",
+            field="threads",
+        )
+
+
+def let_go_at_exit(owner: object) -> None:
+    """Have `owner` drop its attributes when the program ends with threads that are still running.
+
+    Python stops a daemon thread where it is: whatever its frames refer to is never freed, and native objects
+    among that are reported as leaked after the interpreter has gone. Without such threads nothing is done, and
+    Python's own order of things stands.
+    """
+    end = functools.partial(_let_go, weakref.ref(owner))
+    atexit.register(end)
+    weakref.finalize(owner, atexit.unregister, end).atexit = False
+
+
+def _let_go(reference: weakref.ref[object]) -> None:
+    owner = reference()
+    if owner is not None and threading.active_count() > 1:
+        vars(owner).clear()
 
 
 def _status(field: str) -> int | None:

@@ -15,7 +15,7 @@ from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import KVStore, Rows
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import BackendError
-from h2o_runtime.forward import Float32, Forward, Place
+from h2o_runtime.forward import Float32, Forward
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.schedule import Span
@@ -30,9 +30,7 @@ log = logging.getLogger(__name__)
 class RecordedForward(Forward):
     """Decode as one CUDA graph over all layers, where the backend's calls can be recorded.
 
-    A recording has fixed addresses. So what differs from token to token lies in fixed places on the device:
-    token, position and length, the new key and value in rows of their own, from where they
-    are appended to the cache.
+    Where the new row goes and how long the cache then is, the recording reads on the device.
     """
 
     provider: NativeCudaProvider
@@ -49,14 +47,6 @@ class RecordedForward(Forward):
         device: CudaDevice,
     ) -> None:
         super().__init__(manifest, backend, provider, store, decoding, activations, device)
-        self._token = device.empty((1,), np.int64)
-        self._where = device.empty((3,), np.int64)  # position, row, length
-        self._place = Place(
-            tokens=self._token,
-            positions=self._where[0:1],
-            rows=Rows(0, 1, at=self._where[1:2]),
-            length=self._where[2:3],
-        )
         vocabulary = manifest.model.vocab_size
         self._answer: Float32 = device.module.PinnedMemory(4 * vocabulary).array().view(np.float32)
         self._graph: Graph | None = None
@@ -64,9 +54,8 @@ class RecordedForward(Forward):
         self._steps = 0
 
     def decode(self, token: int, session: Session) -> Float32:
-        past, lanes = session.length, self.device.lanes  # which a prefill leaves joined
-        lanes.dense.write_integers(self._token.address, [token])
-        lanes.dense.write_integers(self._where.address, [session.next_position, past, past + 1])
+        lanes = self.device.lanes  # which a prefill leaves joined
+        self.give_step(token, session)
         if self._graph is None and self._steps and self._recordable:
             # the first step has met every size: it allocated, this one need not
             self._graph = self._record(session.decode_state)
@@ -116,5 +105,5 @@ class RecordedForward(Forward):
 
     def _step(self, state: Any) -> None:
         with self.device.lanes.one():
-            logits = self.step(self._place, state, recorded=True)
+            logits = self.step(Rows(0, 1, at=self._where[1:2]), self._where[2:3], state)
             self.device.lanes.dense.download(logits.address, self._answer)

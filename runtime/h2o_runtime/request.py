@@ -37,6 +37,7 @@ class Request:
     prefill     None takes the bundle's defaults
     stop        strings that end the answer and are not part of it
     ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements
+    reuse       keep what the cache holds of the prompt; without it no earlier request has a say in the answer
     constraint  which tokens may come; it follows one answer, so such a request can be run once
     """
 
@@ -46,6 +47,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    reuse: bool = True
     constraint: Constraint | None = None
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ kept of that, the policy knows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -41,17 +41,23 @@ class Provenance:
     config    the configuration it was computed with; None when the cache is empty
     prompt    length of the fresh part: one uninterrupted prompt from position 0
     sparse    rows of the fresh part that equal those of any prompt that shares them
+    turn      the rows that a conversation's last turn found, to which it can be gone back; 0 before there was one
     complete  false after a cancelled prefill, when only a chunk boundary can be gone on from
     """
 
     config: PrefillConfig | None = None
     prompt: int = 0
     sparse: int = 0
+    turn: int = 0
     complete: bool = True
 
     @classmethod
     def fresh(cls, config: PrefillConfig, prompt: int) -> Provenance:
         return cls(config, prompt, config.algorithm.lasting_rows(prompt))
+
+    def at_turn(self, rows: int) -> Provenance:
+        """As it is once a turn began behind `rows` rows."""
+        return replace(self, turn=rows)
 
     @classmethod
     def interrupted(cls, config: PrefillConfig | None, boundary: int) -> Provenance:

@@ -7,13 +7,16 @@ import importlib.util
 import io
 import json
 import os
+import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests import bundles
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Start
 
 from h2o_cli.bench.contestants import Contestant
 from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, visible_pairs
@@ -93,6 +96,68 @@ def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> N
     assert "pip install" in absent["reason"]
 
 
+# Measurements that are stopped
+
+
+@pytest.mark.timeout(400)
+def test_a_stopped_measurement_keeps_its_rows_and_goes_on(
+    h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "rows.csv"
+    flags = ("--lengths", "96,4000", *SMALL[2:], "--repetitions", 30, "--json", "--csv", table)
+    process = start_h2o("bench", "prefill", tiny_bundle, *flags)
+    while not (table.exists() and ",1,4000," in table.read_text()):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"stopped\n")
+    document = json.loads(out)
+    done = {(row["length"], row["name"]): row["repetitions"] for row in document["rows"]}
+    assert done[96, "h2o"] == done[96, "full"] == 30
+    assert 0 < done[4000, "h2o"] < 30
+    reasons = {(one["length"], one["name"]): one["reason"] for one in document["absent"]}
+    assert reasons[4000, "h2o"] == f"stopped after {done[4000, 'h2o']} of 30 rounds"
+    assert (96, "h2o") not in reasons
+    before = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
+    assert len(before) == len(done)
+
+    flags = ("--lengths", "64,96", *SMALL[2:], "--repetitions", 2, "--json", "--csv", table, "--resume")
+    again = h2o("bench", "prefill", tiny_bundle, *flags)
+    assert (again.returncode, again.stderr) == (0, b"")
+    rows = json.loads(again.stdout)["rows"]
+    assert [(row["length"], row["repetitions"]) for row in rows] == [(64, 2), (64, 2), (96, 30), (96, 30)]
+    kept = [row for row in before if row["length"] == "96"]
+    assert [row["median_s"] for row in rows[2:]] == [float(row["median_s"]) for row in kept]
+
+
+def test_rows_of_another_measurement_are_not_gone_on_from(
+    h2o: Run, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "rows.csv"
+    flags = ("--lengths", 64, *SMALL, "--csv", table)
+    assert h2o("bench", "attention", tiny_bundle, *flags).returncode == 0
+    other = h2o("bench", "prefill", tiny_bundle, *flags, "--resume")
+    assert other.returncode == 1
+    assert "is of another measurement, whose mode is 'attention' and not 'prefill'" in other.stderr.decode()
+    table.write_text("length,words\n1,2\n")
+    other = h2o("bench", "attention", tiny_bundle, *flags, "--resume")
+    assert other.returncode == 1
+    assert "not a file that this version of h2o-bench wrote" in other.stderr.decode()
+
+
+def test_the_duration_is_estimated(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 64, *SMALL, "--json", "-v")
+    assert re.search(rb"this takes about \d+ (seconds|minutes)", done.stderr)
+
+
+def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path) -> None:
+    flags = (*SMALL[2:], "--repetitions", 1, "--warm-up", 0)
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 8200, *flags)
+    assert done.returncode == 0
+    assert b"length 8200 is beyond the context of 8192 tokens" in b" ".join(done.stderr.split())
+
+
 # Refusals
 
 
@@ -101,6 +166,8 @@ def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> N
     [
         (("--lengths", "1024,many"), "no list of lengths"),
         (("--lengths", "0"), "lengths must be from 1"),
+        (("--lengths", 20_000_000), "lengths: 20,000,000 tokens are beyond the context"),
+        (("--resume",), "--resume needs --csv"),
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
@@ -153,7 +220,7 @@ def test_visible_pairs_are_those_of_the_pattern(tokens: int) -> None:
 def test_floor_of_the_example(tiny_bundle: Path) -> None:
     model = Manifest.read(tiny_bundle).model
     full = PrefillConfig(policy="full")
-    pairs = 100 * 101 // 2 * model.layers * model.query_heads
+    pairs = (100 * 101 // 2 * (model.layers - 1) + 100) * model.query_heads
     assert attention_flop(model, full, 100) == pairs * 4 * model.head_size
     cache = decode_bytes(model, 11) - decode_bytes(model, 1)
     assert cache == 10 * 2 * model.layers * model.kv_heads * model.head_size * 4

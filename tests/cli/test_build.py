@@ -56,6 +56,19 @@ def test_a_dry_run_needs_no_tensorrt_and_writes_nothing(h2o: Run, bundle: Path, 
     assert not (bundle / "engines").exists()
 
 
+def test_a_dry_run_refuses_what_the_build_refuses(h2o: Run, bundle: Path) -> None:
+    target = bundle / "engines" / "tensorrt"
+    target.mkdir(parents=True)
+    (target / "manifest.json").write_text("{}")
+    for flags, code, says in (
+        ((), 1, f"{target}: engines are there already; add --force"),
+        (("--force", "--plugins", bundle / "nothing.so"), 1, "nothing.so: no such file; name the plugin"),
+        (("--force", "--sm", 87, "--sm", 90), 2, "sm is 87 and 90, and TensorRT builds only for"),
+    ):
+        done = h2o("build", bundle, "--target", "tensorrt", "--dry-run", *flags)
+        assert (done.returncode, says in done.stderr.decode()) == (code, True), done.stderr
+
+
 def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
     done = h2o("build", bundle, "--target", "tensorrt-rtx", "--dry-run")
     text = done.stdout.decode()

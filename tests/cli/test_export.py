@@ -24,6 +24,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tests import bundles
 from tests.cli.conftest import Run, Start
+from tests.reference import gguf_files
 
 from h2o_cli.export import main
 from h2o_export import exporter
@@ -155,6 +156,31 @@ def test_a_bundle_in_float32_with_all_that_the_manifest_tells(
     assert 0 < validation["max_abs_error"] < 1e-3 * validation["max_abs_value"]
     assert len(validation["layers"]) == 2
     assert max(validation["layers"]) < 1e-5
+
+
+def test_a_bundle_of_a_gguf_file(
+    h2o: Run, export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path
+) -> None:
+    file, bundle = gguf_files.write(checkpoint, tmp_path / "model.gguf"), tmp_path / "bundle"
+    done = export_here(file, "-o", bundle, "--json")
+    assert done.exit_code == 0
+    assert "its tokenizer knows 4097 tokens and its embedding has 4096" in " ".join(done.stderr.split())
+    manifest = Manifest.read(bundle)
+    assert manifest.validation is not None
+    assert manifest.validation.passed
+    assert manifest.checkpoint.source == str(file)
+    assert manifest.checkpoint.sha256 == hashlib.sha256(bytes.fromhex(_sha256(file))).hexdigest()
+    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} < set(manifest.files)
+    compared = h2o("compare", bundle, "--stage", "pipeline", "-n", 64)
+    assert (compared.returncode, compared.stderr) == (0, b"")
+    assert b"transformers" in compared.stdout
+
+    file.write_bytes(file.read_bytes()[:-100])
+    done = export_here(file, "-o", tmp_path / "other")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: {file}: ends before its tensor")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_manifest_describes_the_graphs_that_are_there(shared_folder: Path) -> None:

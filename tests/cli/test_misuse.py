@@ -52,6 +52,16 @@ class Place:
         (self.folder / name).unlink()
         return self
 
+    def manifest(self, change: Callable[[Any], object]) -> Place:
+        manifest = json.loads((self.bundle / "manifest.json").read_text())
+        change(manifest)
+        return self.write("bundle/manifest.json", json.dumps(manifest))
+
+    def resize(self, name: str) -> Place:
+        """The manifest has the size that the file has now."""
+        size = (self.bundle / name).stat().st_size
+        return self.manifest(lambda m: m["files"][name].update(bytes=size))
+
     def shards(self) -> Place:
         shutil.rmtree(self.ck)
         checkpoints.make_named(self.ck, NAME, sharded=True)
@@ -178,6 +188,18 @@ EXPORT: dict[str, Misuse] = {
         ("{ck}", "-o", "{out}"),
         1,
         "config.json: hidden_size must be a positive integer, but is 'sixty-four'",
+    ),
+    "a thousand million layers": (
+        lambda p: p.configure(num_hidden_layers=10**9),
+        ("{ck}", "-o", "{out}"),
+        1,
+        "config.json: num_hidden_layers must be at most 1,024, but is 1,000,000,000",
+    ),
+    "rows as long as a disk": (
+        lambda p: p.configure(hidden_size=10**12, head_dim=64),
+        ("{ck}", "--dry-run"),
+        1,
+        "config.json: hidden_size must be at most 16,777,216",
     ),
     "architectures of 5": (
         lambda p: p.configure(architectures=5),
@@ -392,6 +414,36 @@ RUN: dict[str, Misuse] = {
         "{bundle}/manifest.json: cannot be read as JSON",
     ),
     "two bundles": (lambda p: p, ("{bundle}", "{bundle}", "-p", "a"), 2, "unexpected argument"),
+    "a manifest of brackets": (
+        lambda p: p.write("bundle/manifest.json", "[" * 100_000),
+        ("{bundle}", "-p", "a"),
+        1,
+        "{bundle}/manifest.json: cannot be read as JSON",
+    ),
+    "a tokenizer's configuration of brackets": (
+        lambda p: p.write("bundle/tokenizer_config.json", "[" * 100_000).resize("tokenizer_config.json"),
+        ("{bundle}", "-p", "a"),
+        1,
+        "{bundle}/tokenizer_config.json is not valid JSON",
+    ),
+    "a thousand million layers": (
+        lambda p: p.manifest(lambda m: m["model"].update(layers=10**9)),
+        ("{bundle}", "-p", "a"),
+        1,
+        "{bundle}/manifest.json: model.layers: Input should be less than or equal to 1024",
+    ),
+    "no graphs": (
+        lambda p: p.manifest(lambda m: m.update(graphs=[])),
+        ("{bundle}", "-p", "a"),
+        1,
+        "{bundle}/manifest.json: lists 0 dense graphs",
+    ),
+    "more threads than any machine runs": (
+        lambda p: p,
+        ("{bundle}", "-p", "a", "--threads", 3000),
+        2,
+        "threads must be at most",
+    ),
 }
 
 ALL = [

@@ -119,7 +119,7 @@ def test_a_conversation_without_a_template(h2o: Run, bundle_copy: Path) -> None:
 class Terminal:
     """A command on a pseudo-terminal of its own."""
 
-    def __init__(self, start: Start, *args: object) -> None:
+    def __init__(self, start: Start, *args: object, **environment: str) -> None:
         self._master, slave = pty.openpty()
         self.shown = b""
 
@@ -128,7 +128,8 @@ class Terminal:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-        self.process = start(*args, stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal)
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        self.process = start(*args, **streams, preexec_fn=own_terminal, env=os.environ | environment)
         os.close(slave)
 
     def type(self, keys: bytes) -> None:
@@ -209,6 +210,32 @@ def test_a_long_prompt_has_a_bar_on_a_terminal(start_h2o: Start, tiny_bundle: Pa
     terminal.until(rb"prompt .*\d+/\d{5}")
     terminal.type(b"\x03")
     assert terminal.ends() == 130
+
+
+@pytest.mark.parametrize("asked", [{"NO_COLOR": "1", "TERM": "xterm-256color"}, {"TERM": "dumb"}])
+def test_no_escapes_where_none_are_wanted(start_h2o: Start, tiny_bundle: Path, asked: dict[str, str]) -> None:
+    terminal = Terminal(start_h2o, "run", tiny_bundle, "--chat", "-n", 4, "-v", **asked)
+    shown = terminal.until(rb"> ")
+    terminal.type(b"What is a parser?\n")
+    shown += terminal.until(SUMMARY) + terminal.until(rb"> ")
+    terminal.type(b"/exit\n")
+    shown += terminal.until(rb"/exit\r\n")
+    assert terminal.ends() == 0
+    flags = ("-f", _long_text(tiny_bundle.parent), "-c", 60000, "--prefill", "full", "-b", 128, "-n", 1)
+    terminal = Terminal(start_h2o, "run", tiny_bundle, *flags, **asked)
+    time.sleep(3)
+    terminal.type(b"\x03")
+    shown += terminal.until(rb"stopped")
+    assert terminal.ends() == 130
+    assert b"\x1b" not in shown
+    assert b"\x1b" in _coloured(start_h2o, tiny_bundle)
+
+
+def _coloured(start: Start, bundle: Path) -> bytes:
+    terminal = Terminal(start, "run", bundle, "-p", "a", "-n", 2, TERM="xterm-256color", NO_COLOR="")
+    shown = terminal.until(SUMMARY)
+    terminal.ends()
+    return shown
 
 
 def _long_text(folder: Path) -> Path:

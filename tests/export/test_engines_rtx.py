@@ -19,7 +19,6 @@ from tests import bundles
 from tests.engines import tensorrt_rtx
 
 from h2o_export.attention_graphs import AttentionGraph
-from h2o_export.comparison.runners import attention_shape
 from h2o_export.engines.build import build
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
@@ -77,7 +76,7 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
 
 
 def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:
-    return policy_graphs(replace(SMALL, **changes), attention_shape(bundle.manifest.model))
+    return policy_graphs(replace(SMALL, **changes), bundle.manifest.model.attention)
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.reference import checkpoints
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.formats.floats import to_dtype
+from h2o_export.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 NORM = "model.norm.weight"
@@ -148,6 +150,55 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def edit_json(name: str, **changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / name
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(known | changes))
+
+    return edit
+
+
+LAYER = "model.layers.0.self_attn"
+CONTRADICTIONS |= {
+    "a bias without a place": (
+        edit_weights(lambda w: w.update({f"{LAYER}.q_proj.bias": torch.ones(128)})),
+        f"has the tensor '{LAYER}.q_proj.bias', for which the model of config.json has no place",
+    ),
+    "fewer layers than weights": (
+        edit_config(num_hidden_layers=1),
+        r"has the tensor 'model.layers.1.*num_hidden_layers = 1; correct it",
+    ),
+    "an untied head that is said to be tied": (
+        edit_config(tie_word_embeddings=True),
+        "ties the head to the embedding, and 'lm_head.weight' is another matrix",
+    ),
+    "NaN": (
+        edit_weights(lambda w: w.update({NORM: torch.full((64,), torch.nan)})),
+        f"tensor '{NORM}' holds NaN or infinity where numbers should be",
+    ),
+    "an end beyond the vocabulary": (
+        lambda f: (
+            edit_json("generation_config.json", eos_token_id=5000)(f),
+            edit_json("tokenizer_config.json", eos_token=None)(f),
+        ),
+        "answers end with the token 5000, and the vocabulary has 4,096: no answer would",
+    ),
+    "a template with a syntax error": (
+        lambda f: (f / "chat_template.jinja").write_text("{% if %}"),
+        r"copy/chat_template.jinja: the chat template 'default' has a syntax error in line 1",
+    ),
+    "a template that never works": (
+        lambda f: (f / "chat_template.jinja").write_text("{{ messages.first.second.third }}"),
+        "copy: its chat template renders no conversation: .*UndefinedError",
+    ),
+    "a template that never ends": (
+        lambda f: (f / "chat_template.jinja").write_text("{{ 7 ** (7 ** (7 * messages|length * 9)) }}"),
+        "copy/chat_template.jinja: the chat template does what no template may: takes more than 5 s",
+    ),
+}
+
+
 @pytest.mark.parametrize("damage", CONTRADICTIONS)
 def test_contradictions_stop_the_export_and_leave_nothing(whole: Path, tmp_path: Path, damage: str) -> None:
     folder = copy(whole, tmp_path)
@@ -156,6 +207,35 @@ def test_contradictions_stop_the_export_and_leave_nothing(whole: Path, tmp_path:
     with pytest.raises(CheckpointError, match=says):
         bundles.export(folder, tmp_path / "bundle")
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_what_changes_no_result_is_told(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copy(whole, tmp_path)
+    edit_weights(
+        lambda w: w.update(
+            {"vision.weight": torch.ones(2), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+        )
+    )(folder)
+    edit_json("generation_config.json", eos_token_id=[1, 5000])(folder)
+    check_checkpoint(open_checkpoint(str(folder)))
+    assert "no use for them: 'vision.weight'" in caplog.text
+    assert "rotary" not in caplog.text
+    assert "the end token 5000 is beyond the vocabulary of 4096" in caplog.text
+    caplog.clear()
+    check_checkpoint(open_checkpoint(str(whole)))
+    assert not caplog.text
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = checkpoints.make_checkpoint(tmp_path / "small", vocab=1000)
+    for name in checkpoints.TOKENIZER_FILES:
+        shutil.copy(checkpoints.EXAMPLE / name, folder / name)
+    check_checkpoint(open_checkpoint(str(folder)))
+    assert "its tokenizer knows 4096 tokens and its embedding has 1000" in caplog.text
 
 
 def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:
@@ -180,6 +260,37 @@ def test_a_broken_index_is_named(sharded: Path, tmp_path: Path, content: str) ->
     (folder / INDEX).write_text(content)
     with pytest.raises(CheckpointError, match=INDEX):
         open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/hostname", "link.safetensors", "fifo"])
+def test_an_index_names_files_of_its_folder(sharded: Path, tmp_path: Path, name: str) -> None:
+    folder = copy(sharded, tmp_path)
+    shutil.copyfile(folder / "model-00001-of-00003.safetensors", tmp_path / "secret.safetensors")
+    (folder / "link.safetensors").symlink_to("../secret.safetensors")
+    os.mkfifo(folder / "fifo")
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"][NORM] = name
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"not in it; do not trust|out of its folder|is a FIFO, not"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
+)
+def test_a_fifo_is_not_waited_for_and_a_link_out_is_not_followed(
+    whole: Path, tmp_path: Path, name: str
+) -> None:
+    folder = copy(whole, tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match=f"{name}: is a FIFO"):
+        open_checkpoint(str(folder)).write_tokenizer(tmp_path)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/etc/hostname")
+    with pytest.raises(CheckpointError, match=f"{name}: is a link to /etc/hostname"):
+        open_checkpoint(str(folder)).write_tokenizer(tmp_path)
 
 
 def test_a_file_that_vanishes_while_it_is_read_is_named(whole: Path, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +122,74 @@ def test_a_file_is_no_place_for_a_bundle(tmp_path: Path) -> None:
     for target, says in ((tmp_path / "file", "not a folder"), (tmp_path / "file" / "bundle", "cannot write")):
         with pytest.raises(OutputError, match=says), staged_folder(target, force=True):
             pytest.fail("the block must not run")
+
+
+def test_two_at_one_time_do_not_share_a_folder(tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+    with staged_folder(target, force=False) as folder:
+        (folder / "manifest.json").write_text("first")
+        with (
+            pytest.raises(OutputError, match=r"bundle: is being written by another command; wait for it"),
+            staged_folder(target, force=True),
+        ):
+            pytest.fail("the block must not run")
+    assert (target / "manifest.json").read_text() == "first"
+    assert names(tmp_path) == ["bundle"]
+
+
+def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    def write() -> None:
+        with staged_folder(tmp_path / "bundle", force=False) as folder:
+            (folder / "manifest.json").write_text("ours")
+            bundle_at(tmp_path / "bundle", "theirs")
+
+    with pytest.raises(OutputError, match="exists already"):
+        write()
+    assert (tmp_path / "bundle" / "manifest.json").read_text() == "theirs"
+    assert names(tmp_path) == ["bundle"]
+
+
+def killed(tmp_path: Path, program: str) -> None:
+    """Run a program that kills itself."""
+    lines = "import os, signal\nfrom pathlib import Path\nfrom h2o_export import staging\n" + program
+    done = subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+    killed(
+        tmp_path,
+        "with staging.staged_folder(Path('bundle'), False) as folder:\n"
+        "    (folder / 'half').mkdir()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)",
+    )
+    assert names(tmp_path) == [".bundle.partial"]
+    with staged_folder(tmp_path / "bundle", force=False) as folder:
+        assert names(folder) == []
+        (folder / "manifest.json").write_text("new")
+    assert names(tmp_path) == ["bundle"]
+    assert names(tmp_path / "bundle") == ["manifest.json"]
+
+
+def test_what_was_being_replaced_is_put_back(tmp_path: Path) -> None:
+    bundle_at(tmp_path / "bundle", "the only copy")
+    killed(
+        tmp_path,
+        "rename, calls = os.replace, []\n"
+        "def replace(*args):\n"
+        "    if calls: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    calls.append(rename(*args))\n"
+        "os.replace = replace\n"
+        "with staging.staged_folder(Path('bundle'), True): pass",
+    )
+    assert not (tmp_path / "bundle").exists()
+    with (
+        pytest.raises(OutputError, match="exists already"),
+        staged_folder(tmp_path / "bundle", force=False),
+    ):
+        pytest.fail("the block must not run")
+    assert (tmp_path / "bundle" / "manifest.json").read_text() == "the only copy"
+    assert names(tmp_path) == ["bundle"]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ class Turn:
         return generator.decode(self.token)
 
 
+def tokens_of(story: list[Turn]) -> int:
+    """How many tokens the cache has after it."""
+    length = 0
+    for turn in story:
+        length = len(turn.prompt) or length + 1
+    return length
+
+
 def new_generator(model: Generator) -> Generator:
     """A generator with nothing in its past, on the sessions of another one."""
     return Generator(model.bundle, model.backend, model.provider, CONTEXT, model.device)
@@ -96,6 +104,15 @@ class Conversations(RuleBasedStateMachine):
     @rule()
     def ask_again(self) -> None:
         self.prefill(self.cached, 32)
+
+    @precondition(lambda self: len(self.cached) > 1)
+    @rule(new=st.integers(0, 45), seed=st.integers(0, 3))
+    def repeat_or_change_the_last_turn(self, new: int, seed: int) -> None:
+        turns = [index for index, turn in enumerate(self.story) if turn.prompt]
+        known = tokens_of(self.story[: turns[-1]]) if turns else 0
+        last = list(self.story[turns[-1]].prompt) if turns else self.cached[:-1]
+        other = [*self.cached[:known], *bundles.random_ids(new, 50 + seed).tolist()]
+        self.prefill(other if known and new else last, 32)
 
     @precondition(lambda self: self.cached)
     @rule(share=st.floats(0, 1))
@@ -140,10 +157,12 @@ class Conversations(RuleBasedStateMachine):
         config = replace(self.config, batch_size=batch)
         self.logits = self.generator.prefill(prompt, config).copy()
         assert self.generator.length == len(prompt)
-        if self.continues(prompt):
-            self.story.append(Turn(tuple(prompt)))
-        elif not (self.answered and prompt == self.cached):
-            self.story = [Turn(tuple(prompt))]
+        self.told(prompt)
+
+    def told(self, prompt: list[int]) -> None:
+        """The prompt was answered."""
+        if not (self.answered and prompt == self.cached):
+            self.story = [*self.before(prompt), Turn(tuple(prompt))]
         self.cached, self.answered = list(prompt), True
         self.check()
 
@@ -151,7 +170,7 @@ class Conversations(RuleBasedStateMachine):
         prompt = prompt[:CONTEXT]
         calls = iter(range(checkpoint))
         watch = Watch(cancelled=lambda: next(calls, None) is None)
-        before, continues = list(self.cached), self.continues(prompt)
+        before, story = list(self.cached), self.before(prompt)
         try:
             self.logits = self.generator.prefill(prompt, self.config, watch).copy()
         except Cancelled:
@@ -159,22 +178,23 @@ class Conversations(RuleBasedStateMachine):
             assert kept < len(prompt)
             assert prompt[:kept] == before[:kept]
             self.cached, self.answered = prompt[:kept], False
-            if not (continues and kept == len(before)):
-                self.story = []
+            self.story = story if kept == tokens_of(story) else []
             if again:
                 self.prefill(prompt, 32)
         else:  # it had ended before it was to be cancelled
-            if continues:
-                self.story.append(Turn(tuple(prompt)))
-            elif not (self.answered and prompt == before):
-                self.story = [Turn(tuple(prompt))]
-            self.cached, self.answered = list(prompt), True
-            self.check()
+            self.told(prompt)
 
-    def continues(self, prompt: list[int]) -> bool:
-        """Whether this is a conversation's next turn. With full attention it makes no difference."""
-        cached = self.cached
-        return bool(self.story) and len(prompt) > len(cached) and prompt[: len(cached)] == cached
+    def before(self, prompt: list[int]) -> list[Turn]:
+        """What the prompt is a turn of: all of the story, or all before its last turn, which comes anew.
+
+        With full attention it makes no difference.
+        """
+        turns = [index for index, turn in enumerate(self.story) if turn.prompt]
+        for story in (self.story, self.story[: turns[-1]] if turns else []):
+            known = tokens_of(story)
+            if 0 < known < len(prompt) and prompt[:known] == self.cached[:known]:
+                return story
+        return []
 
     def check(self) -> None:
         twin = new_generator(self.model)

@@ -136,7 +136,52 @@ def test_visible_pairs_are_those_that_are_computed(
     generator.reset()
     with counted_pairs(generator) as pairs:
         generator.prefill(random_ids(n), config)
+    others = generator.model.layers - 1
+    assert sum(pairs) == config.visible_pairs(n) * others + config.last_layer_pairs(n)
+
+
+@every_policy
+@some
+@given(data=st.data(), n=st.integers(1, 150))
+def test_where_all_rows_are_needed_all_are_computed(
+    generator: Generator, policy: str, data: st.DataObject, n: int
+) -> None:
+    config = data.draw(CASES[policy].any)
+    with counted_pairs(generator) as pairs:
+        generator.logprobs(random_ids(n), config)
     assert sum(pairs) == config.visible_pairs(n) * generator.model.layers
+    assert config.last_layer_pairs(n) <= config.visible_pairs(n)
+
+
+@every_policy
+@some
+@given(data=st.data(), ids=prompts)
+def test_what_is_remembered_does_not_depend_on_the_rows_that_are_needed(
+    generator: Generator, policy: str, data: st.DataObject, ids: IntArray
+) -> None:
+    config = data.draw(CASES[policy].any)
+    session = generator.session
+    session.prefill_state = session.state_config = None
+    generator.logprobs(ids, config)
+    assert session.logits is not None
+    logits, sets, states = (
+        session.logits,
+        generator.memory_sets(),
+        remembered(session.prefill_state, len(ids)),
+    )
+    generator.reset()
+    session.prefill_state = session.state_config = None  # nothing is there from before
+    assert relative_error(generator.prefill(ids, config), logits) < 1e-5
+    np.testing.assert_array_equal(generator.memory_sets(), sets)
+    for one, other in zip(remembered(session.prefill_state, len(ids)), states, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def remembered(state: Any, rows: int) -> list[Array]:
+    """Scores of `rows` rows and memory sets, of those policies that have them."""
+    if not hasattr(state, "score"):
+        return []
+    return [state.score[:, :rows].copy(), state.sets.copy(), state.set_scores.copy(), state.last.copy()]
 
 
 class CountingDevice(HostDevice):

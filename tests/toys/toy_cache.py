@@ -38,6 +38,7 @@ class BackwardsStore:
             (model.layers, 2, *shape), np.nan, model.dtype
         )  # what nobody wrote is not a number
         self.written = np.full((2, *shape), np.nan, model.dtype)
+        self.step = np.full((2, 1, *shape[1:]), np.nan, model.dtype)
         self.ordered = np.full((2, *shape), np.nan, model.dtype)
 
     @contextmanager
@@ -50,12 +51,16 @@ class _Layer:
         self.store, self.kept = store, kept
 
     def target(self, rows: Rows) -> dict[str, Any]:
-        return {name: self.store.written[i, rows.start : rows.stop] for i, name in enumerate("kv")}
+        return dict(zip("kv", self._new(rows), strict=True))
 
     def commit(self, rows: Rows) -> None:
         end = self.kept.shape[1]
-        new = self.store.written[:, rows.start : rows.stop]
-        self.kept[:, end - rows.stop : end - rows.start] = new[:, ::-1]
+        self.kept[:, end - rows.stop : end - rows.start] = self._new(rows)[:, ::-1]
+
+    def _new(self, rows: Rows) -> Any:
+        if rows.at is not None:
+            return self.store.step
+        return self.store.written[:, rows.start : rows.stop]
 
     def view(self, length: Any) -> KV:
         self.store.ordered[:, :length] = self.kept[:, ::-1][:, :length]

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
 from h2o_cli.bench.dense import dense
+from h2o_cli.bench.estimate import estimated_seconds, in_words
 from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.options import bench_options
 from h2o_cli.bench.process import Failed, WorkerProcess
-from h2o_cli.bench.report import Results, make_rows
+from h2o_cli.bench.report import Results, make_rows, to_csv
+from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
-from h2o_cli.common import guarded, print_json, start_logging
+from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.devices.select import resolve_device
-from h2o_runtime.errors import BackendError, ConfigError, OutputError
+from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
+from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.process import default_threads
+
+log = logging.getLogger(__name__)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,9 +91,9 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     rounds = Rounds(
         flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
     )
-    results = run(mode, entry, rounds, flags["peers"])
-    if flags["csv_file"]:
-        _write(flags["csv_file"], results.to_csv())
+    _check_lengths(model, rounds)
+    rows = RowFile(flags["csv_file"], flags["resume"])
+    results, stopped = run(mode, entry, rounds, flags["peers"], rows)
     if flags["png_file"]:
         from h2o_cli.bench.picture import draw
 
@@ -95,33 +102,107 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         print_json(results.to_json())
     else:
         show(results)
+    if stopped:
+        raise Cancelled("stopped by Ctrl-C")
 
 
-def run(mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...]) -> Results:
-    """The whole measurement. Raises BackendError where not even the own runtime gives a number."""
+@dataclass(frozen=True)
+class RowFile:
+    """Where rows are written as they are made, if anywhere. With `resume` those that are there are kept."""
+
+    path: Path | None
+    resume: bool
+
+    def __post_init__(self) -> None:
+        if self.resume and self.path is None:
+            raise click.UsageError("--resume needs --csv: the file that the stopped measurement wrote")
+
+    def finished(self, mode: str, entry: Entry, rounds: Rounds) -> Rows:
+        return finished_rows(self.path, mode, entry, rounds) if self.path and self.resume else []
+
+    def write(self, rows: Rows) -> None:
+        """All at once: whoever is ended while it writes leaves the rows of before. Raises OutputError."""
+        if self.path is None:
+            return
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        try:
+            partial.write_text(to_csv(rows), encoding="utf-8")
+            os.replace(partial, self.path)
+        except OSError as error:
+            with suppress(OSError):
+                partial.unlink()
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+
+def run(
+    mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...], file: RowFile
+) -> tuple[Results, bool]:
+    """The whole measurement, and whether it was stopped before its end.
+
+    Raises BackendError where not even the own runtime gives a number.
+    """
     contestants: Sequence[Contestant] = (
         attentions(entry, peers) if mode == "attention" else models(entry, peers, mode == "decode")
     )
-    console = Console(stderr=True)
-    machine = describe()
+    kept = file.finished(mode, entry, rounds)
+    done = {row["length"] for row in kept}
+    rounds = replace(rounds, lengths=tuple(length for length in rounds.lengths if length not in done))
+    console = make_console(stderr=True)
+    machine, stopped = describe(), False
     with console.status("measuring the machine") as status:
         rates = _rates(entry)
-        measurement = Measurement(contestants, rounds, lambda text: status.update(text))
-        measurement.run()
-        status.update("measuring the machine")
-        rates = better(rates, _rates(entry))
-    if not measurement.series:
-        raise BackendError(f"nothing could be measured: {measurement.missing[0].reason}")
-    return Results(
+
+        def rows() -> Rows:
+            made = [*kept, *make_rows(mode, entry, measurement.series, rates)]
+            return sorted(made, key=lambda row: int(row["length"]))
+
+        guess = f"this takes about {in_words(estimated_seconds(mode, entry, contestants, rounds, rates))}"
+        if console.is_terminal:
+            console.print(guess, highlight=False)
+        log.info("%s", guess)
+        measurement = Measurement(contestants, rounds, status.update, lambda: file.write(rows()))
+        try:
+            measurement.run()
+            status.update("measuring the machine")
+            rates = better(rates, _rates(entry))
+        except KeyboardInterrupt:
+            stopped = True
+            measurement.stopped()
+    if not measurement.series and not kept:
+        if stopped:
+            raise Cancelled("stopped before the first round was done")
+        own = [one for one in measurement.missing if one.name in entry.policies]
+        raise BackendError(f"nothing could be measured: {(own or measurement.missing)[0].reason}")
+    file.write(rows())
+    results = Results(
         mode=mode,
         model=entry.model.name,
         command=shlex.join(["h2o-bench", *sys.argv[1:]]),
         machine=machine,
         rates=rates,
         lead=entry.lead,
-        rows=make_rows(mode, entry, measurement.series, rates),
+        rows=tuple(rows()),
         missing=tuple(measurement.missing),
     )
+    return results, stopped
+
+
+def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:
+    """Raises ConfigError for what no context holds; says so where the model was not trained for it."""
+    longest, trained = max(rounds.lengths), model.manifest.model.max_position_embeddings
+    room = rounds.decode_tokens * (rounds.repetitions + max(rounds.warm_up, 1) + 1)
+    if longest + room > MAX_CONTEXT:
+        raise ConfigError(
+            f"lengths: {longest:,} tokens are beyond the context, which has at most {MAX_CONTEXT - room:,} here",
+            field="lengths",
+        )
+    if longest + room > trained:
+        log.warning(
+            "length %d is beyond the context of %d tokens that the model was trained for: speed is measured, and "
+            "answers would be worse there",
+            longest,
+            trained,
+        )
 
 
 def _rates(entry: Entry) -> MachineRates:
@@ -141,12 +222,3 @@ def _check_outputs(*paths: Path | None) -> None:
         from h2o_cli.bench.picture import import_pyplot
 
         import_pyplot()
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        with suppress(OSError):
-            path.unlink()
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error

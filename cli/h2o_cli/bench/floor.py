@@ -112,7 +112,13 @@ def dense_flop(model: ModelSpec, tokens: int) -> int:
 
 def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
     """Two dot products a pair of query and visible key, in every layer and query head."""
-    return 4 * model.layers * model.query_heads * model.head_size * visible_pairs(config, tokens)
+    pairs = (model.layers - 1) * visible_pairs(config, tokens) + config.algorithm.last_layer_pairs(tokens)
+    return 4 * model.query_heads * model.head_size * int(pairs)
+
+
+def layer_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
+    """The same of one layer, all of whose rows are needed."""
+    return 4 * model.query_heads * model.head_size * visible_pairs(config, tokens)
 
 
 def visible_pairs(config: PrefillConfig, tokens: int) -> int:

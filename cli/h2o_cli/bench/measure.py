@@ -91,10 +91,7 @@ class OpenContestant:
         self.series.token = answer.get("token", -1)
         if answer.get("phases"):
             self.series.phases.append(answer["phases"])
-
-    def finish(self) -> Series:
         self.series.peak = self._process.ask("memory")["peak"]
-        return self.series
 
     def close(self) -> None:
         self._process.close()
@@ -107,19 +104,36 @@ class Measurement:
     """Runs rounds over contestants; `series` and `missing` fill as it goes."""
 
     def __init__(
-        self, contestants: Sequence[Contestant], rounds: Rounds, tell: Callable[[str], None]
+        self,
+        contestants: Sequence[Contestant],
+        rounds: Rounds,
+        tell: Callable[[str], None],
+        after_round: Callable[[], None] = lambda: None,
     ) -> None:
-        self._rounds, self._tell = rounds, tell
+        """after_round: called when `series` has grown."""
+        self._rounds, self._tell, self._after_round = rounds, tell, after_round
         self.series: list[Series] = []
         self.missing: list[Missing] = []
         self._last: dict[str, tuple[int, float]] = {}  # name → length, seconds of its best setting
         self._contestants = list(self._ready(contestants))
+        self._order_of_names = self._names()
 
     def run(self) -> None:
         for length in sorted(self._rounds.lengths):
             with ExitStack() as stack:
                 opened = [one for name in self._names() for one in self._opened(name, length, stack)]
                 self._run_rounds(opened, length)
+
+    def stopped(self) -> None:
+        """It was stopped: note what is missing of it."""
+        counted = {(one.contestant.name, one.length): len(one.seconds) for one in self.series}
+        known = {(one.name, one.length) for one in self.missing}
+        of = self._rounds.repetitions
+        for length in sorted(self._rounds.lengths):
+            for name in self._names():
+                done = counted.get((name, length), 0)
+                if done < of and (done or (name, length) not in known):
+                    self.missing.append(Missing(name, "", length, f"stopped after {done} of {of} rounds"))
 
     def _ready(self, contestants: Sequence[Contestant]) -> Iterator[Contestant]:
         for contestant in contestants:
@@ -191,13 +205,20 @@ class Measurement:
                 except (Absent, Failed) as reason:
                     self._lose(one.series.contestant, length, reason)
                     opened = [other for other in opened if other is not one]
-        for one in opened:
-            series = one.finish()
-            self.series.append(series)
+                    self.series = [other for other in self.series if other is not one.series]
+                    continue
+                if one.series not in self.series:
+                    self.series.append(one.series)
+            self.series.sort(key=self._order)
+            self._after_round()
+        for series in (one.series for one in opened):
             name, middle = series.contestant.name, sorted(series.seconds)[len(series.seconds) // 2]
             best = self._last.get(name, (0, 0.0))
             if best[0] < length or middle < best[1]:
                 self._last[name] = (length, middle)
+
+    def _order(self, series: Series) -> tuple[int, int]:
+        return series.length, self._order_of_names.index(series.contestant.name)
 
     def _lose(self, contestant: Contestant, length: int, reason: Exception) -> None:
         """Who is absent once is absent always; who fails may do better at another length."""

@@ -97,7 +97,13 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         threads_option,
         json_option,
         click.option(
-            "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write rows here."
+            "--csv",
+            "csv_file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write rows here, as they are made.",
+        ),
+        click.option(
+            "--resume", is_flag=True, help="Keep the lengths that are done in the file of --csv, and go on."
         ),
         click.option("--png", "png_file", type=click.Path(path_type=Path, dir_okay=False), help="Draw here."),
         verbose_option,

@@ -43,6 +43,7 @@ class WorkerProcess:
             text=True,
             env=os.environ | dict.fromkeys(_THREAD_VARIABLES, threads) | {"HF_HUB_OFFLINE": "1"},
             preexec_fn=lambda: _pin(settings["threads"]),
+            start_new_session=True,  # Ctrl-C is for the command, which then ends its workers
         )
         try:
             self.version = str(self.ask("start", system=system, settings=settings)["version"])

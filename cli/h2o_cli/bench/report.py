@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from h2o_cli.bench.contestants import Entry
-from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop
+from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop, layer_flop
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.config import PrefillConfig
@@ -22,6 +22,7 @@ from h2o_runtime.timings import DENSE
 PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL for phase in policy.phases))
 COLUMNS = (
     "mode",
+    "model",
     "name",
     "version",
     "settings",
@@ -75,12 +76,13 @@ class Results:
             "absent": [asdict(one) for one in self.missing],
         }
 
-    def to_csv(self) -> str:
-        out = io.StringIO()
-        writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        return out.getvalue()
+
+def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def make_rows(
@@ -88,7 +90,7 @@ def make_rows(
 ) -> tuple[dict[str, Any], ...]:
     """Rows in the order of lengths and contestants. Of a peer's settings all that ran are there."""
     model = entry.model.manifest.model
-    work = _work(mode, model)
+    work = work_of(mode, model)
     best = rates.bandwidth if mode == "decode" else rates.flops
     rows = []
     for one in series:
@@ -103,6 +105,7 @@ def make_rows(
         rows.append(
             {
                 "mode": mode,
+                "model": entry.model.name,
                 "name": one.contestant.name,
                 "version": one.version,
                 "settings": one.contestant.label,
@@ -132,13 +135,12 @@ def make_rows(
     return tuple(rows)
 
 
-def _work(mode: str, model: ModelSpec) -> Callable[[PrefillConfig, int], int]:
+def work_of(mode: str, model: ModelSpec) -> Callable[[PrefillConfig, int], int]:
     """What nobody can avoid: bytes to read for a token of decode, else floating-point operations."""
     if mode == "decode":
         return lambda config, length: decode_bytes(model, length)
     if mode == "attention":
-        one = model.model_copy(update={"layers": 1})
-        return lambda config, length: attention_flop(one, config, length)
+        return lambda config, length: layer_flop(model, config, length)
     return lambda config, length: dense_flop(model, length) + attention_flop(model, config, length)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+import sys
+
 from rich.table import Table
 
 from h2o_cli.bench.report import PHASES, Results
+from h2o_cli.common import make_console
 
 WIDTH = 200  # where nobody says how wide the paper is
 
 
 def show(results: Results) -> None:
-    console = Console()
-    if not console.is_terminal:
+    console = make_console()
+    if not sys.stdout.isatty():
         console.width = WIDTH
     rates, machine = results.rates, results.machine
     console.print(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import click
 
+from h2o_cli.common import plain
 from h2o_cli.run.screen import answer, is_terminal
 from h2o_runtime.completion import Request, TextModel
 from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
@@ -66,7 +67,10 @@ def converse(model: TextModel, settings: Request, system: str | None, first: str
     if terminal:
         # Editing and history of the input line, where Python was built with it.
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401
+            import readline
+
+            if plain():
+                readline.parse_and_bind("set enable-bracketed-paste off")
         click.echo(HELP, err=True)
     text = first
     while True:

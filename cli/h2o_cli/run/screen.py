@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TextIO
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from h2o_cli import common
@@ -68,7 +67,8 @@ def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
         if completion.finish_reason != "cancelled" or completion.text:
             write("\n")
         if is_terminal(sys.stderr):
-            click.secho(summary(completion), dim=True, err=True)  # rich would break the line at the edge
+            line = summary(completion)  # rich would break it at the edge
+            click.echo(line if common.plain() else click.style(line, dim=True), err=True)
     return completion
 
 
@@ -83,7 +83,7 @@ class PrefillBar:
     def __init__(self) -> None:
         self._begin = time.perf_counter()
         self._bar: Progress | None = None
-        self._on = is_terminal(sys.stderr)
+        self._on = is_terminal(sys.stderr) and not common.plain()
 
     def __enter__(self) -> PrefillBar:
         return self
@@ -99,7 +99,7 @@ class PrefillBar:
             self._bar.update(self._bar.task_ids[0], completed=done)
         elif self._on and time.perf_counter() - self._begin > _PATIENCE:
             columns = (TextColumn("prompt"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=common.make_console(stderr=True), transient=True)
             self._bar.add_task("", total=total, completed=done)
             self._bar.start()
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.locate import locate
+from h2o_export.checkpoints.quantized import QuantizedCheckpoint
 from h2o_export.checkpoints.safetensors import HUB_PATTERNS, SafetensorsCheckpoint
 from h2o_runtime.errors import CheckpointError
 
 __all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
 
 # The first one that takes a path opens it: a folder of safetensors is what any folder is taken for in the end.
-KINDS: tuple[type[Checkpoint], ...] = (SafetensorsCheckpoint,)
+KINDS: tuple[type[Checkpoint], ...] = (GGUFCheckpoint, QuantizedCheckpoint, SafetensorsCheckpoint)
 
 
 def open_checkpoint(source: str) -> Checkpoint:
@@ -23,5 +25,5 @@ def open_checkpoint(source: str) -> Checkpoint:
         if kind.takes(path):
             return kind.open(path, source)
     raise CheckpointError(
-        f"{source} is a file; give the folder that holds config.json and the safetensors files"
+        f"{source} is a file; give the folder that holds config.json and the safetensors files, or a GGUF file"
     )

@@ -46,6 +46,10 @@ class Checkpoint(ABC):
     def config_file(self) -> Path:
         """Where the configuration was read from, for errors about it."""
 
+    def names(self) -> frozenset[str]:
+        """All tensors that it holds, so that none is left out unseen; none where a kind sees to that itself."""
+        return frozenset()
+
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor in a float dtype. Raises CheckpointError where it is missing or of another shape."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.config import ModelConfig
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.manifest import file_sha256
 from h2o_runtime.text import Tokenizer
@@ -41,17 +42,33 @@ class SafetensorsCheckpoint(Checkpoint):
 
     @classmethod
     def open(cls, path: Path, source: str) -> SafetensorsCheckpoint:
-        config = ModelConfig.from_huggingface(_read_json(path / "config.json"))
-        checkpoint = cls(path, source, config, _index(path))
-        checkpoint._check_tokenizer()
+        config = ModelConfig.from_huggingface(read_json(path / "config.json"))
+        checkpoint = cls(path, source, config, tensor_files(path))
+        checkpoint.check_tokenizer()
         return checkpoint
 
     @property
     def config_file(self) -> Path:
         return self.path / "config.json"
 
+    def names(self) -> frozenset[str]:
+        return frozenset(self.files)
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read one tensor in its stored dtype. The file is opened anew, so no mapping outlives the call."""
+        """Read one tensor in its stored dtype."""
+        tensor, file = self.read(name), self.files[name]
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(
+                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, but config.json implies {list(shape)}"
+            )
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise CheckpointError(
+                f"{file}: tensor '{name}' is {tensor.dtype}; quantized weights are not supported"
+            )
+        return tensor
+
+    def read(self, name: str) -> Tensor:
+        """One tensor as it is. The file is opened anew, so no mapping outlives the call. Raises CheckpointError."""
         file = self.files.get(name)
         if file is None:
             raise CheckpointError(
@@ -64,14 +81,6 @@ class SafetensorsCheckpoint(Checkpoint):
             raise CheckpointError(
                 f"{file}: cannot read tensor '{name}': {error}; download it again"
             ) from error
-        if tuple(tensor.shape) != shape:
-            raise CheckpointError(
-                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, but config.json implies {list(shape)}"
-            )
-        if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise CheckpointError(
-                f"{file}: tensor '{name}' is {tensor.dtype}; quantized weights are not supported"
-            )
         return tensor
 
     def sha256(self) -> str:
@@ -83,16 +92,17 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def write_tokenizer(self, folder: Path) -> None:
         for name in TOKENIZER_FILES:
-            if (self.path / name).is_file():
-                shutil.copyfile(self.path / name, folder / name)
+            file = confined(self.path, name, CheckpointError)
+            if file.is_file():
+                shutil.copyfile(file, folder / name)
 
     def transformers_config(self) -> Any:
         from transformers import AutoConfig
 
         return AutoConfig.from_pretrained(self.path)
 
-    def _check_tokenizer(self) -> None:
-        if not (self.path / "tokenizer.json").is_file():
+    def check_tokenizer(self) -> None:
+        if not confined(self.path, "tokenizer.json", CheckpointError).is_file():
             raise CheckpointError(
                 f"{self.source}: no tokenizer.json; save one with "
                 "AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(folder)"
@@ -103,12 +113,13 @@ class SafetensorsCheckpoint(Checkpoint):
             raise CheckpointError(str(error).replace(REMEDY, "download it again")) from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(confined(path.parent, path.name, CheckpointError).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        hint = "; give one of its GGUF files itself" if list(path.parent.glob("*.gguf")) else ""
         raise CheckpointError(
-            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?"
+            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?{hint}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
@@ -117,19 +128,21 @@ def _read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _index(folder: Path) -> dict[str, Path]:
+def tensor_files(folder: Path) -> dict[str, Path]:
     """Which file holds each tensor, for one file or for shards with an index."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = _read_json(index).get("weight_map")
+        shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
             raise CheckpointError(f"{index}: no weight_map; download it again")
-        missing = sorted({name for name in shards.values() if not (folder / name).is_file()})
+        named = {name: confined(folder, name, CheckpointError) for name in sorted(set(shards.values()))}
+        missing = [name for name, path in named.items() if not path.is_file()]
         if missing:
             raise CheckpointError(f"{folder}: shard {missing[0]} is missing ({len(missing)} in all)")
-        paths = sorted({folder / name for name in shards.values()})
+        paths = sorted(named.values())
     else:
-        paths = sorted(folder.glob("model.safetensors")) or sorted(folder.glob("*.safetensors"))
+        found = sorted(folder.glob("model.safetensors")) or sorted(folder.glob("*.safetensors"))
+        paths = [confined(folder, path.name, CheckpointError) for path in found]
         if not paths:
             hint = "; convert pytorch_model.bin to safetensors first" if list(folder.glob("*.bin")) else ""
             raise CheckpointError(f"{folder}: no safetensors files{hint}")

@@ -10,11 +10,11 @@ from typing import TypeVar
 from h2o_export.engines.fit import fitting_sm
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.plugin_graph import plugin_graph
-from h2o_export.engines.selection import EngineSelection
-from h2o_export.staging import check_output, staged_folder
+from h2o_export.engines.selection import EngineSelection, check_folder
+from h2o_export.staging import staged_folder
+from h2o_runtime.confined import confined
 from h2o_runtime.engines import EngineManifest, EngineSpec, Machine, bundle_sha256
 from h2o_runtime.engines.machine import import_tensorrt
-from h2o_runtime.errors import OutputError
 from h2o_runtime.manifest import FileSpec, file_sha256
 
 TIMING_CACHE = "timing.cache"
@@ -29,7 +29,7 @@ def build(selection: EngineSelection, machine: Machine, progress: Progress) -> E
     """
     trt = import_tensorrt(machine.target)
     sm = fitting_sm(selection, machine, trt)
-    _check_folder(selection)
+    check_folder(selection)
     known_timings = _timing_cache(selection.folder) if machine.target.plugins else None
     builder = PlanBuilder(trt, () if machine.target.plugins else sm, known_timings)
     if machine.plugins is not None:
@@ -68,17 +68,10 @@ def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:
             raise
 
 
-def _check_folder(selection: EngineSelection) -> None:
-    """What cannot be replaced is refused before hours of work."""
-    if not selection.options.force and (selection.folder / "manifest.json").exists():
-        raise OutputError(f"{selection.folder}: engines are there already; add --force to build them again")
-    check_output(selection.folder, selection.options.force)
-
-
 def _timing_cache(folder: Path) -> bytes:
     """Measurements of an earlier build of this bundle, empty where there was none."""
     try:
-        return (folder / TIMING_CACHE).read_bytes()
+        return confined(folder, TIMING_CACHE).read_bytes()
     except OSError:
         return b""
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
+from h2o_export.staging import check_output
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.engines import EngineSpec, Target
 from h2o_runtime.engines.machine import find_target
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.manifest import GraphSpec
 
@@ -71,6 +72,12 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
             "outside the engines",
             field="plugins",
         )
+    if target.plugins and len(set(options.sm)) > 1:
+        raise ConfigError(
+            f"sm is {' and '.join(map(str, options.sm))}, and {target.title} builds only for the GPU that is "
+            "there: give one at most",
+            field="sm",
+        )
     prefill = bundle.manifest.prefill
     if options.batch_size is not None:
         prefill = prefill.altered(batch_size=options.batch_size)
@@ -79,6 +86,13 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
     return EngineSelection(
         bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs)
     )
+
+
+def check_folder(selection: EngineSelection) -> None:
+    """What cannot be replaced is refused before hours of work. Raises OutputError."""
+    if not selection.options.force and (selection.folder / "manifest.json").exists():
+        raise OutputError(f"{selection.folder}: engines are there already; add --force to build them again")
+    check_output(selection.folder, selection.options.force)
 
 
 def _engine(graph: GraphSpec, limits: ProfileLimits) -> EngineSpec:

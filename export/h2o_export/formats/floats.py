@@ -41,9 +41,14 @@ class Floats:
 
 
 def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
-    """Convert weights; a value that leaves float16's range is an error, not a silent infinity."""
+    """Convert weights; a value that is no number, or leaves float16's range, is an error, not a silent one."""
     converted = tensor.to(dtype)
-    if dtype == torch.float16 and not bool(torch.isfinite(converted).all()):
+    if not bool(torch.isfinite(converted).all()):
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(
+                f"tensor '{name}' holds NaN or infinity where numbers should be: the checkpoint is damaged, or its "
+                "training has failed; download it again"
+            )
         raise CheckpointError(
             f"tensor '{name}' has values beyond float16's range; export with --dtype float32"
         )

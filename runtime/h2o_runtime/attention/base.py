@@ -91,7 +91,7 @@ class AttentionProvider(Protocol):
 
         score [cap, Hs]; candidates are memory [Hs, Mp] (sorted, all below `start`) and start … stop - 1;
         out [Hs, M] with M = local + heavy. Positions below `sink` always win; ties go to the lower index, and
-        scores below 1e-30 tie: so close to float32's end, engines differ in what they round to zero.
+        scores below 1e-30 tie: so close to float32's end, implementations differ in what they round to zero.
         Needs Mp + (stop - start) >= M.
         """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from h2o_runtime.devices import Tensor
@@ -27,12 +27,17 @@ class Backend(Protocol):
         Raises BackendError when its library is not installed, BundleError for bad files.
         """
 
-    def infer(self, graph: str, inputs: Tensors, outputs: Tensors, step: bool = False) -> None:
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         """Run one graph. All arrays are C-contiguous and the caller's; results are written in place.
 
         The free dimension n is read off the arrays. An output array may be any slice of a larger one, so a
-        layer's k and v go straight into the cache. `step` is for the one row of a step that may be recorded: of
-        each graph all such calls have the same arrays.
+        layer's k and v go straight into the cache.
+        """
+
+    def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
+        """`infer` for the one row of a decode step, always on these arrays: all names are looked up now.
+
+        Where the backend is `recordable`, the call that is returned can be recorded.
         """
 
     def deactivate(self) -> None:

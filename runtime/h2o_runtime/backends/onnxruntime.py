@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
@@ -51,20 +51,33 @@ class OnnxRuntimeBackend:
                 if self.form == "both":
                     self._steps[graph.name] = self._load(graph, "blocks")
 
-    def infer(self, graph: str, inputs: Tensors, outputs: Tensors, step: bool = False) -> None:
-        one_row = len(next(iter(inputs.values()))) == 1
-        try:
-            session = self._steps[graph] if one_row and graph in self._steps else self._sessions[graph]
-        except KeyError:
-            raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+        session = self._loaded(graph, one_row=len(next(iter(inputs.values()))) == 1)
         try:
             session.run(inputs, outputs)
         except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
-            raise BackendError(f"ONNX Runtime failed in {graph}: {_first_line(error)}") from error
+            raise _failed(graph, error) from error
+
+    def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
+        run = self._loaded(graph, one_row=True).bound(inputs, outputs)
+
+        def call() -> None:
+            try:
+                run()
+            except Exception as error:
+                raise _failed(graph, error) from error
+
+        return call
 
     def deactivate(self) -> None:
         self._sessions.clear()
         self._steps.clear()
+
+    def _loaded(self, graph: str, one_row: bool) -> BoundSession:
+        try:
+            return self._steps[graph] if one_row and graph in self._steps else self._sessions[graph]
+        except KeyError:
+            raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
 
     def _load(self, graph: GraphSpec, form: DenseForm) -> BoundSession:
         path = self.bundle.path(graph)
@@ -81,6 +94,10 @@ class OnnxRuntimeBackend:
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
             ) from error
+
+
+def _failed(graph: str, error: Exception) -> BackendError:
+    return BackendError(f"ONNX Runtime failed in {graph}: {_first_line(error)}")
 
 
 def _first_line(error: Exception) -> str:

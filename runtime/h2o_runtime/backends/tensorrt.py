@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,19 @@ class TensorRTBackend:
         for part in self._parts.values():
             part.use(self._scratch)
 
-    def infer(self, graph: str, inputs: Tensors, outputs: Tensors, step: bool = False) -> None:
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+        self._run(self._loaded(graph).contexts["prefill"], inputs, outputs)
+
+    def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
+        return partial(self._run, self._loaded(graph).contexts["decode"], inputs, outputs)
+
+    def _loaded(self, graph: str) -> _Engine:
         try:
-            part = self._parts[graph]
+            return self._parts[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
+
+    def _run(self, context: _Context, inputs: Tensors, outputs: Tensors) -> None:
         lane = self._device.lanes.dense
         placed = {
             name: self._buffers.place(name, array) for name, array in (*inputs.items(), *outputs.items())
@@ -66,7 +75,6 @@ class TensorRTBackend:
         for name, array in inputs.items():
             if placed[name] is not array:
                 lane.copy(array.address, placed[name].address, array.nbytes)
-        context = part.contexts["decode" if step else "prefill"]
         context.run(
             {name: placed[name] for name in inputs}, {name: placed[name] for name in outputs}, lane.handle
         )

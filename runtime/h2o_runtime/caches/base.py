@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Rows:
     """Rows start … stop - 1 of what is kept, which one call writes.
 
-    at  int64 [1] on the device: where a recorded step of one row reads which row it is, in place of `start`
+    at  int64 [1] on the device, of a decode step: the row itself, where a recording reads it. `start` and `stop`
+        say nothing then if the step is recorded
     """
 
     start: int
@@ -35,7 +36,7 @@ class LayerStore(Protocol):
         """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d].
 
         The same place for the same rows while the layer is open, and whole: what was written through parts
-        of them can be read in one piece.
+        of them can be read in one piece. For the row of a decode step always the same place.
         """
 
     def commit(self, rows: Rows) -> None:

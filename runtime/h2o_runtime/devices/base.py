@@ -43,6 +43,9 @@ class Device(Protocol):
     def clear(self, target: Tensor) -> None:
         """All elements 0."""
 
+    def write_integers(self, target: Tensor, values: Sequence[int]) -> None:
+        """target = values, at most 8 of them, int64. Dense graphs that come now see them. Never waits."""
+
     def flow(self, tiles: list[Span]) -> Flow:
         """For one prefill whose dense graphs run on these rows at a time."""
 

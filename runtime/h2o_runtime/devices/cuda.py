@@ -92,6 +92,9 @@ class CudaDevice:
         if target.nbytes:
             self.lanes.attention.clear(target.address, target.nbytes)
 
+    def write_integers(self, target: CudaArray, values: Sequence[int]) -> None:
+        self.lanes.dense.write_integers(target.address, list(values))
+
     def flow(self, tiles: list[Span]) -> CudaFlow:
         return CudaFlow(self.lanes, tiles)
 

@@ -38,6 +38,9 @@ class HostDevice:
     def clear(self, target: NDArray[Any]) -> None:
         target[:] = 0
 
+    def write_integers(self, target: NDArray[Any], values: Sequence[int]) -> None:
+        target[:] = values
+
     def flow(self, tiles: list[Span]) -> HostFlow:
         return HostFlow()
 

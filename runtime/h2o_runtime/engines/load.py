@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.confined import confined
 from h2o_runtime.engines.machine import Machine
 from h2o_runtime.engines.manifest import EngineManifest, bundle_sha256
 from h2o_runtime.errors import BackendError, BundleError, ConfigError
@@ -27,7 +28,7 @@ class EngineSet:
         """The plan file of the engine that was built from graph `name`."""
         for engine in self.manifest.engines:
             if engine.name == name:
-                return self.folder / engine.file
+                return confined(self.folder, engine.file)
         raise BundleError(
             f"{self.folder}: no engine was built from graph '{name}'; build again with h2o-build"
         )
@@ -101,7 +102,7 @@ def _check_size(field: str, wanted: int | None, built: int, flag: str, again: st
 
 def _check_files(manifest: EngineManifest, folder: Path, again: str) -> None:
     for name, spec in manifest.files.items():
-        path = folder / name
+        path = confined(folder, name)
         try:
             size = path.stat().st_size
         except OSError:

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError
 from h2o_runtime.manifest import MANIFEST, FileSpec, Manifest
 from h2o_runtime.names import TargetName
@@ -69,12 +70,12 @@ class EngineManifest(_Strict):
         path = folder / MANIFEST
         again = f"build again: h2o-build {folder.parent.parent} --target {folder.name} --force"
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise BundleError(
                 f"{folder}: no engines here: h2o-build {folder.parent.parent} --target {folder.name}"
             ) from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
             raise BundleError(f"{path}: cannot be read as JSON ({error}); {again}") from error
         found = raw.get("format") if isinstance(raw, dict) else None
         if found != FORMAT:

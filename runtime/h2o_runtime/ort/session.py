@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +94,28 @@ class BoundSession:
             self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._binding = session.io_binding()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._kept: Any = None  # arrays that must live as long as they are bound
 
     def run(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        self.bind(inputs, outputs)
+        self.run_again()
+
+    def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        """Say where inputs and outputs lie, as far as that is new."""
         for name, array in inputs.items():
             self._bind(self._binding.bind_input, name, array)
         for name, array in outputs.items():
             self._bind(self._binding.bind_output, name, array)
+
+    def bound(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
+        """A run that is always on these arrays, beside all others: nothing is looked up or bound in it."""
+        fixed = BoundSession(self._session, self._memory)
+        fixed.bind(inputs, outputs)
+        fixed._kept = (inputs, outputs)
+        return fixed.run_again
+
+    def run_again(self) -> None:
+        """Run on what is bound."""
         self._session.run_with_iobinding(self._binding, self._options)
 
     def _bind(self, bind: Any, name: str, array: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,8 +14,11 @@ _QUIET = frozenset({"/health", "/metrics"})  # asked for every few seconds, by m
 
 
 class AccessLog:
-    def __init__(self, app: ASGIApp) -> None:
+    """refused: called for each answer with a 4xx."""
+
+    def __init__(self, app: ASGIApp, refused: Callable[[], None]) -> None:
         self._app = app
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -26,6 +30,8 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if 400 <= status < 499:  # 499: the client has left, and is counted by whom it left
+                    self._refused()
             await send(message)
 
         try:

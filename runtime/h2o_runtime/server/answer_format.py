@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from h2o_runtime.completion import Completion, TextPiece
+from h2o_runtime.completion import Completion, Prompt, TextPiece, Timings
 from h2o_runtime.server.inference import Progress
 
 Chunk = dict[str, Any]
@@ -17,24 +17,44 @@ TokenBytes = Callable[[int], bytes]
 IMPOSSIBLE = -9999.0  # OpenAI's logarithm of no probability: JSON knows no infinity
 
 
+class ChoiceFormat(Protocol):
+    """One of an answer's choices. `begin`, `piece` any number of times, `end`; or only `whole`."""
+
+    def begin(self) -> Iterable[Chunk]: ...
+
+    def piece(self, piece: TextPiece) -> Iterable[Chunk]: ...
+
+    def end(self, completion: Completion) -> Iterable[Chunk]: ...
+
+    def whole(self, completion: Completion) -> Any: ...
+
+
 class AnswerFormat(Protocol):
-    """One answer in OpenAI's form. Calls come in this order, `progress` and `piece` any number of times."""
+    """One answer in OpenAI's form, whose choices come one after the other.
+
+    In a stream the chunks of each choice, among them any number of `progress`, then `end`; else `whole`.
+    """
 
     @property
     def name(self) -> str:
         """The answer's id."""
         ...
 
-    def begin(self) -> Iterable[Chunk]: ...
+    @property
+    def done(self) -> str | None:
+        """What ends a stream; None where its last chunk does."""
+        ...
+
+    def choice(self, index: int, prompt: Prompt) -> ChoiceFormat:
+        """The next choice, which answers `prompt`."""
+        ...
 
     def progress(self, progress: Progress, seconds: float) -> Chunk: ...
 
-    def piece(self, piece: TextPiece) -> Iterable[Chunk]: ...
+    def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]: ...
 
-    def end(self, completion: Completion) -> Iterable[Chunk]: ...
-
-    def whole(self, completion: Completion) -> Chunk:
-        """The answer in one piece, instead of all the others."""
+    def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
+        """The answer in one piece. choices: what `ChoiceFormat.whole` made of each."""
         ...
 
 
@@ -65,29 +85,46 @@ def prompt_progress(progress: Progress, seconds: float) -> dict[str, Any]:
     }
 
 
-def usage(completion: Completion) -> dict[str, Any]:
-    t = completion.timings
-    prompt = t.cache_n + t.prompt_n
+def usage(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
+    """Tokens of a whole answer; a prompt that has `choices` answers counts once."""
+    asked = [completion.timings for completion in completions[::choices]]
+    cached = sum(t.cache_n for t in asked)
+    prompt = cached + sum(t.prompt_n for t in asked)
+    predicted = sum(completion.timings.predicted_n for completion in completions)
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": t.predicted_n,
-        "total_tokens": prompt + t.predicted_n,
-        "prompt_tokens_details": {"cached_tokens": t.cache_n},
+        "completion_tokens": predicted,
+        "total_tokens": prompt + predicted,
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
-def extras(completion: Completion) -> dict[str, Any]:
-    """Members beyond OpenAI's: llama.cpp's timings, and what sparse prefill did."""
-    policy = completion.prefill.algorithm
+def extras(completions: Sequence[Completion]) -> dict[str, Any]:
+    """Members beyond OpenAI's: llama.cpp's timings, of all the work, and what sparse prefill did first."""
+    first = completions[0]
+    policy = first.prefill.algorithm
     return {
-        "timings": asdict(completion.timings),
+        "timings": asdict(_work(completions)),
         "h2o": {
-            **policy.counts(completion.timings.prompt_n),
-            "prefill": asdict(completion.prefill),
+            **policy.counts(first.timings.prompt_n),
+            "prefill": asdict(first.prefill),
             "exact": policy.exact,
             "summary": policy.summary(),
         },
     }
+
+
+def _work(completions: Sequence[Completion]) -> Timings:
+    def total(name: str) -> Any:
+        return sum(getattr(completion.timings, name) for completion in completions)
+
+    return Timings.of(
+        cache_n=total("cache_n"),
+        prompt_n=total("prompt_n"),
+        prompt_ms=total("prompt_ms"),
+        predicted_n=total("predicted_n"),
+        predicted_ms=total("predicted_ms"),
+    )
 
 
 def token_name(token: int, token_bytes: TokenBytes) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from h2o_runtime.server import problems
 from h2o_runtime.server.access_log import AccessLog
 from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
-from h2o_runtime.server.json_body import JsonRoute
-from h2o_runtime.server.request_handler import RequestHandler
+from h2o_runtime.server.hosts import Hosts
+from h2o_runtime.server.json_body import BodyReader, JsonRoute
 from h2o_runtime.server.routes import completions, info, text
 from h2o_runtime.server.schemas.responses import ErrorResponse
 from h2o_runtime.server.service import Service
-from h2o_runtime.server.settings import LOCAL_ORIGINS, ServerSettings
+from h2o_runtime.server.settings import LOCAL_ORIGINS
 from h2o_runtime.server.stream import ClientGone
 
 STATIC = Path(__file__).parent / "static"
@@ -39,6 +39,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would go wherever the Host header says
     )
+    app.state.bodies = BodyReader(service.handler, lambda: service.room)
     problems.install(app)
 
     @app.exception_handler(ClientGone)
@@ -51,7 +52,7 @@ def create_app(service: Service) -> FastAPI:
         part.add_routes(router, service)
     app.include_router(router)
     _add_page(app)
-    _add_middleware(app, service.settings, service.handler)
+    _add_middleware(app, service)
     return app
 
 
@@ -74,11 +75,13 @@ class _Page(StaticFiles):
         return response
 
 
-def _add_middleware(app: FastAPI, settings: ServerSettings, handler: RequestHandler) -> None:
+def _add_middleware(app: FastAPI, service: Service) -> None:
     """The last one added is the first that a request meets."""
-    limits = settings.limits
+    settings, handler = service.settings, service.handler
     app.add_middleware(_HeadAsGet)
-    app.add_middleware(BodyLimits, most_bytes=limits.body_bytes, seconds=limits.body_timeout)
+    app.add_middleware(
+        BodyLimits, limits=settings.limits, room=lambda: service.room, idle=handler.give_back_memory
+    )
     app.add_middleware(Admission, handler=handler, paths=completions.PATHS)
     app.add_middleware(Authorization, keys=settings.api_keys)
     app.add_middleware(
@@ -86,10 +89,13 @@ def _add_middleware(app: FastAPI, settings: ServerSettings, handler: RequestHand
         allow_origins=settings.cors_origins,
         allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_headers=["*"],  # clients send headers of their own, as x-stainless-os
         expose_headers=["Retry-After"],
     )
-    app.add_middleware(AccessLog)
+    app.add_middleware(
+        Hosts, bound=settings.host, allowed=settings.allowed_hosts, keys=bool(settings.api_keys)
+    )
+    app.add_middleware(AccessLog, refused=handler.metrics.invalid)
 
 
 class _HeadAsGet:

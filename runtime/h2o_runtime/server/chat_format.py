@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from h2o_runtime.completion import Completion, TextPiece
+from h2o_runtime.completion import Completion, Prompt, TextPiece
 from h2o_runtime.sampling import SampledToken
 from h2o_runtime.server.answer_format import (
     Chunk,
@@ -17,82 +17,94 @@ from h2o_runtime.server.answer_format import (
     token_name,
     usage,
 )
+from h2o_runtime.server.call_reader import Arguments, CallBegun, CallReader, Part
 from h2o_runtime.server.inference import Progress
-from h2o_runtime.server.schemas.chat import ChatRequest
-from h2o_runtime.server.tools import may_become_call, parse_calls
+from h2o_runtime.server.schemas.chat import ChatRequest, ToolChoice
 
 
 class ChatFormat:
-    """One chat answer. Text that may be a tool call is held back until it is clear what it is."""
+    """One chat answer, of one choice or several."""
+
+    done = "[DONE]"
 
     def __init__(self, body: ChatRequest, model: str, token_bytes: TokenBytes) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = Head.new("chatcmpl", kind, model)
-        self._logprobs = bool(body.logprobs)
         self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        self._tool_names = _tool_names(body)
-        self._one_call = body.parallel_tool_calls is False
+        self._body = body
         self._token_bytes = token_bytes
-        self._held = ""  # the answer so far, while it may be a call
-        self._held_tokens: tuple[SampledToken, ...] = ()
-        self._holds = bool(self._tool_names)
-        self._given = 0  # tokens told so far
 
     @property
     def name(self) -> str:
         return self._head.id
 
-    def begin(self) -> Iterable[Chunk]:
-        yield self._delta({"role": "assistant", "content": ""})
+    def choice(self, index: int, prompt: Prompt) -> ChatChoice:
+        return ChatChoice(self._head, index, self._body, self._token_bytes)
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
         # With a choice, though an empty one: many clients look at choices[0] without a thought.
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
         return self._head.chunk([choice], prompt_progress=prompt_progress(progress, seconds))
 
+    def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]:
+        if self._usage:
+            yield self._head.chunk([], usage=usage(completions, self._body.choices))
+
+    def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
+        told = usage(completions, self._body.choices)
+        return self._head.chunk(list(choices), usage=told, **extras(completions))
+
+
+class ChatChoice:
+    """One choice. Text that may be a tool call is held back until it is clear what it is."""
+
+    def __init__(self, head: Head, index: int, body: ChatRequest, token_bytes: TokenBytes) -> None:
+        self._head = head
+        self._index = index
+        self._logprobs = bool(body.logprobs)
+        self._token_bytes = token_bytes
+        self._reader = call_reader(body)
+        self._held: tuple[SampledToken, ...] = ()  # tokens whose text was not told yet
+        self._given = 0  # tokens told so far
+
+    def begin(self) -> Iterable[Chunk]:
+        yield self._delta({"role": "assistant", "content": ""})
+
     def piece(self, piece: TextPiece) -> Iterable[Chunk]:
-        self._held += piece.text
-        self._held_tokens += piece.tokens
-        if self._holds and may_become_call(self._held):
-            return
-        self._holds = False
-        yield self._delta({"content": self._held}, self._told(self._held_tokens))
-        self._held, self._held_tokens = "", ()
+        self._held += piece.tokens
+        yield from self._deltas(self._reader.push(piece.text))
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
-        calls = self._calls(completion)
+        yield from self._deltas(self._reader.finish())
         left = completion.tokens[self._given :]  # those without a text of their own at the end
-        if calls:
-            indexed = [{"index": index, **call} for index, call in enumerate(calls)]
-            yield self._delta({"tool_calls": indexed}, self._told(left))
-        elif self._held or (left and self._logprobs):
-            yield self._delta({"content": self._held}, self._told(left))
-        reason = "tool_calls" if calls else completion.finish_reason
-        last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
-        yield self._head.chunk([last], **extras(completion))
-        if self._usage:
-            yield self._head.chunk([], usage=usage(completion))
+        if left and self._logprobs:
+            yield self._delta({} if self._reader.calls else {"content": ""}, self._told(left))
+        last = self._choice({"delta": {}}, None, self._reason(completion))
+        yield self._head.chunk([last], **extras([completion]))
 
-    def whole(self, completion: Completion) -> Chunk:
-        calls = self._calls(completion)
-        message: dict[str, Any] = {"role": "assistant", "content": completion.text, "refusal": None}
-        if calls:
-            message |= {"content": None, "tool_calls": calls}
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": self._told(completion.tokens),
-            "finish_reason": "tool_calls" if calls else completion.finish_reason,
-        }
-        return self._head.chunk([choice], usage=usage(completion), **extras(completion))
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        parts = self._reader.push(completion.text) + self._reader.finish()
+        text = "".join(part for part in parts if isinstance(part, str))
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self._reader.calls:
+            message |= {"content": text or None, "tool_calls": _calls(parts)}
+        return self._choice({"message": message}, self._told(completion.tokens), self._reason(completion))
 
-    def _calls(self, completion: Completion) -> list[dict[str, Any]]:
-        calls = parse_calls(completion.text, self._tool_names) if self._tool_names else []
-        return calls[:1] if self._one_call else calls
+    def _reason(self, completion: Completion) -> str:
+        return finish_reason(self._reader, completion)
+
+    def _deltas(self, parts: Sequence[Part]) -> Iterable[Chunk]:
+        for part in parts:
+            held, self._held = self._held, ()
+            yield self._delta(_delta(part), self._told(held))
 
     def _delta(self, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> Chunk:
-        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return self._head.chunk([choice])
+        return self._head.chunk([self._choice({"delta": delta}, logprobs, None)])
+
+    def _choice(
+        self, told: dict[str, Any], logprobs: dict[str, Any] | None, reason: str | None
+    ) -> dict[str, Any]:
+        return {"index": self._index, **told, "logprobs": logprobs, "finish_reason": reason}
 
     def _told(self, tokens: tuple[SampledToken, ...]) -> dict[str, Any] | None:
         """Log-probabilities of `tokens`, where they were asked for."""
@@ -109,8 +121,40 @@ class ChatFormat:
         return {**entry(sampled.token, sampled.logprob), "top_logprobs": top}
 
 
-def _tool_names(body: ChatRequest) -> Collection[str]:
-    """Functions that the answer may call."""
-    if not body.tools or body.tool_choice == "none":
-        return ()
-    return {tool.function.name for tool in body.tools}
+def call_reader(body: ChatRequest) -> CallReader:
+    """Reads the calls of functions that the answer may call."""
+    choice = body.tool_choice
+    names = {tool.function.name for tool in body.tools or ()}
+    if choice == "none":
+        names = set()
+    elif isinstance(choice, ToolChoice):
+        names = {choice.function.name}
+    forced = choice == "required" or isinstance(choice, ToolChoice)
+    return CallReader(names, forced=forced, only_one=body.parallel_tool_calls is False)
+
+
+def finish_reason(reader: CallReader, completion: Completion) -> str:
+    """Why the answer ended, once the reader is finished; a call that was cut is not one to be made."""
+    return "tool_calls" if reader.calls and not reader.cut else completion.finish_reason
+
+
+def _delta(part: Part) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"content": part}
+    if isinstance(part, CallBegun):
+        return {"tool_calls": [{"index": part.index, **_call(part)}]}
+    return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
+
+
+def _call(begun: CallBegun) -> dict[str, Any]:
+    return {"id": begun.id, "type": "function", "function": {"name": begun.name, "arguments": ""}}
+
+
+def _calls(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, CallBegun):
+            calls.append(_call(part))
+        elif isinstance(part, Arguments):
+            calls[part.index]["function"]["arguments"] += part.text
+    return calls

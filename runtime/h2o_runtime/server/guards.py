@@ -14,11 +14,14 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from h2o_runtime.server.problems import Problem
+from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.request_handler import RequestHandler
+from h2o_runtime.server.room import Room
+from h2o_runtime.server.settings import RequestLimits
 
 _OPEN = frozenset({"/", "/health"})  # the page asks for the key itself
 _CLOSE = {"Connection": "close"}  # what is left of the body is not read
+_SMALL = 64 << 10  # bytes of a body that always get in: as many wait in buffers anyway
 
 
 class Authorization:
@@ -73,40 +76,68 @@ class Admission:
 
 
 class BodyLimits:
-    """Ends requests whose body is too long or takes too long to come."""
+    """Ends requests whose body is too long or takes too long to come, and those for which there is no memory left.
 
-    def __init__(self, app: ASGIApp, most_bytes: int, seconds: float) -> None:
+    What a body costs is held from its arrival to the end of its request, and all of them share one budget.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limits: RequestLimits, room: Callable[[], Room], idle: Callable[[], object]
+    ) -> None:
+        """room: for one body. idle: called when the last large body has gone."""
         self._app = app
-        self._most = most_bytes
-        self._seconds = seconds
+        self._limits = limits
+        self._room = room
+        self._idle = idle
+        self._held = 0  # bytes of bodies
+        self._large = False  # since when the memory was last given back
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         length = Headers(scope=scope).get("content-length", "0")
-        if length.isdecimal() and int(length) > self._most:
-            await self._too_long().response()(scope, receive, send)
+        room = self._room()
+        if length.isdecimal() and int(length) > room.body_bytes:
+            await room.too_long(self._limits.body_bytes).response()(scope, receive, send)
             return
-        await self._app(scope, _Limited(receive, self._most, self._seconds, self._too_long), send)
+        body = _Limited(receive, room, self._limits, self._take)
+        try:
+            await self._app(scope, body, send)
+        finally:
+            self._held -= body.taken
+            if self._large and self._held <= _SMALL:
+                self._large = False
+                self._idle()
 
-    def _too_long(self) -> Problem:
-        message = (
-            f"the body is longer than {self._most} bytes: send less, or start the server with --max-body"
-        )
-        return Problem(413, message, code="body_too_long", headers=_CLOSE)
+    def _take(self, size: int, taken: int) -> None:
+        """Hold `size` more bytes for a body that has `taken`. Raises Problem when the budget is spent."""
+        if taken + size > _SMALL:
+            self._large = True
+            if self._held + size > self._limits.memory_bytes:
+                raise unavailable(
+                    f"the bodies of all requests together may take {self._limits.memory_bytes} bytes: try again "
+                    "later, or start the server with --body-memory",
+                    1,
+                    "memory_budget",
+                )
+        self._held += size
 
 
 class _Limited:
     """A request's `receive` that raises Problem; once the body is there it only waits for the client to leave."""
 
-    def __init__(self, receive: Receive, most: int, seconds: float, too_long: Callable[[], Problem]) -> None:
+    def __init__(
+        self, receive: Receive, room: Room, limits: RequestLimits, take: Callable[[int, int], None]
+    ) -> None:
+        """take: called with the size of what came and of what came before it."""
         self._receive = receive
-        self._left = most
-        self._deadline = time.monotonic() + seconds
-        self._seconds = seconds
-        self._too_long = too_long
+        self._room = room
+        self._limits = limits
+        self._take = take
+        self._deadline = time.monotonic() + limits.body_timeout
         self._complete = False
+        self.taken = 0
 
     async def __call__(self) -> Message:
         if self._complete:
@@ -119,12 +150,14 @@ class _Limited:
         except TimeoutError:
             raise Problem(
                 408,
-                f"the body did not arrive within {self._seconds:g} s",
+                f"the body did not arrive within {self._limits.body_timeout:g} s",
                 code="body_timeout",
                 headers=_CLOSE,
             ) from None
-        self._left -= len(message.get("body", b""))
+        size = len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
-        if self._left < 0:
-            raise self._too_long()
+        if self.taken + size > self._room.body_bytes:
+            raise self._room.too_long(self._limits.body_bytes)
+        self._take(size, self.taken)
+        self.taken += size
         return message

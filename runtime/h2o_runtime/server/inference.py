@@ -54,15 +54,23 @@ class Job:
     Events are read in the event loop; `cancel` may be called by anyone, any number of times.
     """
 
-    def __init__(self, name: str, request: Request, work: RequestWork, done: Callable[[], None]) -> None:
-        """name: the answer's id. done: called in the event loop when the inference thread is free again."""
+    def __init__(
+        self,
+        name: str,
+        request: Request,
+        work: RequestWork,
+        done: Callable[[], None],
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        """name: the answer's id. done: called in the event loop when the inference thread is free again.
+        cancelled: where others wait for that too."""
         self.name = name
         self.request = request
         self.work = work
         self.events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self.last: Completion | Failure | None = None
         self.done = done
-        self._cancelled = threading.Event()
+        self._cancelled = cancelled or threading.Event()
 
     def put(self, event: JobEvent) -> None:
         """Report an event; in the event loop."""
@@ -91,6 +99,7 @@ class InferenceThread:
         self.state = InferenceState.LOADING
         self.memory: MemorySnapshot | None = None  # of the last prefill
         self.cached_tokens = 0
+        self._sign: float | None = None  # when the running job last showed that it goes on
 
     @property
     def model(self) -> TextModel:
@@ -101,6 +110,12 @@ class InferenceThread:
     @property
     def ready(self) -> bool:
         return self.state is InferenceState.READY
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the running job last came to the end of a tile, a step or a token; 0 without a job."""
+        sign = self._sign
+        return 0.0 if sign is None else time.monotonic() - sign
 
     def start(self) -> None:
         self._thread.start()
@@ -148,12 +163,18 @@ class InferenceThread:
             self._tell(job.put, Failure(RuntimeError(repr(error))))
             return False
         finally:
+            self._sign = None
             self._tell(job.done)
         return True
 
     def _answer(self, model: TextModel, job: Job) -> None:
+        def cancelled() -> bool:
+            self._sign = time.monotonic()
+            return job.cancelled()
+
+        cancelled()
         reporter = _Reporter(self, model, job)
-        for event in model.complete(job.request, Watch(reporter.progress, job.cancelled)):
+        for event in model.complete(job.request, Watch(reporter.progress, cancelled)):
             if isinstance(event, Prefilled):
                 self.memory = MemorySnapshot.take(job.name, job.request.prompt.ids, model.generator)
             self.cached_tokens = model.generator.length

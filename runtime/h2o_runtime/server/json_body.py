@@ -3,41 +3,144 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, NoReturn
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.types import Receive, Scope
 
-from h2o_runtime.server.problems import Problem
+from h2o_runtime.server.problems import Problem, of_validation
+from h2o_runtime.server.request_handler import RequestHandler
+from h2o_runtime.server.room import Room
 
+_MARKS = (b",", b"[", b"{")
+_PIECE = 1 << 16  # bytes
+_MANY = 100  # of failures of a validation, and of members that are looked at when there are more
+_SMALL = 16 << 10  # bytes of a body that take less time than a change of threads
 _MOST_LEVELS = 100
 _TOO_DEEP = f"its objects and lists are nested deeper than {_MOST_LEVELS} levels"
 
 
+class BodyReader:
+    """Makes a request's model of its body, away from the event loop where that may take a while."""
+
+    def __init__(self, handler: RequestHandler, room: Callable[[], Room]) -> None:
+        self._handler = handler
+        self._room = room
+
+    async def read(self, body: bytes, model: type[BaseModel]) -> BaseModel:
+        """Raises Problem."""
+        room = self._room()
+        if len(body) <= _SMALL:
+            return _read(body, model, room)
+        return await self._handler.in_body_thread(lambda: _read(body, model, room))
+
+
 class JsonRoute(APIRoute):
-    """A route whose request body is parsed here."""
+    """A route whose request body is parsed and validated here."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        model: Any = self.body_field.field_info.annotation if self.body_field else None
 
         async def handle(request: Request) -> Response:
             if request.method == "POST":
                 _check_type(request)
-            return await handler(_JsonRequest(request.scope, request.receive))
+            return await handler(_JsonRequest(request.scope, request.receive, model))
 
         return handle
 
 
 class _JsonRequest(Request):
+    def __init__(self, scope: Scope, receive: Receive, model: type[BaseModel] | None) -> None:
+        super().__init__(scope, receive)
+        self._model = model
+
     async def json(self) -> Any:
-        body = await self.body()
+        """What FastAPI would make of the body: the model itself, in which it finds nothing left to do."""
+        assert self._model is not None, "a body is asked for where the route has one"
+        reader: BodyReader = self.app.state.bodies
+        return await reader.read(await self.body(), self._model)
+
+
+def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
+    if has_more_values(body, room.values):
+        raise Problem(
+            400,
+            f"the body cannot be read as JSON: it has more than {room.values} values, and no request that fits "
+            f"the context of {room.context} tokens has as many",
+            code="invalid_json",
+        )
+    try:
+        value = parse(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Problem(400, f"the body is not UTF-8 at byte {error.start}", code="invalid_json") from error
+    except ValueError as error:
+        raise Problem(400, f"the body cannot be read as JSON: {error}", code="invalid_json") from error
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise of_validation(_failures(error, value, model), value) from error
+
+
+def _failures(error: ValidationError, value: Any, model: type[BaseModel]) -> list[Any]:
+    """What is wrong with `value`, as FastAPI tells it.
+
+    To describe thousands of failures takes pydantic ten times as long as to find them, in one call, and the client
+    is told one. So of many, those among the first members of every list are looked for.
+    """
+    if error.error_count() > _MANY:
         try:
-            return parse(body.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise Problem(400, f"the body is not UTF-8 at byte {error.start}", code="invalid_json") from error
-        except ValueError as error:
-            raise Problem(400, f"the body cannot be read as JSON: {error}", code="invalid_json") from error
+            model.model_validate(_beginning(value, model.model_fields))
+        except ValidationError as less:
+            error = less
+        else:
+            raise Problem(
+                400,
+                f"{error.error_count()} values of the body are not what they should be, none of them among the "
+                f"first {_MANY} members of a list",
+                code="invalid_value",
+            )
+    failures = error.errors(include_url=False, include_input=False)
+    return [{**failure, "loc": ("body", *failure["loc"])} for failure in failures]
+
+
+def _beginning(value: Any, names: Collection[str] = ()) -> Any:
+    """The first members of every list and object; of the outermost object those in `names` too."""
+    if isinstance(value, list):
+        return [_beginning(member) for member in value[:_MANY]]
+    if isinstance(value, dict):
+        return {
+            name: _beginning(member)
+            for index, (name, member) in enumerate(value.items())
+            if index < _MANY or name in names
+        }
+    return value
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """Whether JSON holds more than `most` values, more or less, without reading it.
+
+    Commas and opening brackets outside of strings are counted, piece by piece, so that other threads go on.
+    """
+    if sum(map(body.count, _MARKS)) <= most:
+        return False
+    found, inside, start = 0, False, 0
+    while start < len(body):
+        end = start + _PIECE
+        while body[end - 1 : end] == b"\\":  # an escape stays in one piece
+            end += 1
+        # Without escapes every quotation mark begins or ends a string.
+        piece = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
+        for index, part in enumerate(piece.split(b'"')):
+            inside ^= index > 0
+            found += 0 if inside else sum(map(part.count, _MARKS))
+        if found > most:
+            return True
+        start = end
+    return False
 
 
 def parse(text: str) -> Any:
@@ -73,6 +176,14 @@ def _deeper_than(levels: int, value: Any) -> bool:
 
 
 def _check_type(request: Request) -> None:
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise Problem(
+            415,
+            f"the body is sent with Content-Encoding: {coding}: send it as it is",
+            code="unsupported_encoding",
+            headers={"Accept-Encoding": "identity"},
+        )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(

@@ -41,21 +41,27 @@ class Metrics:
             "h2o_queue_wait_seconds", "From the ticket to the turn", buckets=_SECONDS, registry=registry
         )
         self.requests = Counter(
-            "h2o_requests", "Requests for an answer, by how they ended", ["outcome"], registry=registry
+            "h2o_requests",
+            "Requests for an answer, by how they ended, and all that were invalid",
+            ["outcome"],
+            registry=registry,
         )
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A figure that is looked up when it is asked for."""
         Gauge(name, text, registry=self.registry).set_function(value)
 
+    def invalid(self) -> None:
+        """Count a request that was answered with a 4xx, whatever it asked for."""
+        self.finished("invalid")
+
     def finished(self, outcome: str) -> None:
         """Count a request. outcome: stop, length, cancelled, failed; refused, invalid, left."""
         self.requests.labels(outcome).inc()
 
-    def completed(self, completion: Completion) -> None:
-        """Count a request that the inference thread answered, and its work."""
+    def worked(self, completion: Completion) -> None:
+        """Count what the inference thread did for one answer."""
         t = completion.timings
-        self.finished(completion.finish_reason)
         self.prompt_tokens.inc(t.prompt_n)
         self.cached_tokens.inc(t.cache_n)
         self.prompt_seconds.inc(t.prompt_ms / 1e3)

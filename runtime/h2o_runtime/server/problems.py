@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, HTTPException, Request
@@ -61,12 +62,14 @@ class Problem(HTTPException):
     def of(cls, error: H2OError) -> Problem:
         """What a client is told about an error of the runtime."""
         if isinstance(error, ContextOverflowError):
+            has = f"at least {error.n_prompt_tokens}" if error.at_least else error.n_prompt_tokens
+            # litellm knows it by "this model's maximum context length is", LangChain by "prompt is too long".
             message = (
-                f"the prompt has {error.n_prompt_tokens} tokens and the context holds {error.n_ctx}: shorten "
-                "the prompt, or start the server with a larger --ctx-size"
+                f"the prompt has {has} tokens, and this model's maximum context length is "
+                f"{error.n_ctx}; as the prompt is too long, shorten it or start the server with a larger --ctx-size"
             )
             sizes = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
-            return cls(400, message, code="context_length_exceeded", more=sizes)
+            return cls(400, message, param=error.field or None, code="context_length_exceeded", more=sizes)
         if isinstance(error, ConfigError):
             return cls(400, str(error), param=error.field or None, code="invalid_value")
         if isinstance(error, (InputError, UnknownTokenError)):
@@ -101,7 +104,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
-        return _of_validation(error).response()
+        return of_validation(error.errors(), error.body).response()
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
@@ -130,13 +133,13 @@ class _Complaint(NamedTuple):
         return cls(place, kind, says)
 
 
-def _of_validation(error: RequestValidationError) -> Problem:
+def of_validation(failures: Sequence[Any], body: Any) -> Problem:
     """One failed check, since a client mends one thing at a time.
 
     Of a union, pydantic tells what every member has against a value. A wrong type says the least, as a value
     has the wrong type for most members; otherwise the member that got deepest into the value was meant.
     """
-    complaints = [_Complaint.of(failure, error.body) for failure in error.errors()]
+    complaints = [_Complaint.of(failure, body) for failure in failures]
     complaints = [one for one in complaints if one.place[:1] == complaints[0].place[:1]]
     telling = [one for one in complaints if not one.kind.endswith("_type")]
     complaints = telling or complaints

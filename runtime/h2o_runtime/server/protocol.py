@@ -1,5 +1,6 @@
-"""uvicorn's HTTP protocol with better manners: it does not wait or read for ever, its errors have our shape, and
-it notices when a client leaves that has sent several requests at once."""
+"""uvicorn's HTTP protocol with better manners: it does not wait or read for ever, its errors have our shape,
+HTTP/1.0 gets what it understands, and it notices who leaves, having sent several requests or closed only the
+sending side."""
 
 from __future__ import annotations
 
@@ -11,14 +12,19 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from h2o_runtime.server.half_closed import HalfClosed
+from h2o_runtime.server.old_http import unchunked
 from h2o_runtime.server.problems import Problem
 
 
-def protocol_factory(header_timeout: float) -> Callable[..., asyncio.Protocol]:
-    """A protocol that ends connections whose request line and headers do not arrive in time."""
+def protocol_factory(header_timeout: float, refused: Callable[[], None]) -> Callable[..., asyncio.Protocol]:
+    """A protocol that ends connections whose request line and headers do not arrive in time.
+
+    refused: called for each 4xx that no application sees.
+    """
 
     def make(*args: Any, **options: Any) -> asyncio.Protocol:
-        return PatientProtocol(header_timeout, *args, **options)
+        return PatientProtocol(header_timeout, refused, *args, **options)
 
     return make
 
@@ -30,12 +36,16 @@ _MOST_AT_ONCE = 16  # requests that a connection may send before it has their an
 class PatientProtocol(HttpToolsProtocol):
     """Patient, but not endlessly."""
 
-    def __init__(self, header_timeout: float, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, header_timeout: float, refused: Callable[[], None], *args: Any, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
+        self._refused = refused
         self._header_timeout = header_timeout
         self._waiting: asyncio.TimerHandle | None = None  # for the end of the headers
         self._head = 0  # bytes of headers so far
         self._cycles: list[RequestResponseCycle] = []  # requests without a whole answer
+        self._half_closed: HalfClosed | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -54,6 +64,8 @@ class PatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            self.cycle.send = unchunked(self.cycle)  # type: ignore[assignment, method-assign]
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if len(self._cycles) > _MOST_AT_ONCE:
@@ -61,8 +73,23 @@ class PatientProtocol(HttpToolsProtocol):
         elif len(self._cycles) > 1:
             self.flow.resume_reading()  # uvicorn has stopped, and who does not read does not see a client leave
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for a client that has asked and sends no more; it may still read."""
+        cycle = self._current()
+        if cycle is None or self._waiting is not None or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        self._half_closed = HalfClosed(self.loop, self.transport, self._current)
+        return True
+
+    def _current(self) -> RequestResponseCycle | None:
+        """The request that is being answered."""
+        return next((cycle for cycle in self._cycles if not cycle.response_complete), None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        if self._half_closed is not None:
+            self._half_closed.stop()
         for cycle in self._cycles:  # uvicorn tells only the last one
             cycle.disconnected = True
             cycle.message_event.set()
@@ -72,6 +99,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._refuse(Problem(400, "this is not HTTP/1.1 as the server understands it", code="invalid_http"))
 
     def _refuse(self, problem: Problem) -> None:
+        self._refused()
         body = json.dumps(problem.body()).encode()
         head = (
             f"HTTP/1.1 {problem.status_code} {HTTPStatus(problem.status_code).phrase}\r\n"

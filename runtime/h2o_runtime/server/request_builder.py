@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from h2o_runtime.completion import Prompt, Request, TextModel
@@ -13,24 +13,18 @@ from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
 from h2o_runtime.sampling import Sampling
+from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
+from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.json_body import parse
-from h2o_runtime.server.schemas.chat import (
-    AssistantMessage,
-    ChatRequest,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    Message,
-    Tool,
-    ToolChoice,
-)
+from h2o_runtime.server.schemas.chat import AssistantMessage, ChatRequest, Message
 from h2o_runtime.server.schemas.completion import CompletionRequest
-from h2o_runtime.server.schemas.generation import Generation
+from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
 from h2o_runtime.server.schemas.prefill import Prefill
-from h2o_runtime.server.tools import call_schema
 
 log = logging.getLogger(__name__)
 
-_RESERVED = {"messages", "tools", "add_generation_prompt", "documents"}
+_RESERVED = {"messages", "tools", "add_generation_prompt", "continue_final_message", "documents"}
+_TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # what templates see of a message
 
 
 @dataclass(frozen=True)
@@ -41,8 +35,8 @@ class RequestBuilder:
     grammars: GrammarCompiler
     prefill: PrefillConfig
 
-    def chat(self, body: ChatRequest) -> Request:
-        """Raises ConfigError, ContextOverflowError."""
+    def chat(self, body: ChatRequest) -> Choices:
+        """A request for each choice of the answer. Raises ConfigError, ContextOverflowError."""
         _check_stream_options(body)
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise ConfigError(
@@ -50,16 +44,17 @@ class RequestBuilder:
             )
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
-        constraint = self._chat_constraint(body)
-        prompt = self._chat_prompt(body)
+        form, prompt = chat_form(body), self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
-        return self._request(body, prompt, limit, top, constraint)
+        return Choices(self._requests(body, prompt, limit, top), form)
 
     def _chat_prompt(self, body: ChatRequest) -> Prompt:
         try:
             messages = [_message(message) for message in body.messages]
             return self.model.chat_prompt(messages, **_template_names(body))
+        except ContextOverflowError as error:
+            raise _named(error, "messages") from error
         except InputError as error:
             raise ConfigError(f"messages: {error}", field="messages") from error
         except BundleError as error:  # which tells of this machine's folders
@@ -70,16 +65,29 @@ class RequestBuilder:
                 field="messages",
             ) from error
 
-    def completion(self, body: CompletionRequest) -> Request:
-        """Errors are those of `chat`."""
+    def completion(self, body: CompletionRequest) -> Choices:
+        """The choices of each prompt, one prompt after the other. Errors are those of `chat`."""
         _check_stream_options(body)
-        given = body.single()
+        prompts = body.prompts()
+        _check_choices(body, len(prompts))
+        limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+        form, requests = own_form(body), []
+        for given in prompts:
+            prompt = self._text_prompt(given, bool(body.echo))
+            requests += self._requests(body, prompt, limit, body.logprobs)
+        return Choices(requests, form)
+
+    def _text_prompt(self, given: str | list[int], echo: bool) -> Prompt:
+        """echo: whether the text of bare ids will be wanted."""
         try:
-            prompt = self.model.text_prompt(given) if isinstance(given, str) else Prompt(tuple(given))
+            if isinstance(given, str):
+                return self.model.text_prompt(given)
+            text = self.model.tokenizer.decode(given, skip_special_tokens=False) if echo else None
+            return Prompt(tuple(given), text)
+        except ContextOverflowError as error:
+            raise _named(error, "prompt") from error
         except InputError as error:
             raise ConfigError(f"prompt: {error}", field="prompt") from error
-        limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
-        return self._request(body, prompt, limit, body.logprobs, None)
 
     def prefill_config(self, given: Prefill | None) -> PrefillConfig:
         """The server's configuration with what the request overrides."""
@@ -91,33 +99,37 @@ class RequestBuilder:
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
 
-    def _request(
+    def _requests(
         self,
         body: Generation,
         prompt: Prompt,
         max_tokens: int | None,
         top_logprobs: int | None,
-        constraint: Constraint | None,
-    ) -> Request:
-        self._check_prompt(prompt)
+    ) -> list[Request]:
+        """One request for each choice."""
+        self._check_prompt(prompt, "messages" if isinstance(body, ChatRequest) else "prompt")
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # finds out here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
-        return Request(
-            prompt,
-            max_tokens=max_tokens,
-            prefill=self.prefill_config(body.prefill),
-            sampling=self._sampling(body, top_logprobs),
-            stop=tuple(stop or ()),
-            ignore_eos=bool(body.ignore_eos),
-            constraint=constraint,
-        )
+        sampling, prefill = self._sampling(body, top_logprobs), self.prefill_config(body.prefill)
+        return [
+            Request(
+                prompt,
+                max_tokens=max_tokens,
+                prefill=prefill,
+                sampling=replace(sampling, seed=None if sampling.seed is None else sampling.seed + index),
+                stop=tuple(stop or ()),
+                ignore_eos=bool(body.ignore_eos),
+                reuse=body.cache_prompt is not False,
+            )
+            for index in range(body.choices)
+        ]
 
-    def _check_prompt(self, prompt: Prompt) -> None:
+    def _check_prompt(self, prompt: Prompt, field: str) -> None:
         """What the runtime would find out only after a stream has begun."""
         generator = self.model.generator
         if len(prompt.ids) > generator.context:
-            raise ContextOverflowError(len(prompt.ids), generator.context)
+            raise ContextOverflowError(len(prompt.ids), generator.context, field=field)
         beyond = next((token for token in prompt.ids if token >= generator.model.vocab_size), None)
         if beyond is not None:
             raise ConfigError(
@@ -158,21 +170,15 @@ class RequestBuilder:
             )
         return bias
 
-    def _chat_constraint(self, body: ChatRequest) -> Constraint | None:
-        tools, field = _forced_tools(body), "tools"
-        if tools:
-            if isinstance(body.response_format, (JsonObjectFormat, JsonSchemaFormat)):
-                raise ConfigError(
-                    "response_format cannot be honoured when tool_choice asks for a call",
-                    field="response_format",
-                )
-            return self.grammars.json_schema(call_schema(tools), field=field)
-        if isinstance(body.response_format, JsonObjectFormat):
-            return self.grammars.json_schema({"type": "object"}, field="response_format")
-        if isinstance(body.response_format, JsonSchemaFormat):
-            schema = body.response_format.json_schema.schema_ or {"type": "object"}
-            return self.grammars.json_schema(schema, field="response_format.json_schema.schema")
-        return None
+    def constraint(self, form: AnswerForm, cancelled: Callable[[], bool]) -> Constraint:
+        """What makes one answer follow the form; `cancelled` and errors are those of `GrammarCompiler`."""
+        if isinstance(form.grammar, str):
+            return self.grammars.gbnf(form.grammar, field=form.field, cancelled=cancelled)
+        return self.grammars.json_schema(form.grammar, field=form.field, cancelled=cancelled)
+
+
+def _named(error: ContextOverflowError, field: str) -> ContextOverflowError:
+    return ContextOverflowError(error.n_prompt_tokens, error.n_ctx, at_least=error.at_least, field=field)
 
 
 def _check_stream_options(body: Generation) -> None:
@@ -182,19 +188,19 @@ def _check_stream_options(body: Generation) -> None:
         raise ConfigError("return_progress needs stream: true", field="return_progress")
 
 
-def _forced_tools(body: ChatRequest) -> list[Tool]:
-    """The tools of which the answer must call one; empty when it is free."""
-    if body.tool_choice is None or body.tool_choice in ("none", "auto"):
-        return []
-    if not body.tools:
-        raise ConfigError("tool_choice asks for a call, and tools is empty", field="tool_choice")
-    if isinstance(body.tool_choice, ToolChoice):
-        name = body.tool_choice.function.name
-        chosen = [tool for tool in body.tools if tool.function.name == name]
-        if not chosen:
-            raise ConfigError(f"tool_choice names {name!r}, which is not in tools", field="tool_choice")
-        return chosen
-    return body.tools
+def _check_choices(body: CompletionRequest, prompts: int) -> None:
+    if prompts * body.choices > MOST_CHOICES:
+        raise ConfigError(
+            f"n answers to each of {prompts} prompts are more than {MOST_CHOICES}: ask for fewer at a time",
+            field="n",
+        )
+    if body.best_of is not None and body.best_of < body.choices:
+        raise ConfigError("best_of must not be below n: leave it out", field="best_of")
+    if body.echo and body.logprobs is not None:
+        raise ConfigError(
+            "echo cannot be combined with logprobs: those of the prompt's own tokens are not known",
+            field="echo",
+        )
 
 
 def _template_names(body: ChatRequest) -> dict[str, Any]:
@@ -206,21 +212,37 @@ def _template_names(body: ChatRequest) -> dict[str, Any]:
             f"chat_template_kwargs cannot set {min(taken)}, which the request itself has",
             field="chat_template_kwargs",
         )
+    if body.continue_final_message:
+        if body.add_generation_prompt:
+            raise ConfigError(
+                "add_generation_prompt begins a new message, and continue_final_message goes on with the last one: "
+                "give one of the two",
+                field="add_generation_prompt",
+            )
+        names["continue_final_message"] = True
+    elif body.add_generation_prompt is False:
+        raise ConfigError(
+            "add_generation_prompt: false needs continue_final_message: true", field="add_generation_prompt"
+        )
     if body.tools and body.tool_choice != "none":
-        names["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+        names["tools"] = [
+            tool.model_dump(exclude={"cache_control"}, exclude_none=True) for tool in body.tools
+        ]
     return names
 
 
 def _message(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: text as one string, arguments of calls as objects."""
-    plain = message.model_dump(include={"role", "content", "name", "tool_call_id"}, exclude_none=True)
+    plain = message.model_dump(include=_TOLD, exclude_none=True)
     if plain["role"] == "developer":
         plain["role"] = "system"  # templates know only the older name
     if isinstance(message.content, list):
         plain["content"] = "".join(part.text for part in message.content)
     if isinstance(message, AssistantMessage):
         if message.tool_calls:
-            plain["tool_calls"] = [_call(call.model_dump()) for call in message.tool_calls]
+            plain["tool_calls"] = [
+                _call(call.model_dump(include={"id", "type", "function"})) for call in message.tool_calls
+            ]
         elif message.content is None:
             raise InputError("an assistant's message has neither content nor tool_calls: give one of them")
     return plain

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from h2o_runtime.completion import Completion, Request, TextPiece
-from h2o_runtime.errors import H2OError
+from h2o_runtime.constraint import Constraint
+from h2o_runtime.errors import Cancelled, ConfigError, H2OError
 from h2o_runtime.process import give_back_memory
-from h2o_runtime.server.answer_format import AnswerFormat, Chunk
+from h2o_runtime.server.answer_form import AnswerForm
+from h2o_runtime.server.answer_format import AnswerFormat, ChoiceFormat, Chunk
+from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
 from h2o_runtime.server.slot import Slot, Ticket
-from h2o_runtime.server.stream import DONE, KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
+from h2o_runtime.server.stream import KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
+from h2o_runtime.server.workers import Workers
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+Constrain = Callable[[AnswerForm, Callable[[], bool]], Constraint]
+
+_COMPILERS = 2  # threads that wait for grammars: a slow one does not hold up the next
 
 _QUIET = 10.0  # seconds without an event after which a comment tells that the connection lives
 
@@ -43,7 +53,9 @@ class RequestHandler:
         self.slot = Slot(queue, self.retry_after)
         self._queue_timeout = queue_timeout
         # One thread for all text: its memory stays one thread's, and no long prompt delays the event loop.
-        self._text = ThreadPoolExecutor(1, "text")
+        self._text = Workers(1, "text")
+        self._bodies = Workers(1, "body")
+        self._grammars = Workers(_COMPILERS, "grammar")
         self._closed = False
 
     def retry_after(self) -> int:
@@ -55,48 +67,105 @@ class RequestHandler:
         self.check_inference()
         self.slot.check()
 
+    async def in_body_thread(self, work: Callable[[], Result]) -> Result:
+        """Read a body away from the event loop."""
+        return await self._bodies.run(work)
+
     async def in_text_thread(self, work: Callable[[], Result]) -> Result:
         """Run work on text away from the event loop; errors of the runtime become Problems."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._text, work)
+            return await self._text.run(work)
         except H2OError as error:
             raise Problem.of(error) from error
 
     async def answer(
         self,
         http: HttpRequest,
-        make: Callable[[], Request],
+        make: Callable[[], Choices],
         shape: AnswerFormat,
         *,
+        constrain: Constrain,
         stream: bool,
         progress: bool,
     ) -> Response:
-        """Answer a validated request. make: tokenizes it, in the text thread. Raises Problem, ClientGone."""
+        """Answer a validated request. Raises Problem, ClientGone.
+
+        make: tokenizes it, in the text thread. constrain: compiles the grammar of one choice, in another thread,
+        until what it is given says that nobody waits for it any more.
+        """
         try:
-            self.check_inference()
-            ticket = self.slot.enter()
-            try:
-                request = await unless_gone(http, self.in_text_thread(make))
-                waited = await unless_gone(http, ticket.turn(self._queue_timeout))
-                self.check_inference()
-            except BaseException:
-                ticket.leave()
-                raise
+            jobs = await self._admitted(http, make, constrain, shape.name)
         except (Problem, ClientGone) as error:
             self.count_refused(error)
             raise
-        self.metrics.queue_wait.observe(waited)
-        job = self._start(request, shape.name, ticket)
         if stream:
-            return EventStream(self._events(job, shape, progress), job.cancel)
-        return await self._plain(http, job, shape)
+            return EventStream(self._events(jobs, shape, progress), jobs.cancel)
+        return await self._plain(http, jobs, shape)
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a sign of life of whatever works on a request; 0 where nothing does."""
+        return max(self.inference.silence, self._text.silence, self._grammars.silence)
+
+    async def _admitted(
+        self, http: HttpRequest, make: Callable[[], Choices], constrain: Constrain, name: str
+    ) -> Jobs:
+        """The request as running jobs, once the first is prepared and its turn has come.
+
+        Whatever takes its time meanwhile, the client may leave, the queue's time-out holds, and those that are
+        ready go first.
+        """
+        self.check_inference()
+        ticket, left = self.slot.enter(ready=False), threading.Event()
+        preparing = asyncio.ensure_future(self._prepare(ticket, make, constrain, left))
+        try:
+            waited = await unless_gone(http, ticket.turn(self._queue_timeout))
+            self.check_inference()
+        except BaseException:
+            left.set()
+            ticket.leave()
+            if preparing.done() and (choices := preparing.result()) is not None:
+                _close(choices.requests[0])
+            preparing.cancel()
+            raise
+        self.metrics.queue_wait.observe(waited)
+        choices = preparing.result()
+        assert choices is not None, "they were prepared, or they would have had no turn"
+        return self._start(choices, constrain, name, ticket, left)
+
+    async def _prepare(
+        self, ticket: Ticket, make: Callable[[], Choices], constrain: Constrain, left: threading.Event
+    ) -> Choices | None:
+        """Make the choices, the first one's grammar, and the ticket ready; or let the ticket say why not."""
+        try:
+            choices = await self.in_text_thread(make)
+            first, *others = choices.requests
+            first = await self._constrained(first, choices.form, constrain, left)
+        except Exception as error:
+            ticket.refuse(error)
+            return None
+        ticket.prepared()
+        return replace(choices, requests=[first, *others])
+
+    async def _constrained(
+        self, request: Request, form: AnswerForm | None, constrain: Constrain, left: threading.Event
+    ) -> Request:
+        if form is None:
+            return request
+        try:
+            constraint = await self._grammars.run(lambda: constrain(form, left.is_set))
+        except Cancelled as error:
+            raise ClientGone from error
+        except H2OError as error:
+            raise Problem.of(error) from error
+        return replace(request, constraint=constraint)
 
     def count_refused(self, error: Problem | ClientGone) -> None:
         """A request that never reached the inference thread."""
         if isinstance(error, ClientGone):
             self.metrics.finished("left")
-        else:
-            self.metrics.finished("invalid" if error.status_code < 500 else "refused")
+        elif error.status_code >= 500:  # all others are counted where they leave
+            self.metrics.finished("refused")
 
     def check_inference(self) -> None:
         """Raise Problem when there is no model to ask."""
@@ -105,33 +174,72 @@ class RequestHandler:
         if self.inference.state is InferenceState.FAILED:
             raise Problem(500, "inference has failed: the server needs a restart", code="inference_failed")
 
+    def give_back_memory(self) -> None:
+        """When a large request is gone, unless others are at work, which do so themselves."""
+        if not self.slot.busy and not self._closed:
+            self._text.submit(give_back_memory)
+
     def close(self) -> None:
         self._closed = True
-        self._text.shutdown(wait=False, cancel_futures=True)
+        for workers in (self._text, self._bodies, self._grammars):
+            workers.close()
 
-    def _start(self, request: Request, name: str, ticket: Ticket) -> Job:
-        """From here on the slot is free when the inference thread says so, whoever listens."""
+    def ended(self, timeout: float) -> bool:
+        """Wait for the threads, each for `timeout` seconds → whether they came to their end."""
+        return all(workers.ended(timeout) for workers in (self._text, self._bodies, self._grammars))
+
+    def _start(
+        self, choices: Choices, constrain: Constrain, name: str, ticket: Ticket, left: threading.Event
+    ) -> Jobs:
+        """Jobs that follow each other, of which the last one's end frees the slot, whoever listens."""
+        jobs = Jobs(choices, constrain, left)
+        for request in choices.requests:
+            work = RequestWork(len(request.prompt.ids), self._limit(request))
+            jobs.append(Job(name, request, work, partial(self._done, jobs, len(jobs), ticket), left))
+        self._submit(jobs[0])
+        return jobs
+
+    def _limit(self, request: Request) -> int:
+        """Most tokens of the answer."""
         room = self.inference.model.generator.context - len(request.prompt.ids) + 1
-        limit = room if request.max_tokens is None else min(request.max_tokens, room)
+        return room if request.max_tokens is None else min(request.max_tokens, room)
 
-        def done() -> None:
-            self.running = None
-            ticket.leave()
-            self._account(job)
-            if not self.slot.busy and not self._closed:
-                self._text.submit(give_back_memory)
-
-        job = Job(name, request, RequestWork(len(request.prompt.ids), limit), done)
+    def _submit(self, job: Job) -> None:
         self.running = job
         self.inference.submit(job)
-        return job
 
-    async def _plain(self, http: HttpRequest, job: Job, shape: AnswerFormat) -> Response:
+    def _done(self, jobs: Jobs, index: int, ticket: Ticket) -> None:
+        """The inference thread has ended a job: the next one's turn, or the next client's."""
+        self.running = None
+        job = jobs[index]
+        _close(job.request)
+        ended = isinstance(job.last, Failure) or job.cancelled() or job is jobs[-1]
+        self._account(job, ended)
+        if ended:
+            ticket.leave()
+            self.give_back_memory()
+        else:
+            jobs.going_on = asyncio.ensure_future(self._go_on(jobs, jobs[index + 1]))
+
+    async def _go_on(self, jobs: Jobs, job: Job) -> None:
+        """The next of an answer's jobs, with a grammar of its own."""
         try:
-            completion = await unless_gone(http, self._last(job))
+            job.request = await self._constrained(job.request, jobs.form, jobs.constrain, jobs.left)
+        except (Problem, ClientGone) as error:
+            job.put(Failure(error))
+            job.done()
+        else:
+            self._submit(job)
+
+    async def _plain(self, http: HttpRequest, jobs: Jobs, shape: AnswerFormat) -> Response:
+        choices, completions = [], []
+        try:
+            for index, job in enumerate(jobs):
+                completions.append(await unless_gone(http, self._last(job)))
+                choices.append(shape.choice(index, job.request.prompt).whole(completions[-1]))
         finally:
-            job.cancel()
-        return JSONResponse(shape.whole(completion))
+            jobs.cancel()
+        return JSONResponse(shape.whole(choices, completions))
 
     async def _last(self, job: Job) -> Completion:
         """Wait for the end. Raises Problem."""
@@ -140,29 +248,38 @@ class RequestHandler:
             if isinstance(happened, (Completion, Failure)):
                 return _completion(happened)
 
-    async def _events(self, job: Job, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
-        told = time.monotonic()
+    async def _events(self, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
+        completions = []
         try:
-            for chunk in shape.begin():
+            for index, job in enumerate(jobs):
+                choice = shape.choice(index, job.request.prompt)
+                async for text in _choice_events(job, shape, choice, progress):
+                    yield text
+                completions.append(_completion(job.last))
+            for chunk in shape.end(completions):
                 yield event(chunk)
-            while job.last is None or not job.events.empty():
-                for chunk in _chunks(job, await _next(job.events), shape, progress):
-                    yield event(chunk)
-                    told = time.monotonic()
-                if time.monotonic() - told >= _QUIET:
-                    yield KEEP_ALIVE
-                    told = time.monotonic()
-            yield DONE
+            if shape.done is not None:
+                yield f"data: {shape.done}\n\n"
         except Problem as problem:  # the status was sent long ago
+            if problem.status_code < 500:
+                self.metrics.finished("invalid")
             yield event(problem.body())
 
-    def _account(self, job: Job) -> None:
-        """Count a job that the inference thread is done with, whether or not anybody still listens."""
+    def _account(self, job: Job, ended: bool) -> None:
+        """Count a job that the inference thread is done with, whether or not anybody still listens.
+
+        ended: whether no other job of the same answer follows
+        """
         last = job.last
         if not isinstance(last, Completion):
-            self.metrics.finished("failed")
+            if not isinstance(last, Failure) or not isinstance(
+                last.error, ConfigError | Problem | ClientGone
+            ):
+                self.metrics.finished("failed")
             return
-        self.metrics.completed(last)
+        self.metrics.worked(last)
+        if ended:
+            self.metrics.finished(last.finish_reason)
         self.service_time.measured(last.timings)
         t = last.timings
         log.info(
@@ -177,20 +294,58 @@ class RequestHandler:
         )
 
 
-def _chunks(job: Job, happened: JobEvent | None, shape: AnswerFormat, progress: bool) -> Iterable[Chunk]:
+class Jobs(list[Job]):
+    """The jobs of one answer, which run one after the other. A choice's grammar is compiled when its turn comes."""
+
+    def __init__(self, choices: Choices, constrain: Constrain, left: threading.Event) -> None:
+        super().__init__()
+        self.form, self.constrain, self.left = choices.form, constrain, left
+        self.going_on: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        self.left.set()
+
+
+async def _choice_events(
+    job: Job, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
+) -> AsyncIterator[str]:
+    """A stream's events of one choice, up to its end. Raises Problem."""
+    for chunk in choice.begin():
+        yield event(chunk)
+    told = time.monotonic()
+    while job.last is None or not job.events.empty():
+        for chunk in _chunks(job, await _next(job.events), shape, choice, progress):
+            yield event(chunk)
+            told = time.monotonic()
+        if time.monotonic() - told >= _QUIET:
+            yield KEEP_ALIVE
+            told = time.monotonic()
+
+
+def _close(request: Request) -> None:
+    if request.constraint is not None:
+        request.constraint.close()
+
+
+def _chunks(
+    job: Job, happened: JobEvent | None, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
+) -> Iterable[Chunk]:
     """What a client is told of an event, which may be nothing. Raises Problem when it ended the answer."""
     if isinstance(happened, Progress):
         return [shape.progress(happened, time.monotonic() - job.work.began)] if progress else ()
     if isinstance(happened, TextPiece):
-        return shape.piece(happened)
+        return choice.piece(happened)
     if isinstance(happened, (Completion, Failure)):
-        return shape.end(_completion(happened))
+        return choice.end(_completion(happened))
     return ()
 
 
-def _completion(last: Completion | Failure) -> Completion:
+def _completion(last: Completion | Failure | None) -> Completion:
     """The answer. Raises Problem when there is none."""
+    assert last is not None, "the job has ended"
     if isinstance(last, Failure):
+        if isinstance(last.error, Problem):
+            raise last.error
         if isinstance(last.error, H2OError):
             raise Problem.of(last.error)
         raise Problem(500, "inference has failed: the server's log says why", code="inference_failed")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
 from ipaddress import ip_address
 
@@ -24,11 +26,12 @@ from h2o_runtime.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
+_SWITCH = 0.0005  # seconds after which a thread that reads a long request lets the event loop go on
 _LAST_WORDS = 5.0  # seconds for a cancelled request to stop, and for its client to be told
 
 
 def serve(settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]) -> bool:
-    """Serve until a signal says to stop → whether the inference thread ended too.
+    """Serve until a signal says to stop → whether all threads ended too.
 
     The port is bound before the model is loaded, so that /health can be asked. Raises ServerError when the
     port cannot be had, and whatever `load` raises. After a False only os._exit ends the process for sure.
@@ -74,6 +77,7 @@ class _Run:
         self._hurry = asyncio.Event()
 
     async def until_stopped(self, listener: socket.socket) -> bool:
+        sys.setswitchinterval(_SWITCH)
         inference = InferenceThread(self._load)
         service = Service(self._settings, self._prefill, inference)
         server = _Server(self._config(service))
@@ -92,7 +96,8 @@ class _Run:
             server.should_exit = True
             await serving
             service.handler.close()
-        return await asyncio.to_thread(inference.stop, _LAST_WORDS)
+        threads = asyncio.to_thread(service.handler.ended, _LAST_WORDS)
+        return all(await asyncio.gather(asyncio.to_thread(inference.stop, _LAST_WORDS), threads))
 
     async def _loading(self, inference: InferenceThread) -> None:
         """Wait for the model, or for the wish to stop. Raises what loading raised."""
@@ -101,6 +106,8 @@ class _Run:
         await _first(inference.loaded, self._stop.wait())
         if inference.loaded.done():
             generator = inference.loaded.result().generator
+            gc.collect()
+            gc.freeze()  # the model's own objects stay, and need not be looked at again and again
             log.info(
                 "ready: context %d, attention by %s, %d may wait",
                 *(generator.context, generator.provider.name, self._settings.limits.queue),
@@ -125,7 +132,9 @@ class _Run:
     def _config(self, service: Service) -> uvicorn.Config:
         return uvicorn.Config(
             create_app(service),
-            http=protocol_factory(self._settings.limits.body_timeout),  # type: ignore[arg-type]
+            http=protocol_factory(  # type: ignore[arg-type]
+                self._settings.limits.body_timeout, service.metrics.invalid
+            ),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -15,6 +15,7 @@ from h2o_runtime.server.inference import InferenceThread
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.request_builder import RequestBuilder
 from h2o_runtime.server.request_handler import RequestHandler
+from h2o_runtime.server.room import Room
 from h2o_runtime.server.settings import ServerSettings
 
 
@@ -52,6 +53,15 @@ class Service:
     def grammars(self) -> GrammarCompiler:
         generator = self.model.generator
         return GrammarCompiler(generator.bundle.folder, generator.model.vocab_size, self.model.end_ids)
+
+    @property
+    def room(self) -> Room:
+        """For one request; before the model is loaded, nobody knows what it holds."""
+        return self._room if self.inference.ready else Room(self.settings.limits.body_bytes)
+
+    @cached_property
+    def _room(self) -> Room:
+        return Room.of(self.inference.model, self.settings.limits.body_bytes)
 
     @property
     def builder(self) -> RequestBuilder:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from h2o_runtime.errors import ConfigError
 
+HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+")
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -15,14 +17,18 @@ class RequestLimits:
 
     queue          most requests that wait for the slot
     queue_timeout  seconds that one waits before it is refused; None waits as long as its client does
-    body_bytes     longest body of a request
+    body_bytes     longest body of a request, even where the context holds a longer text
+    memory_bytes   of the bodies of all requests together
     body_timeout   seconds in which a request, its headers and its body, must have arrived
+    stall_timeout  seconds without a sign of life from a request after which /health tells of it
     """
 
     queue: int = 8
     queue_timeout: float | None = None
     body_bytes: int = 16 << 20
+    memory_bytes: int = 64 << 20
     body_timeout: float = 30
+    stall_timeout: float = 60
 
     def __post_init__(self) -> None:
         if self.queue < 0:
@@ -35,9 +41,19 @@ class RequestLimits:
             raise ConfigError(
                 f"max_body must be at least 1024 bytes, but is {self.body_bytes}", field="max_body"
             )
+        if self.memory_bytes < self.body_bytes:
+            raise ConfigError(
+                f"body_memory must hold one body at least, and is {self.memory_bytes} bytes where max_body is "
+                f"{self.body_bytes}",
+                field="body_memory",
+            )
         if not self.body_timeout > 0:
             raise ConfigError(
                 f"body_timeout must be above 0 seconds, but is {self.body_timeout}", field="body_timeout"
+            )
+        if not self.stall_timeout > 0:
+            raise ConfigError(
+                f"stall_timeout must be above 0 seconds, but is {self.stall_timeout}", field="stall_timeout"
             )
 
 
@@ -49,6 +65,7 @@ class ServerSettings:
     alias         the model's name in the API
     api_keys      who knows one of them may use the API; none lets everybody
     cors_origins  web pages that may use the API; none allows those of this machine, "*" all
+    allowed_hosts further names that the server answers to, as a proxy's; "*" is any
     grace         seconds that a running request gets to finish once the server is told to stop
     """
 
@@ -57,6 +74,7 @@ class ServerSettings:
     port: int = 8080
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     grace: float = 30
     limits: RequestLimits = RequestLimits()
 
@@ -67,3 +85,9 @@ class ServerSettings:
             raise ConfigError(f"grace must not be negative, but is {self.grace}", field="grace")
         if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
             raise ConfigError("api_key must be printable ASCII characters, and not empty", field="api_key")
+        for host in self.allowed_hosts:
+            if host != "*" and not HOST.fullmatch(host):
+                raise ConfigError(
+                    f"allowed_host must be a name or an address without a port, or *, but is {host!r}",
+                    field="allowed_host",
+                )

@@ -1,4 +1,4 @@
-"""The one slot and the queue before it: first come, first served."""
+"""The one slot and the queue before it: first come, first served, of those that are ready to be."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from h2o_runtime.server.problems import Problem, unavailable
 class Ticket:
     """A place in the queue, then the slot itself. Leave it exactly once, in any way the request ends."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, ready: bool) -> None:
         self._slot = slot
+        self.ready = ready
         self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.taken_at = time.monotonic()
         self.left = False
@@ -31,6 +32,17 @@ class Ticket:
                 "queue_timeout",
             ) from None
         return time.monotonic() - self.taken_at
+
+    def prepared(self) -> None:
+        """From now on it may be this ticket's turn."""
+        self.ready = True
+        self._slot._call_next()
+
+    def refuse(self, error: Exception) -> None:
+        """Let `turn` raise `error`, unless its turn has come."""
+        if not self._turn.done():
+            self._turn.set_exception(error)
+            self._turn.exception()  # seen: its request may have ended without ever waiting for it
 
     def leave(self) -> None:
         """Free the place, or hand the slot to the next in the queue."""
@@ -49,11 +61,6 @@ class Ticket:
     def _call(self) -> None:
         if not self._turn.done():
             self._turn.set_result(None)
-
-    def _refuse(self, problem: Problem) -> None:
-        if not self._turn.done():
-            self._turn.set_exception(problem)
-            self._turn.exception()  # seen: its request may have ended without ever waiting for it
 
 
 class Slot:
@@ -79,28 +86,29 @@ class Slot:
         """Raise Problem when no ticket would be given out now."""
         if self._closed is not None:
             raise self._closed()
-        if self.busy and len(self._waiting) >= self._most_waiting:
+        if self.busy + len(self._waiting) > self._most_waiting:
             raise unavailable(
                 f"the server answers one request at a time and {len(self._waiting)} are waiting: try again later",
                 self.retry_after(),
                 "queue_full",
             )
 
-    def enter(self) -> Ticket:
-        """Take a ticket. Raises Problem when the queue is full or the slot closed."""
+    def enter(self, ready: bool = True) -> Ticket:
+        """Take a ticket. Raises Problem when the queue is full or the slot closed.
+
+        ready: whether it could be served at once; until it is, those behind it go first.
+        """
         self.check()
-        ticket = Ticket(self)
-        if self.busy:
-            self._waiting.append(ticket)
-        else:
-            self._serve(ticket)
+        ticket = Ticket(self, ready)
+        self._waiting.append(ticket)
+        self._call_next()
         return ticket
 
     def close(self, problem: Callable[[], Problem]) -> None:
         """Serve nobody any more but who is being served; all others are told what `problem` makes."""
         self._closed = problem
         for ticket in self._waiting:
-            ticket._refuse(problem())
+            ticket.refuse(problem())
         self._waiting.clear()
 
     async def empty(self) -> None:
@@ -108,9 +116,12 @@ class Slot:
         while self._holder is not None:
             await asyncio.sleep(0.02)
 
-    def _serve(self, ticket: Ticket) -> None:
-        self._holder = ticket
-        ticket._call()
+    def _call_next(self) -> None:
+        following = next((ticket for ticket in self._waiting if ticket.ready), None)
+        if self._holder is None and following is not None:
+            self._waiting.remove(following)
+            self._holder = following
+            following._call()
 
     def _leave(self, ticket: Ticket) -> None:
         if self._holder is not ticket:
@@ -118,5 +129,4 @@ class Slot:
                 self._waiting.remove(ticket)
             return
         self._holder = None
-        if self._waiting:
-            self._serve(self._waiting.popleft())
+        self._call_next()

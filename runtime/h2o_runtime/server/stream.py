@@ -11,19 +11,21 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from h2o_runtime.server.half_closed import FILLER
+
 Result = TypeVar("Result")
 
 KEEP_ALIVE = ": keep-alive\n\n"
-DONE = "data: [DONE]\n\n"
 
 
 class ClientGone(Exception):  # noqa: N818 - nobody's fault
     """The client closed its connection before it had its answer."""
 
 
-def event(value: Any) -> str:
-    """One event; json.dumps writes no newline that could end it early."""
-    return f"data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
+def event(value: dict[str, Any]) -> str:
+    """One event, named by its type if it has one; json.dumps writes no newline that could end it early."""
+    name = f"event: {value['type']}\n" if "type" in value else ""
+    return f"{name}data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
 
 
 async def disconnected(receive: Receive) -> None:
@@ -60,6 +62,7 @@ class EventStream(Response):
         self._gone = gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[FILLER] = KEEP_ALIVE.encode()
         leaving = asyncio.ensure_future(disconnected(receive))
         leaving.add_done_callback(lambda task: self._gone())
         try:

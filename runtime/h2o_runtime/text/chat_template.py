@@ -2,26 +2,20 @@
 
 Templates are Jinja programs written by whoever published the checkpoint, for transformers'
 `apply_chat_template`. They are rendered here in the same environment, with the same names in it, and equal
-text comes out; they run in Jinja's sandbox and see nothing but plain JSON values.
+text comes out; they run in Jinja's sandbox, in a process of their own, and see nothing but plain JSON values.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-import jinja2.exceptions
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, InputError
 from h2o_runtime.text.files import REMEDY, read_json, read_text, special_tokens
+from h2o_runtime.text.render_process import FAILED, REFUSED
+from h2o_runtime.text.renderer import Renderer, TemplateError
 
 __all__ = ["ChatTemplate"]
 
@@ -39,16 +33,10 @@ class ChatTemplate:
         self.source = source
         self.texts = dict(templates)
         self._special_tokens = dict(special_tokens)
-        environment = _environment()
-        self._compiled: dict[str, jinja2.Template] = {}
-        for name, text in templates.items():
-            try:
-                self._compiled[name] = environment.from_string(text)
-            except jinja2.TemplateSyntaxError as error:
-                raise BundleError(
-                    f"{source}: the chat template {name!r} has a syntax error in line {error.lineno} "
-                    f"({error.message}): {REMEDY}"
-                ) from error
+        try:
+            self._renderer = Renderer(templates)
+        except TemplateError as error:
+            raise BundleError(f"{source}: the chat template {error}: {REMEDY}") from error
 
     @classmethod
     def load(cls, folder: str | Path) -> ChatTemplate:
@@ -72,16 +60,19 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
         """The conversation as one text, to be encoded with `add_special_tokens=False`.
 
         messages: mappings with a `role` and usually a `content`; keys whose value is None count as absent.
         tools: JSON schemas of functions. add_generation_prompt: end where the assistant's answer begins.
-        variables: further names for the template, as `enable_thinking=False`.
+        continue_final_message: end where the last message's content does, for the model to go on with it.
+        variables: further names for the template, as `enable_thinking=False`; any name but those of the arguments.
 
         Raises `InputError` when the template refuses the messages or cannot render them, `BundleError` when
         the template itself is at fault.
@@ -89,6 +80,8 @@ class ChatTemplate:
         if not messages:
             raise InputError("the conversation is empty: give at least one message")
         chat = [_checked_message(message, index) for index, message in enumerate(messages)]
+        if continue_final_message:
+            chat[-1]["content"], add_generation_prompt = _to_be_continued(chat[-1]), False
         names = {
             "documents": None,
             **self._special_tokens,
@@ -97,84 +90,61 @@ class ChatTemplate:
             "tools": None if tools is None else _plain(list(tools), "tools"),
             "add_generation_prompt": add_generation_prompt,
         }
-        template = self._choose(tools is not None)
+        text = self._rendered(self._choose(tools is not None), names)
+        if continue_final_message:
+            text, mark, _ = text.rpartition(_END)
+            if not mark:
+                raise InputError("the chat template does not show the last message, which is to be continued")
+        return text
+
+    def _rendered(self, name: str, names: Mapping[str, Any]) -> str:
         try:
-            return template.render(names)
-        except _RefusedError as error:
-            raise InputError(f"the chat template refuses these messages: {error.message}") from error
-        except jinja2.exceptions.SecurityError as error:
+            return self._renderer.render(name, names)
+        except TemplateError as error:
+            if error.kind == REFUSED:
+                raise InputError(f"the chat template refuses these messages: {error}") from error
+            if error.kind == FAILED:
+                raise InputError(
+                    f"the chat template cannot render these messages ({error}): check that each has the fields "
+                    "it expects, usually a role and a content that is text"
+                ) from error
             raise BundleError(
-                f"{self.source}: the chat template does what no template may ({error}); do not trust it"
-            ) from error
-        except Exception as error:  # the template is a foreign program and fails in any way it likes
-            raise InputError(
-                f"the chat template cannot render these messages ({type(error).__name__}: {error}): check "
-                "that each has the fields it expects, usually a role and a content that is text"
+                f"{self.source}: the chat template does what no template may: {error}; do not trust it"
             ) from error
 
-    def _choose(self, with_tools: bool) -> jinja2.Template:
+    def close(self) -> None:
+        """Give back the process that renders; a later rendering starts another."""
+        self._renderer.close()
+
+    def _choose(self, with_tools: bool) -> str:
         for name in ("tool_use", "default") if with_tools else ("default",):
-            if name in self._compiled:
-                return self._compiled[name]
+            if name in self.texts:
+                return name
         raise BundleError(
-            f"{self.source} has chat templates only for {', '.join(sorted(self._compiled))}: "
+            f"{self.source} has chat templates only for {', '.join(sorted(self.texts))}: "
             "one that is named default is needed"
         )
 
 
-class _RefusedError(jinja2.TemplateError):
-    """The template called raise_exception: it was asked for something it does not do."""
+_END = "\u2060END OF WHAT IS THERE\u2060"  # what follows it in the rendered text ends the message
 
 
-class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}`: marks the assistant's words for training. Here it only shows its content.
-
-    The content has a scope of its own, as in transformers, where it is the body of a call.
-    """
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration is a plain set
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        lineno = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.Scope(body, lineno=lineno)
-
-
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """The names and the whitespace rules that published templates are written for."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes <, > and & for HTML, which would put escapes into the prompt."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise _RefusedError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
+def _to_be_continued(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if (
+        message["role"] != "assistant"
+        or message.get("tool_calls")
+        or not content
+        or not isinstance(content, str)
+    ):
+        raise InputError("only an assistant's text can be continued, and the last message is something else")
+    return content + _END
 
 
 def _from_files(folder: Path) -> dict[str, str]:
     """Templates in files of their own, by name."""
-    paths = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    further = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    paths = {path.stem: confined(folder, str(path.relative_to(folder))) for path in further}
     paths["default"] = folder / "chat_template.jinja"
     texts = {name: read_text(path) for name, path in paths.items()}
     return {name: text for name, text in texts.items() if text is not None}

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, InputError
 
 __all__ = ["decode_utf8", "read_json", "read_text", "special_tokens"]
@@ -16,7 +17,7 @@ REMEDY = "copy it again from the checkpoint, or export the checkpoint again"
 def read_text(path: Path) -> str | None:
     """The file's text, or None when there is no such file. Raises `BundleError` when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return confined(path.parent, path.name).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -36,7 +37,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
         raise BundleError(
             f"{path} is not valid JSON ({error}): it is truncated or altered; {REMEDY}"
         ) from error

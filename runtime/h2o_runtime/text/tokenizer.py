@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from h2o_runtime.errors import BundleError, InputError, UnknownTokenError
+from h2o_runtime.errors import BundleError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.text.files import REMEDY, read_json, special_tokens
 
 __all__ = ["Tokenizer"]
+
+_PIECE = 1 << 16  # characters that are encoded at a time to find out whether a text is too long
+_MARGIN = 1.05  # a text cut into pieces has a few more tokens than it has as a whole
 
 
 class Tokenizer:
@@ -111,6 +116,35 @@ class Tokenizer:
             ids = ids[1:]
         return [self.bos_id, *ids] if self._adds_bos and ids[:1] != [self.bos_id] else ids
 
+    def encode_within(self, text: str, most: int, add_special_tokens: bool = True) -> list[int]:
+        """As `encode`, for a text that should have at most `most` tokens and may have any number.
+
+        A text that has clearly more costs no more time and memory than one that fits: it is encoded piece by
+        piece until that shows, and ContextOverflowError tells how many tokens it has at least. One that has
+        slightly more is returned.
+        """
+        if self.longest_token is not None and len(text) > self.longest_token * most:
+            raise ContextOverflowError(len(text) // self.longest_token, most, at_least=True)
+        if len(text) > _PIECE:
+            found = 0
+            for start in range(0, len(text), _PIECE):
+                found += len(self.encode(text[start : start + _PIECE], add_special_tokens=False))
+                if found > _MARGIN * most + 64:
+                    raise ContextOverflowError(found, most, at_least=True)
+        return self.encode(text, add_special_tokens)
+
+    @cached_property
+    def longest_token(self) -> int | None:
+        """Bytes of text, as UTF-8, that one token stands for at most; None where there is no such number, as where
+        the tokenizer drops blanks."""
+        growth = _growth(self._raw)
+        if growth is None:
+            return None
+        plain = isinstance(self._raw.decoder, tokenizers.decoders.ByteLevel)  # a character for each byte
+        lengths = (len(token if plain else token.encode()) for token in self._raw.get_vocab(False))
+        added = (len(entry.content.encode()) for entry in self._raw.get_added_tokens_decoder().values())
+        return growth * max(max(lengths, default=1), max(added, default=1))
+
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids without a token become nothing, as a
         model's vocabulary may be padded beyond its tokenizer's.
@@ -128,6 +162,39 @@ class Tokenizer:
     def shows(self, token: int) -> bool:
         """Whether `decode` makes anything of the token: it is known, and not a special one."""
         return token not in self.special_ids and self._raw.id_to_token(token) is not None
+
+
+def _growth(raw: tokenizers.Tokenizer) -> int | None:
+    """Bytes of a text for each byte that its tokens are made of, at most; None where some may just disappear."""
+    model = json.loads(raw.model.__getstate__()) if isinstance(raw.model, tokenizers.models.BPE) else None
+    if model is None or (model.get("fuse_unk") and not model.get("byte_fallback")):
+        return None
+    growth = 1
+    for part in _parts(raw.normalizer, "normalizers"):
+        if part["type"] == "NFC":
+            growth *= 3
+        elif part["type"] == "Replace":
+            if len(part["content"]) < len(part["pattern"].get("String", part["content"] + " ")):
+                return None
+        elif part["type"] != "Prepend":
+            return None
+    for part in _parts(raw.pre_tokenizer, "pretokenizers"):
+        kept = part["type"] in ("ByteLevel", "Metaspace", "Digits") or (
+            part["type"] == "Split" and part["behavior"] != "Removed"
+        )
+        if not kept:
+            return None
+    return growth
+
+
+def _parts(step: Any, of_sequence: str) -> list[dict[str, Any]]:
+    """A step of the tokenizer, or the steps of a sequence, as tokenizer.json describes them."""
+    if step is None:
+        return []
+    described = json.loads(step.__getstate__())
+    if described["type"] != "Sequence":
+        return [described]
+    return list(described[of_sequence])
 
 
 def _model_ids(folder: Path, key: str) -> set[int]:

@@ -25,6 +25,14 @@ _CONTRADICTIONS = (
     "is not a JSON schema",
     "half of a surrogate pair",
     "prompt is empty",
+    "are more than",  # prompts and answers to each of them
+    "exclude each other",
+    "cannot be honoured together with",
+    "cannot be combined with logprobs",
+    "must not be below n",
+    "is not a GBNF grammar",
+    "can be continued",
+    "add_generation_prompt",
 )
 
 

@@ -51,6 +51,17 @@ def test_pages_from_elsewhere_may_not(server: Server, origin: str) -> None:
     assert "access-control-allow-origin" not in server.get("/health", headers={"Origin": origin}).headers
 
 
+def test_an_allowed_page_may_send_any_header(server: Server) -> None:
+    """OpenAI's client sends a dozen of its own."""
+    asked = "authorization, content-type, x-stainless-os, x-stainless-retry-count, helicone-auth"
+    headers = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
+    response = server.http.options("/v1/chat/completions", headers={"Origin": LOCAL[0], **headers})
+    assert response.status_code == 200
+    allowed = response.headers["access-control-allow-headers"].split(",")
+    assert {name.strip() for name in asked.split(",")} <= {name.strip().lower() for name in allowed}
+    assert preflight(server, FOREIGN[0], asked) is None
+
+
 def test_errors_can_be_read_by_allowed_pages(server: Server) -> None:
     response = server.post("/v1/completions", {}, headers={"Origin": LOCAL[0]})
     assert response.status_code == 400
@@ -77,12 +88,13 @@ def test_all_origins(serve: Serve) -> None:
 # Keys
 
 SECRET = "sesame-open-4711"
+COMMENT = "of the laptop"
 
 
 @pytest.fixture(scope="module")
 def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text(f"\n{SECRET}-file\n  second key  \n")
+    keys.write_text(f"# {COMMENT}\n\n{SECRET}-file\n  second key  \n  #{COMMENT}\n")
     server = Server(tiny_bundle, "--ctx-size", 64, "--api-key", SECRET, "--api-key-file", keys)
     server.wait_until_ready()
     yield server
@@ -112,6 +124,9 @@ def test_open_without_a_key(locked: Server, path: str) -> None:
         f"Bearer {SECRET},second key",
         b"Bearer \xff\xfe",
         "Bearer " + "x" * 10_000,
+        f"Bearer # {COMMENT}",
+        f"Bearer #{COMMENT}",
+        f"Bearer {COMMENT}",
     ],
 )
 def test_closed_without_the_right_key(locked: Server, path: str, header: str | bytes | None) -> None:

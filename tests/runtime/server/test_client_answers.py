@@ -27,6 +27,19 @@ def test_chat(openai: Any) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 6
 
 
+def test_a_prompt_is_read_anew_where_the_cache_is_to_have_no_say(openai: Any) -> None:
+    def ask(**extra: Any) -> Any:
+        answer = openai.chat.completions.create(
+            model="tool-llama", messages=ASK, max_tokens=6, temperature=0, extra_body=extra
+        )
+        return answer.choices[0].message.content, answer.usage.prompt_tokens_details.cached_tokens
+
+    first, _ = ask(cache_prompt=False)
+    assert ask(cache_prompt=False) == (first, 0)
+    ask()
+    assert ask(cache_prompt=False) == (first, 0)
+
+
 def test_completion(openai: Any) -> None:
     answer = openai.completions.create(model="any", prompt="Once upon a time", max_tokens=5, seed=1)
     assert answer.object == "text_completion"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.runtime.server.running import Server
 
 ASK = [{"role": "user", "content": "How warm is it in Oslo?"}]
 UNITS = ["celsius", "kelvin"]
@@ -168,11 +167,34 @@ def test_an_answer_that_is_no_call_is_text(openai: Any) -> None:
     assert answer.choices[0].finish_reason == "length"
 
 
-def test_a_call_that_was_cut_is_text(server: Server) -> None:
-    answer = server.chat(tools=[WEATHER], tool_choice="required", max_tokens=5).json()["choices"][0]
-    assert answer["finish_reason"] == "length"
-    assert "tool_calls" not in answer["message"]
-    assert answer["message"]["content"].startswith("{")
+@pytest.mark.parametrize("limit", [1, 5, 12, 20])
+def test_a_call_that_was_cut_is_a_part_of_one(openai: Any, limit: int) -> None:
+    asked = {"model": "m", "messages": ASK, "tools": [WEATHER], "tool_choice": "required", "seed": 0}
+    whole = openai.chat.completions.create(**asked, max_tokens=100).choices[0].message.tool_calls[0].function
+    (cut,) = openai.chat.completions.create(**asked, max_tokens=limit).choices
+    (call,) = cut.message.tool_calls
+    assert cut.finish_reason == "length"
+    assert cut.message.content is None
+    assert call.function.name == "get_weather"
+    assert whole.arguments.startswith(call.function.arguments)
+    assert call.function.arguments != whole.arguments
+    *_, before, last = openai.chat.completions.create(**asked, max_tokens=limit, stream=True)
+    assert before.choices[0].delta.tool_calls
+    assert last.choices[0].finish_reason == "length"
+
+
+def test_arguments_stream_in_pieces(openai: Any) -> None:
+    asked = {"model": "m", "messages": ASK, "tools": [WEATHER], "tool_choice": "required", "max_tokens": 100}
+    chunks = list(openai.chat.completions.create(**asked, stream=True))
+    pieces = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    first, *rest = pieces
+    assert (first.function.name, first.function.arguments, first.type) == ("get_weather", "", "function")
+    assert first.id
+    assert len(rest) > 3
+    assert all(piece.id is None and piece.function.name is None for piece in rest)
+    check_weather(
+        first.function.model_copy(update={"arguments": "".join(p.function.arguments for p in rest)})
+    )
 
 
 def test_logprobs_of_a_call(openai: Any) -> None:

@@ -100,3 +100,34 @@ def test_a_model_without_an_end_has_no_grammars_but_bytes() -> None:
     assert compiler.token_bytes(92)
     with pytest.raises(ConfigError, match="no token that ends"):
         compiler.json_schema({}, field="response_format")
+
+
+GBNF = """# two colours
+root ::= colour (" and " colour)? "."
+colour ::= "red" | "gr" [ae] "y" | "\\"blue\\""
+"""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_said_follows_a_gbnf_grammar(compiler: GrammarCompiler, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    grammar = compiler.gbnf(GBNF, field="grammar")
+    answer = b""
+    while True:
+        token = int(dice.choice(np.flatnonzero(grammar.allowed())))
+        if token == END:
+            break
+        grammar.accept(token)
+        answer += compiler.token_bytes(token)
+    assert answer.endswith(b".")
+    assert set(answer[:-1].decode().split(" and ")) <= {"red", "grey", "gray", '"blue"'}
+
+
+@pytest.mark.parametrize(
+    "text", ["root", "root ::= nowhere", 'other ::= "x"', "root ::= [", 'root ::= "\\', "\n"]
+)
+def test_what_is_no_gbnf(compiler: GrammarCompiler, text: str) -> None:
+    with pytest.raises(ConfigError, match="grammar") as caught:
+        compiler.gbnf(text, field="grammar")
+    assert caught.value.field == "grammar"
+    assert "\n" not in str(caught.value)

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from h2o_runtime.server import app, json_body, protocol, serve
+from h2o_runtime.server import app, half_closed, json_body, old_http, protocol, serve
 
 # Methods that the class on the right overrides, and that the library therefore has to call.
 OVERRIDDEN = [
@@ -32,6 +32,7 @@ OVERRIDDEN = [
             "data_received",
             "on_message_begin",
             "on_headers_complete",
+            "eof_received",
             "connection_lost",
             "send_400_response",
         )
@@ -43,10 +44,13 @@ OVERRIDDEN = [
     (CORSMiddleware, "preflight_response", app._Cors),
 ]
 
-# Attributes that protocol.py reads or sets: of the protocol, of its flow, of a request's cycle.
-OF_PROTOCOL = {"transport", "loop", "flow", "cycle"}
+# Attributes that protocol.py and its helpers read or set: of the protocol, of its flow, of a request's cycle.
+OF_PROTOCOL = {"transport", "loop", "flow", "cycle", "parser"}
 OF_FLOW = {"resume_reading"}
-OF_CYCLE = {"response_complete", "disconnected", "message_event"}
+OF_CYCLE = {
+    *("response_complete", "response_started", "disconnected", "message_event", "more_body", "keep_alive"),
+    *("scope", "transport", "send", "chunked_encoding", "expected_content_length"),
+}
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -78,12 +82,15 @@ def test_nothing_else_is_overridden(ours: type) -> None:
 def test_the_attributes_that_we_use_are_all() -> None:
     """The sets above are whole: what protocol.py takes of uvicorn's objects stands in them."""
     used: dict[str, set[str]] = {"self": set(), "self.flow": set(), "cycle": set()}
-    for node in ast.walk(ast.parse(inspect.getsource(protocol))):
-        if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
-            used.setdefault(ast.unparse(node.value), set()).add(node.attr)
+    for module in (protocol, old_http, half_closed):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
+                owner = ast.unparse(node.value)
+                if owner != "self" or module is protocol:
+                    used.setdefault(owner, set()).add(node.attr)
     assert used["self"] == OF_PROTOCOL
     assert used["self.flow"] == OF_FLOW
-    assert used["cycle"] | used.get("cycle.message_event", set()) - {"set"} == OF_CYCLE
+    assert used["cycle"] | used["self.cycle"] | used.get("cycle.message_event", set()) - {"set"} == OF_CYCLE
 
 
 def test_uvicorn_has_an_upper_bound() -> None:
@@ -148,7 +155,7 @@ def test_uvicorn_still_calls_what_we_override() -> None:
 
     async def look() -> None:
         pipe = Pipe()
-        ours = await connected(protocol.PatientProtocol, pipe, 30.0)
+        ours = await connected(protocol.PatientProtocol, pipe, 30.0, lambda: None)
         assert isinstance(ours, protocol.PatientProtocol)
         assert ours._waiting is not None, "connection_made"
         ours.data_received(REQUEST)
@@ -162,7 +169,7 @@ def test_uvicorn_still_calls_what_we_override() -> None:
         assert first.message_event.is_set()
 
         pipe = Pipe()
-        ours = await connected(protocol.PatientProtocol, pipe, 30.0)
+        ours = await connected(protocol.PatientProtocol, pipe, 30.0, lambda: None)
         ours.data_received(b"\x00\x01\r\n\r\n")
         assert pipe.closing, "send_400_response"
         assert b"invalid_http" in pipe.written

@@ -165,6 +165,8 @@ def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_p
         (("--max-body", 0), "--max-body"),
         (("--max-body", "nan"), "--max-body"),
         (("--api-key", ""), "api_key"),
+        (("--allowed-host", "http://a.b"), "allowed_host"),
+        (("--allowed-host", "a.b:80"), "allowed_host"),
         (("--h2o-local", 900, "--h2o-heavy", 900), "chunk_size"),
         (("--ctx-size", 0), "ctx-size"),
     ],
@@ -176,8 +178,9 @@ def test_flags_out_of_range_are_told(flags: tuple[object, ...], word: str, tiny_
     assert "Traceback" not in ended.stderr
 
 
-def test_an_empty_key_file_locks_nobody_in(tiny_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("\n\n")
+@pytest.mark.parametrize("text", ["\n\n", "# the laptop's\n  # another\n"])
+def test_an_empty_key_file_locks_nobody_in(tiny_bundle: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "keys").write_text(text)
     ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
     assert ended.returncode == 1
     assert "holds no API key" in ended.stderr

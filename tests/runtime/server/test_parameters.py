@@ -33,7 +33,10 @@ BOTH = [
     *wrong("stream_options", {"what": 1}, param="stream_options.what"),
     *wrong("stream_options", {}),  # without stream
     *wrong("return_progress", 1, "yes", True),  # the last without stream
-    *wrong("n", 0, 2, -1, 1.5, "1", HUGE, [], True),
+    *wrong("n", 0, 65, -1, 1.5, "1", HUGE, [], True),
+    *wrong("json_schema", 1, "x", [], {"type": "person"}, {"not": {}}),
+    *wrong("grammar", 1, [], "", "x" * 40_000, "root", "root ::= no-such-rule", "root ::= [", 'root ::= "\\'),
+    *wrong("grammar", 'x ::= "a"', "root ::= " + "(" * 5000, 'root ::= "a" root'),
     *wrong("max_tokens", -1, 1.5, "2", 2**31, HUGE, [], True, 1e400),
     *wrong("temperature", -0.1, 100.1, "1", [], {}, True, 1e400, -1e400, HUGE),
     *wrong("top_p", -0.1, 1.1, "1", [], True, 1e400),
@@ -74,7 +77,7 @@ BOTH = [
     *wrong("service_tier", "priority", 1),
     *wrong("safety_identifier", 1),
     *wrong("prompt_cache_key", 1),
-    *wrong("cache_prompt", False, 1),
+    *wrong("cache_prompt", 1, "no"),
 ]
 
 CHAT_ONLY = [
@@ -151,6 +154,10 @@ CHAT_ONLY = [
     *wrong("tool_choice", {"type": "function", "function": {}}, param="tool_choice.function.name"),
     *wrong("parallel_tool_calls", 1, "no"),
     *wrong("chat_template_kwargs", 1, [], {"messages": []}, {"tools": []}, {"add_generation_prompt": False}),
+    *wrong("continue_final_message", 1, "yes"),
+    *wrong("continue_final_message", True, param="messages"),  # the user's
+    *wrong("add_generation_prompt", 1, False),
+    *wrong("chat_template_kwargs", {"continue_final_message": True}),
     *wrong("modalities", "text", 1),
     *wrong("modalities", ["audio"], param="modalities.0"),
     *(
@@ -160,13 +167,15 @@ CHAT_ONLY = [
 ]
 
 COMPLETION_ONLY = [
-    *wrong("prompt", None, 1, {}, True, "", [], ["a", "b"], [[1], [2]]),
+    *wrong("prompt", None, 1, {}, True, "", [], ["x"] * 65, [[1]] * 65),
+    *wrong("prompt", ["a", [1]], [[1], "a"], param="prompt.0"),  # of which it is not clear what was meant
+    *wrong("prompt", [[1], []], param="prompt.1"),
     *wrong("prompt", [1.5], ["", ""][:1], [2**31], [-1], [True], [None], param="prompt.0"),
     *wrong("prompt", [4096], [[4096]], [2**31 - 1]),
     *wrong("prompt", [[]], param="prompt.0"),
     *wrong("logprobs", True, -1, 21, 1.5, "5", []),
     *wrong("best_of", 0, 2, "1", True),
-    *wrong("echo", True, 1, 0),
+    *wrong("echo", "yes", 1, 0),
     *((pytest.param(name, 1, name, id=f"unknown-{name}")) for name in ("suffix", "messages", "n_predict")),
 ]
 
@@ -243,7 +252,12 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("chat", {"tool_choice": "none"}),
         ("chat", {"modalities": ["text"], "store": False, "service_tier": "auto", "user": "é"}),
         ("chat", {"metadata": {"a": [1, {"b": None}]}, "cache_prompt": True, "model": ""}),
+        ("chat", {"cache_prompt": False}),
         ("chat", {"chat_template_kwargs": {"enable_thinking": False}}),
+        (
+            "chat",
+            {"chat_template_kwargs": dict.fromkeys(["self", "template", "cls", "", "a b", "é", "*"], 1)},
+        ),
         ("chat", {"messages": [{"role": "user", "content": ""}]}),
         ("chat", {"messages": [{"role": "user", "content": []}]}),
         ("chat", {"messages": [{"role": "user", "content": "\x00\x1b[31m<|eot_id|>"}]}),
@@ -253,6 +267,9 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("completion", {"prompt": [4095]}),
         ("completion", {"prompt": ["one text"]}),
         ("completion", {"prompt": [[1, 2, 3]]}),
+        ("completion", {"echo": True, "prompt": [5]}),
+        ("chat", {"grammar": "root ::= [a-z]+ # letters\n", "logprobs": True}),
+        ("completion", {"json_schema": {}}),
         ("completion", {"prompt": "\x00"}),
         ("completion", {"logprobs": 20, "echo": False, "best_of": 1, "n": 1}),
         ("completion", {"prefill": {}}),
@@ -291,6 +308,14 @@ def test_tokenize_and_detokenize(server: Server) -> None:
     assert server.post("/detokenize", {"tokens": ids}).json() == {"content": text}
     pieces = server.post("/tokenize", {"content": "one two", "with_pieces": True}).json()["tokens"]
     assert "".join(piece["piece"] for piece in pieces) == "one two"
+    pieces = server.post("/tokenize", {"content": text, "with_pieces": True}).json()["tokens"]
+    assert [piece["id"] for piece in pieces] == ids
+    assert any(isinstance(piece["piece"], list) for piece in pieces)  # bytes of parts of characters
+    assert "\ufffd" not in str(pieces)
+    raw = [p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces]
+    assert b"".join(raw) == text.encode()
+    special = server.post("/tokenize", {"content": "<|eot_id|>\ufffd", "with_pieces": True}).json()["tokens"]
+    assert special[0] == {"id": 4, "piece": "<|eot_id|>"}
     assert server.post("/tokenize", {"content": ""}).json() == {"tokens": []}
     assert server.post("/detokenize", {"tokens": []}).json() == {"content": ""}
     assert server.post("/tokenize", {"content": "<|eot_id|>"}).json()["tokens"] == [4]

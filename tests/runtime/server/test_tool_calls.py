@@ -2,44 +2,64 @@
 
 from __future__ import annotations
 
-import json
+import itertools
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h2o_runtime.server.call_reader import Arguments, CallBegun, CallReader, may_become_call
 from h2o_runtime.server.schemas.chat import Tool
-from h2o_runtime.server.tools import call_schema, may_become_call, parse_calls
+from h2o_runtime.server.tools import call_schema
 
 NAMES = {"f", "g.h"}
 CALL = '{"name": "f", "parameters": {"x": 1}}'
 
 
-def arguments(text: str) -> list[tuple[str, Any]]:
-    calls = parse_calls(text, NAMES)
-    assert all(call["type"] == "function" and call["id"].startswith("call_") for call in calls)
-    assert len({call["id"] for call in calls}) == len(calls)
-    return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
+Calls = list[tuple[str, str]]
+
+
+def read(*pieces: str, names: Collection[str] = NAMES, **options: bool) -> tuple[str, Calls, bool]:
+    """Text, names and arguments of the calls, and whether the last one was cut."""
+    reader = CallReader(names, **options)
+    parts = [part for piece in pieces for part in reader.push(piece)] + reader.finish()
+    begun = [part for part in parts if isinstance(part, CallBegun)]
+    assert [call.index for call in begun] == list(range(reader.calls))
+    assert all(call.id.startswith("call_") for call in begun)
+    assert len({call.id for call in begun}) == len(begun)
+    arguments = [""] * len(begun)
+    for part in parts:
+        if isinstance(part, Arguments):
+            arguments[part.index] += part.text
+    text = "".join(part for part in parts if isinstance(part, str))
+    return text, [(call.name, json_of) for call, json_of in zip(begun, arguments, strict=True)], reader.cut
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (CALL, [("f", {"x": 1})]),
-        (f"  \n{CALL}\n ", [("f", {"x": 1})]),
-        (f"<|python_tag|>{CALL}", [("f", {"x": 1})]),
-        (f"<|python_tag|> {CALL}", [("f", {"x": 1})]),
-        (f"{CALL}; {CALL}", [("f", {"x": 1})] * 2),
-        (f"{CALL};{CALL};", [("f", {"x": 1})] * 2),
-        (f"{CALL}\n{CALL}", [("f", {"x": 1})] * 2),
-        ('{"name": "g.h", "arguments": {}}', [("g.h", {})]),
-        ('{"type": "function", "name": "f", "parameters": {"x": "é"}}', [("f", {"x": "é"})]),
-        ('{"parameters": {"x": {"y": [null]}}, "name": "f"}', [("f", {"x": {"y": [None]}})]),
+        (CALL, [("f", '{"x": 1}')]),
+        (f"  \n{CALL}\n ", [("f", '{"x": 1}')]),
+        (f"<|python_tag|>{CALL}", [("f", '{"x": 1}')]),
+        (f"<|python_tag|> {CALL}", [("f", '{"x": 1}')]),
+        (f"{CALL}; {CALL}", [("f", '{"x": 1}')] * 2),
+        (f"{CALL};{CALL};", [("f", '{"x": 1}')] * 2),
+        (f"{CALL}\n{CALL}", [("f", '{"x": 1}')] * 2),
+        ('{"name": "g.h", "arguments": {}}', [("g.h", "{}")]),
+        ('{"type": "function", "name": "f", "parameters": {"x": "é"}}', [("f", '{"x": "é"}')]),
+        ('{"parameters": {"x": {"y": [null]}}, "name": "f"}', [("f", '{"x": {"y": [null]}}')]),
+        ('{"name":"f","parameters":{"x":"}\\"{"}}', [("f", '{"x":"}\\"{"}')]),
+        ('{"name": "f", "parameters": {"x": "\\\\"}, "id": {"a": "}"}}', [("f", '{"x": "\\\\"}')]),
+        ('{"name": "f", "parameters": {"x": ' + "9" * 5000 + "}}", [("f", '{"x": ' + "9" * 5000 + "}")]),
+        (CALL[:-1], [("f", '{"x": 1}')]),
     ],
 )
-def test_calls(text: str, expected: list[tuple[str, Any]]) -> None:
-    assert arguments(text) == expected
+def test_calls(text: str, expected: Calls) -> None:
+    assert read(text) == ("", expected, False)
+    assert read(*text) == ("", expected, False)
+    assert read(text, only_one=True) == ("", expected[:1], False)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +69,8 @@ def test_calls(text: str, expected: list[tuple[str, Any]]) -> None:
         " ",
         "Hello.",
         "{",
-        CALL[:-1],
+        CALL[:22],
         f"I call {CALL}",
-        f"{CALL} That was it.",
-        f"{CALL}; {CALL[:-3]}",
-        f"{CALL}, {CALL}",
         f"[{CALL}]",
         '{"name": "unknown", "parameters": {}}',
         '{"name": "f"}',
@@ -63,16 +80,78 @@ def test_calls(text: str, expected: list[tuple[str, Any]]) -> None:
         '{"name": {"f": 1}, "parameters": {}}',
         '{"name": null, "parameters": {}}',
         '{"parameters": {}}',
+        '{"parameters": {"a": 1}, "name": "f"',
         "[]",
         "1",
         "null",
         "[" * 100_000,
-        '{"name": "f", "parameters": {"x": ' + "[" * 100_000,
-        '{"name": "f", "parameters": {"x": ' + "9" * 5000 + "}}",
     ],
 )
 def test_no_calls(text: str) -> None:
-    assert parse_calls(text, NAMES) == []
+    assert read(text) == (text, [], False)
+    if len(text) < 1000:
+        assert read(*text) == (text, [], False)
+    assert read(text, names=()) == (text, [], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        (f"{CALL} That was it.", "That was it."),
+        (f"{CALL}, {CALL}", f", {CALL}"),
+        (f'{CALL} {{"name": "unknown", "parameters": {{}}}}', '{"name": "unknown", "parameters": {}}'),
+    ],
+)
+def test_text_after_a_call_is_not_lost(text: str, after: str) -> None:
+    assert read(text) == read(*text) == (after, [("f", '{"x": 1}')], False)
+    assert read(text, only_one=True) == ("", [("f", '{"x": 1}')], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CALL[:-2], [("f", '{"x": 1')]),
+        (CALL[:29], [("f", "{")]),
+        (f"{CALL}; {CALL[:-3]}", [("f", '{"x": 1}'), ("f", '{"x": ')]),
+        ('{"name": "f", "parameters": {"x": ' + "[" * 1000, [("f", '{"x": ' + "[" * 1000)]),
+    ],
+)
+def test_a_call_that_is_cut_is_a_part_of_one(text: str, expected: Calls) -> None:
+    assert read(text) == read(*text) == ("", expected, True)
+
+
+def test_a_second_call_that_is_cut_before_its_arguments_is_text() -> None:
+    assert read(f'{CALL}; {{"na') == ('; {"na', [("f", '{"x": 1}')], True)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"na', '{"name": "', '{"name": "g', '{"name": "g.h", "param'])
+def test_a_forced_call_has_a_name_as_soon_as_it_can_only_be_one(text: str) -> None:
+    assert read(text, names={"g.h"}, forced=True) == ("", [("g.h", "")], True)
+    known = '"g' in text
+    assert read(text, forced=True) == (("", [("g.h", "")], True) if known else (text, [], False))
+
+
+def test_a_name_that_is_whole_is_not_the_beginning_of_another() -> None:
+    assert read('{"name": "f", ', names={"f", "f2"}, forced=True)[1] == [("f", "")]
+    assert read('{"name": "f', names={"f", "f2"}, forced=True)[1] == []
+
+
+def test_arguments_come_in_pieces() -> None:
+    reader = CallReader(NAMES)
+    assert reader.push('{"name": "f", "param') == []
+    begun, first = reader.push('eters": {"x"')
+    assert isinstance(begun, CallBegun)
+    assert first == Arguments(0, '{"x"')
+    assert reader.push(": 1") == [Arguments(0, ": 1")]
+    assert reader.push("}}") == [Arguments(0, "}")]
+    assert reader.finish() == []
+
+
+@given(st.text(st.sampled_from('{}"\\:, fxname;')), st.lists(st.integers(0, 80)))
+def test_the_cut_into_pieces_changes_nothing(text: str, cuts: list[int]) -> None:
+    for whole in (text, CALL[:-5] + text, f"{CALL}{text}"):
+        places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+        assert read(*(whole[a:b] for a, b in itertools.pairwise(places))) == read(whole)
 
 
 @pytest.mark.parametrize("text", ["", " \n", "{", ' {"name"', "<", "<|python_tag|>", "<|python_tag|>{", CALL])

@@ -44,6 +44,8 @@ class LayerCall:
     prefix      what the `past` cached tokens are
     flow        told which rows are about to be read, and which are final
     checkpoint  called between steps with the number of rows done; raises Cancelled when asked to stop
+    needed      rows of `o` before this one are read by nobody: in the last layer that is all but those whose
+                logits are asked for. What a policy remembers of the prompt does not depend on it
     """
 
     layer: int
@@ -58,9 +60,13 @@ class LayerCall:
     timer: Stopwatch
     flow: Flow
     checkpoint: Callable[[int], None]
+    needed: int = 0
 
     def dense_rows(self, start: int, stop: int) -> None:
-        """Rows start … stop - 1 attend to everything before them, as decode does."""
+        """Of rows start … stop - 1 those that are needed attend to everything before them, as decode does."""
+        start = max(start, self.needed)
+        if start >= stop:
+            return
         self.provider.cached_attention(self.q[start:stop], self.kv.upto(self.past + stop), self.o[start:stop])
 
 
@@ -139,7 +145,11 @@ class PrefillPolicy(ABC, Generic[State]):
 
     @abstractmethod
     def visible_pairs(self, n: int) -> int:
-        """How many (query, key) pairs a fresh prompt of n tokens computes, a head."""
+        """How many (query, key) pairs a fresh prompt of n tokens computes, a head, where all rows are needed."""
+
+    def last_layer_pairs(self, n: int) -> int:
+        """As `visible_pairs` in the last layer, where only the prompt's last row is needed."""
+        return self.visible_pairs(n)
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
         """What was kept of the prompt that `origin` tells of. May wait for the device."""

@@ -41,5 +41,8 @@ class Full(PrefillPolicy[None]):
     def visible_pairs(self, n: int) -> int:
         return n * (n + 1) // 2
 
+    def last_layer_pairs(self, n: int) -> int:
+        return n
+
     def summary(self) -> str:
         return "Full attention"

@@ -112,10 +112,13 @@ class H2O(PrefillPolicy[MemoryStore]):
         )
 
     def begin(self, prompt: PromptCall, state: MemoryStore) -> None:
-        if prompt.prefix is Prefix.HISTORY:
-            state.note_generated(prompt.generated)
-            if prompt.n > self.chunk_size and prompt.past > self.memory:
-                state.favour_generated(prompt.generated, self.local, self.heavy)
+        if prompt.prefix is not Prefix.HISTORY:
+            state.turn.forget()
+            return
+        state.turn.begin(prompt.past)
+        state.note_generated(prompt.generated)
+        if prompt.n > self.chunk_size and prompt.past > self.memory:
+            state.favour_generated(prompt.generated, self.local, self.heavy)
 
     def attend(self, call: LayerCall, state: MemoryStore) -> None:
         n = len(call.q)
@@ -127,17 +130,17 @@ class H2O(PrefillPolicy[MemoryStore]):
             return
         self._recall(call, memory)
         tail = tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
+        first = self._first_chunk(call.needed, tail, n)
         for batch in logical_batches(n, self.batch_size, self.chunk_size):
             call.flow.needs(batch.stop)
             partial = state.partial(call.o[batch.start : batch.stop])
             with call.timer.measure("phase1"):
-                self._phase1(call, memory, batch, partial)
+                self._phase1(call, memory, batch, first, partial)
             call.checkpoint(batch.start)
             for chunk in spans(batch.stop, self.chunk_size, start=batch.start):
+                rows = partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
                 with call.timer.measure("phase2"):
-                    self._phase2(
-                        call, memory, chunk, partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
-                    )
+                    self._phase2(call, memory, chunk, rows if chunk.start >= first else None)
                 call.checkpoint(chunk.stop)
             call.flow.finished(min(batch.stop, tail))
         if call.prefix is not Prefix.HISTORY:
@@ -148,24 +151,44 @@ class H2O(PrefillPolicy[MemoryStore]):
             call.checkpoint(n)
             call.flow.finished(n)
 
-    def _phase1(self, call: LayerCall, memory: LayerMemory, batch: Span, partial: PartialSoftmax) -> None:
+    def _first_chunk(self, needed: int, tail: int, n: int) -> int:
+        """Where the first chunk begins whose attention must be computed; n where none must.
+
+        Column sums take every query's. Otherwise nobody reads what stands before the row `needed`, nor what the
+        dense tail replaces.
+        """
+        if not needed or self.score == "colsum":
+            return 0
+        return needed // self.chunk_size * self.chunk_size if needed < tail else n
+
+    def _phase1(
+        self, call: LayerCall, memory: LayerMemory, batch: Span, first: int, partial: PartialSoftmax
+    ) -> None:
         """Attention inside the batch's chunks; column sums go straight into the score of their own rows."""
-        new = slice(batch.start, batch.stop)
-        cached = slice(call.past + batch.start, call.past + batch.stop)
+        start = max(batch.start, first)
+        if start >= batch.stop:
+            return
+        new = slice(start, batch.stop)
+        cached = slice(call.past + start, call.past + batch.stop)
         call.provider.chunked_intra_attention(
             call.q[new],
             call.k[new],
             call.v[new],
             self.chunk_size,
-            partial,
+            partial.rows(start - batch.start, len(batch)),
             memory.score[cached] if self.score == "colsum" else None,
         )
 
-    def _phase2(self, call: LayerCall, memory: LayerMemory, chunk: Span, partial: PartialSoftmax) -> None:
-        """One chunk's step: attend to the memory, fuse, update the scores, select the next memory."""
+    def _phase2(
+        self, call: LayerCall, memory: LayerMemory, chunk: Span, partial: PartialSoftmax | None
+    ) -> None:
+        """One chunk's step: attend to the memory, fuse, update the scores, select the next memory.
+
+        Without `partial` nobody asks for the chunk's attention, and the scores do not need it.
+        """
         q = call.q[chunk.start : chunk.stop]
         start, stop = call.past + chunk.start, call.past + chunk.stop
-        if memory.size:
+        if memory.size and partial is not None:
             colsum = memory.colsum if self.score == "colsum" else None
             call.provider.memory_fused_attention(q, call.kv, memory.current, partial, colsum)
             if colsum is not None:
@@ -222,9 +245,12 @@ class H2O(PrefillPolicy[MemoryStore]):
         call.flow.finished(n)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """All of a finished conversation that goes on; else up to a chunk boundary, whose memory sets are kept."""
+        """All of a finished conversation that goes on, also where its last turn comes again or is put otherwise;
+        else up to a chunk boundary, whose memory sets are kept."""
         if shared == cached < n and origin.complete:
             return Reuse(Prefix.HISTORY, shared)
+        if 0 < origin.turn <= shared and origin.turn < n and origin.complete:
+            return Reuse(Prefix.HISTORY, origin.turn)
         # A boundary's memory exists where the fresh run went on past it, and no kept row may lie in a dense tail:
         # not in that of the cached prompt, nor in that of the new one.
         limit = min(shared, origin.sparse, self.lasting_rows(n), origin.prompt - 1, n - 1)
@@ -238,7 +264,7 @@ class H2O(PrefillPolicy[MemoryStore]):
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """A boundary's memory sets are still there, and so are scores that no chunk has touched."""
         if reuse.prefix is Prefix.HISTORY and n <= self.chunk_size:
-            return before
+            return before.at_turn(reuse.length)
         if reuse.prefix is Prefix.BOUNDARY:
             return Provenance.interrupted(before.config, reuse.length)
         return Provenance()
@@ -246,7 +272,7 @@ class H2O(PrefillPolicy[MemoryStore]):
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         heads = model.score_heads(self.score_heads)
         sets = (context // self.chunk_size + 1) * heads * self.memory * 8
-        scores = model.layers * (2 * context * heads * 4 + sets) + context * heads * 4
+        scores = model.layers * (3 * context * heads * 4 + sets) + context * heads * 4
         return scores + min(self.batch_size, context) * model.query_heads * 8
 
     def visible_pairs(self, n: int) -> int:
@@ -259,6 +285,16 @@ class H2O(PrefillPolicy[MemoryStore]):
             pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
         tail = min(self.dense_tail, n)
         return pairs + tail * n - tail * (tail - 1) // 2
+
+    def last_layer_pairs(self, n: int) -> int:
+        """Column sums take every query's attention to its chunk and its memory."""
+        tail = tail_start(n, self.dense_tail) if n > self.chunk_size else n
+        first = self._first_chunk(n - 1, tail, n)
+        pairs = n if tail < n else 0
+        for chunk in spans(n, self.chunk_size, start=first):
+            rows = len(chunk)
+            pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
+        return pairs
 
     def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
         passed = max(origin.prompt - 1, 0) // self.chunk_size

@@ -111,6 +111,32 @@ class LayerMemory:
         return altered
 
 
+class LastTurn:
+    """Scores and memory sets as a conversation's last turn found them: it may come again, and is answered alike."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._score: Tensor = store.device.zeros(store.score.shape, np.float32)
+        self._last: Tensor = store.device.zeros(store.last.shape, np.int32)
+        self._had_last = False
+        self._rows = 0  # that it found; 0 where nothing is kept
+
+    def begin(self, rows: int) -> None:
+        """A turn begins behind `rows` rows: go back to what the last one found there, or keep what it finds."""
+        store, copy = self._store, self._store.device.copy
+        again = rows == self._rows
+        for kept, now in zip(self._score, store.score, strict=True):
+            copy(*(kept[:rows], now[:rows]) if again else (now[:rows], kept[:rows]))
+        copy(*(self._last, store.last) if again else (store.last, self._last))
+        if again:
+            store.has_last = self._had_last
+        self._had_last, self._rows = store.has_last, rows
+
+    def forget(self) -> None:
+        """What comes is no turn, and changes what the last one found."""
+        self._rows = 0
+
+
 class MemoryStore:
     """Every layer's memory for one request, allocated once for a capacity and a configuration."""
 
@@ -138,6 +164,7 @@ class MemoryStore:
         self.last: Tensor = device.zeros((layers, heads, size), np.int32)
         self.has_last = False
         self.decoded_from = capacity  # the rows from here on are of tokens that decode appended last
+        self.turn = LastTurn(self)
         self.next_set: Tensor = device.zeros((heads, size), np.int32)
         self._heads = heads
         self._current: Tensor = device.zeros((heads * size,), np.int32)

@@ -1,19 +1,26 @@
-"""/v1/chat/completions and /v1/completions."""
+"""/v1/chat/completions, /v1/completions and /v1/responses."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from h2o_runtime.errors import ConfigError, ContextOverflowError
 from h2o_runtime.server.chat_format import ChatFormat
+from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.completion_format import CompletionFormat
+from h2o_runtime.server.response_format import ResponseFormat
+from h2o_runtime.server.response_input import chat_of, own_name, renamed
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.completion import CompletionRequest
-from h2o_runtime.server.schemas.responses import ChatCompletion, TextCompletion
+from h2o_runtime.server.schemas.response import ResponseRequest
+from h2o_runtime.server.schemas.responses import ChatCompletion, ResponseObject, TextCompletion
 from h2o_runtime.server.service import Service
 
-_CHAT, _TEXT = PATHS = ("/v1/chat/completions", "/v1/completions")
+_CHAT, _TEXT, _RESPONSE = "/chat/completions", "/completions", "/responses"
+PATHS = tuple(prefix + path for path in (_CHAT, _TEXT, _RESPONSE) for prefix in ("/v1", ""))
 
 # With stream: true. The data of each event is a chunk as JSON, or an error object, and [DONE] at the end.
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
@@ -22,7 +29,8 @@ _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "require
 def add_routes(router: APIRouter, service: Service) -> None:
     alias = service.settings.alias
 
-    @router.post(_CHAT, responses=_answers(ChatCompletion))
+    @router.post(_CHAT, include_in_schema=False)  # for clients whose base URL ends before /v1
+    @router.post("/v1" + _CHAT, responses=_answers(ChatCompletion))
     async def chat_completions(http: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         builder = service.builder
@@ -30,11 +38,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
             http,
             lambda: builder.chat(body),
             ChatFormat(body, alias, service.grammars.token_bytes),
+            constrain=builder.constraint,
             stream=bool(body.stream),
             progress=bool(body.return_progress),
         )
 
-    @router.post(_TEXT, responses=_answers(TextCompletion))
+    @router.post(_TEXT, include_in_schema=False)
+    @router.post("/v1" + _TEXT, responses=_answers(TextCompletion))
     async def completions(http: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         builder = service.builder
@@ -42,8 +52,28 @@ def add_routes(router: APIRouter, service: Service) -> None:
             http,
             lambda: builder.completion(body),
             CompletionFormat(body, alias, service.grammars.token_bytes),
+            constrain=builder.constraint,
             stream=bool(body.stream),
             progress=bool(body.return_progress),
+        )
+
+    @router.post(_RESPONSE, include_in_schema=False)
+    @router.post("/v1" + _RESPONSE, responses=_answers(ResponseObject))
+    async def responses(http: Request, body: ResponseRequest) -> Response:
+        """Answer a text or a list of items; nothing is kept that a later request could name."""
+        builder, chat = service.builder, chat_of(body)
+
+        def make() -> Choices:
+            try:
+                choices = builder.chat(chat)
+            except (ConfigError, ContextOverflowError) as error:
+                raise renamed(error) from error
+            form = choices.form and replace(choices.form, field=own_name(choices.form.field))
+            return replace(choices, form=form)
+
+        shape = ResponseFormat(body, chat, alias)
+        return await service.handler.answer(
+            http, make, shape, constrain=builder.constraint, stream=bool(body.stream), progress=False
         )
 
 

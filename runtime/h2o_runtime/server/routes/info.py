@@ -26,17 +26,26 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
     @router.get("/health")
     async def health() -> Health:
-        """200 once the model is loaded; 503 while it is loading or the server stops, 500 when it has failed."""
+        """200 once the model is loaded; 503 while it is loading, the server stops or a request does not come back,
+        500 when inference has failed."""
         if service.draining and service.inference.state is not InferenceState.FAILED:
             raise unavailable("the server is shutting down", code="shutting_down")
         service.handler.check_inference()
+        silence, most = service.handler.silence, service.settings.limits.stall_timeout
+        if silence > most:
+            raise unavailable(
+                f"a request has given no sign of life for {silence:.0f} s, and {most:g} s are what one may take",
+                code="stalled",
+            )
         return Health(status="ok")
 
+    @router.get("/models", include_in_schema=False)
     @router.get("/v1/models")
     async def models() -> ModelList:
         """The one model."""
         return ModelList(object="list", data=[_model(service, started)])
 
+    @router.get("/models/{name:path}", include_in_schema=False)
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> ModelObject:
         """The model by its name."""
@@ -123,6 +132,8 @@ def _props(service: Service) -> dict[str, Any]:
         "limits": {
             "max_queue": limits.queue,
             "queue_timeout": limits.queue_timeout,
-            "max_body_bytes": limits.body_bytes,
+            "max_body_bytes": service.room.body_bytes,
+            "max_body_values": service.room.values,
+            "body_memory_bytes": limits.memory_bytes,
         },
     }

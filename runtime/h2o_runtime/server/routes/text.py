@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import json
+from collections.abc import Callable
+from typing import Any
 
+from fastapi import APIRouter, Response
+
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.schemas.text import (
     DetokenizeRequest,
     DetokenizeResponse,
-    Piece,
     TokenizeRequest,
     TokenizeResponse,
 )
 from h2o_runtime.server.service import Service
 
+_PIECE = 1000  # tokens
+
 
 def add_routes(router: APIRouter, service: Service) -> None:
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> TokenizeResponse:
+    @router.post("/tokenize", response_model=TokenizeResponse)
+    async def tokenize(body: TokenizeRequest) -> Response:
         """The token ids of a text; special tokens written out in it become their ids."""
-        tokenizer = service.model.tokenizer
+        tokenizer, grammars, room = service.model.tokenizer, service.grammars, service.room
 
-        def tokens() -> list[int] | list[Piece]:
-            ids = tokenizer.encode(body.content, add_special_tokens=body.add_special)
+        def answer() -> bytes:
+            if len(body.content) > room.text_bytes:
+                raise ConfigError(
+                    f"content is longer than the {room.text_bytes} bytes that the context can hold",
+                    field="content",
+                )
+            ids = tokenizer.encode_within(body.content, room.tokens, add_special_tokens=body.add_special)
             if not body.with_pieces:
-                return ids
-            return [
-                Piece(id=token, piece=tokenizer.decode([token], skip_special_tokens=False)) for token in ids
-            ]
+                return _json(ids, lambda token: token)
+            return _json(ids, lambda token: {"id": token, "piece": _piece(grammars.token_bytes(token))})
 
-        return TokenizeResponse(tokens=await service.handler.in_text_thread(tokens))
+        # Written where it is made: a long list would keep the event loop from everybody else.
+        return Response(await service.handler.in_text_thread(answer), media_type="application/json")
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
@@ -38,3 +48,19 @@ def add_routes(router: APIRouter, service: Service) -> None:
             lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
         )
         return DetokenizeResponse(content=text)
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(raw)
+
+
+def _json(ids: list[int], entry: Callable[[int], Any]) -> bytes:
+    """A few at a time, so that other threads go on meanwhile, and most of it is never there but as text."""
+    starts = range(0, len(ids), _PIECE)
+    parts = (
+        json.dumps([entry(token) for token in ids[at : at + _PIECE]], ensure_ascii=False) for at in starts
+    )
+    return f'{{"tokens": [{", ".join(part[1:-1] for part in parts)}]}}'.encode()

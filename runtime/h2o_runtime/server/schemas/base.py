@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from h2o_runtime.options import MOST
 
@@ -28,7 +28,6 @@ def _whole(value: Any) -> Any:
 
 # The one value that can be honoured.
 One = Annotated[Literal[1], BeforeValidator(_of_type(int)), BeforeValidator(_whole)]
-Yes = Annotated[Literal[True], BeforeValidator(_of_type(bool))]
 No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
 
 WHOLE = BeforeValidator(_whole)
@@ -39,6 +38,22 @@ Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class Strict(BaseModel):
-    """No coercion, and no unknown parameter: what is not honoured is refused, not ignored."""
+    """No coercion, and no unknown parameter: what is not honoured is refused, not ignored.
 
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    But an unknown one that is null: clients write it where they mean nothing.
+    """
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        protected_namespaces=(),
+        json_schema_extra={"additionalProperties": {"type": "null"}},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: given for name, given in value.items() if given is not None or name in known}

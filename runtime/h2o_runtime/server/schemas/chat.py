@@ -10,7 +10,13 @@ from h2o_runtime.server.schemas.base import WHOLE, Count, Strict
 from h2o_runtime.server.schemas.generation import Generation
 
 
-class TextPart(Strict):
+class Cacheable(Strict):
+    """What a client may mark for a cache; here everything is kept that can be, marked or not."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextPart(Cacheable):
     type: Literal["text"]
     text: str
 
@@ -23,25 +29,26 @@ class FunctionCall(Strict):
     arguments: str
 
 
-class ToolCall(Strict):
+class ToolCall(Cacheable):
     id: str
+    index: Count | None = Field(None, description="Of a call that came in a stream.")
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class SystemMessage(Strict):
+class SystemMessage(Cacheable):
     role: Literal["system", "developer"]
     content: Content
     name: str | None = None
 
 
-class UserMessage(Strict):
+class UserMessage(Cacheable):
     role: Literal["user"]
     content: Content
     name: str | None = None
 
 
-class AssistantMessage(Strict):
+class AssistantMessage(Cacheable):
     role: Literal["assistant"]
     content: Content | None = None
     name: str | None = None
@@ -49,26 +56,33 @@ class AssistantMessage(Strict):
     audio: None = None
     function_call: None = None
     annotations: list[Any] | None = None
+    reasoning_content: str | None = Field(
+        None, description="What the model thought, for templates that show it."
+    )
     tool_calls: list[ToolCall] | None = None
 
 
-class ToolMessage(Strict):
+class ToolMessage(Cacheable):
     role: Literal["tool"]
     content: Content
     tool_call_id: str
+    name: str | None = None
 
 
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
 class Function(Strict):
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(Strict):
+class Tool(Cacheable):
     type: Literal["function"]
     function: Function
 
@@ -116,5 +130,9 @@ class ChatRequest(Generation):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further names for the chat template, as enable_thinking."
+    )
+    add_generation_prompt: bool | None = Field(None, description="false needs continue_final_message.")
+    continue_final_message: bool | None = Field(
+        None, description="The answer goes on where the last message, the assistant's, ends."
     )
     modalities: list[Literal["text"]] | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from h2o_runtime.server.schemas.base import WHOLE, Count, No, One
-from h2o_runtime.server.schemas.generation import Generation
+from h2o_runtime.server.schemas.base import WHOLE, Count, One
+from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
 
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Count], Field(min_length=1)]
@@ -17,16 +17,17 @@ class CompletionRequest(Generation):
     prompt: (
         Text
         | Tokens
-        | Annotated[list[Text], Field(min_length=1, max_length=1)]
-        | Annotated[list[Tokens], Field(min_length=1, max_length=1)]
-    ) = Field(description="A text, or its token ids; a list may hold one of them.")
+        | Annotated[list[Text], Field(min_length=1, max_length=MOST_CHOICES)]
+        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_CHOICES)]
+    ) = Field(
+        description="A text, or its token ids; or a list of them, which are answered one after the other."
+    )
     logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     best_of: One | None = None
-    echo: No | None = None
+    echo: bool | None = Field(None, description="Begin each answer with its prompt.")
 
-    def single(self) -> str | list[int]:
-        """The one prompt."""
-        prompt = self.prompt
-        if isinstance(prompt, list) and not isinstance(prompt[0], int):
-            return prompt[0]
-        return prompt
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts, one or several."""
+        prompt: Any = self.prompt
+        single = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if single else prompt

@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from h2o_runtime.options import MOST
-from h2o_runtime.server.schemas.base import WHOLE, Count, No, One, Real, Share, Stop, Strict, Yes
+from h2o_runtime.server.schemas.base import WHOLE, Count, No, Real, Share, Stop, Strict
 from h2o_runtime.server.schemas.prefill import Prefill
+
+MOST_CHOICES = 64  # of all prompts of a request together
+MOST_GRAMMAR = 32 << 10  # characters
 
 
 class StreamOptions(Strict):
@@ -22,7 +25,9 @@ class Generation(Strict):
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: One | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES), WHOLE] | None = Field(
+        None, description="Choices of answers, made one after the other."
+    )
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Share | None = None
@@ -38,7 +43,17 @@ class Generation(Strict):
         None, description="Token id to what is added to its logit."
     )
     ignore_eos: bool | None = None
+    json_schema: dict[str, Any] | None = Field(
+        None, description="As llama.cpp's: the answer is one JSON value of this schema."
+    )
+    grammar: Annotated[str, Field(min_length=1, max_length=MOST_GRAMMAR)] | None = Field(
+        None, description="As llama.cpp's: the answer follows this GBNF grammar."
+    )
 
+    cache_prompt: bool | None = Field(
+        None,
+        description="false: the whole prompt is read anew, so that no earlier request has a say in the answer.",
+    )
     prefill: Prefill | None = None
     return_progress: bool | None = Field(
         None, description="With stream: chunks with prompt_progress while the prompt is read."
@@ -51,4 +66,8 @@ class Generation(Strict):
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    cache_prompt: Yes | None = None
+
+    @property
+    def choices(self) -> int:
+        """Answers to each prompt."""
+        return 1 if self.n is None else self.n

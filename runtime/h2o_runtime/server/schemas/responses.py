@@ -96,6 +96,18 @@ class TextCompletion(Open):
     h2o: H2OObject
 
 
+class ResponseObject(Open):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["completed", "incomplete"]
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+    timings: TimingsObject
+    h2o: H2OObject
+
+
 class ModelObject(Open):
     id: str
     object: Literal["model"]

@@ -14,8 +14,10 @@ class TokenizeRequest(Strict):
 
 
 class Piece(BaseModel):
+    """piece: the token's text, or its bytes where it holds only a part of a character."""
+
     id: int
-    piece: str
+    piece: str | list[int]
 
 
 class TokenizeResponse(BaseModel):

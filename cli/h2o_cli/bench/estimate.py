@@ -1,0 +1,46 @@
+"""How long a measurement will take, before it begins: the work at a share of what the machine does at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from h2o_cli.bench.contestants import Contestant, Entry
+from h2o_cli.bench.floor import MachineRates
+from h2o_cli.bench.measure import Rounds
+from h2o_cli.bench.report import work_of
+from h2o_runtime.config import PrefillConfig
+
+SHARE = 0.5  # of the machine's rates: what good kernels reach
+START = 2.0  # seconds until a contestant's process has loaded its model
+
+
+def estimated_seconds(
+    mode: str, entry: Entry, contestants: Sequence[Contestant], rounds: Rounds, rates: MachineRates
+) -> float:
+    """A rough guess: of a peer's settings each is tried, and one goes through the rounds."""
+    model = entry.model.manifest.model
+    prefill, step = work_of("prefill" if mode == "decode" else mode, model), work_of("decode", model)
+    flops = SHARE * (rates.flops or rates.bandwidth)
+    seconds = 0.0
+    for length in rounds.lengths:
+        seen: set[str] = set()
+        for one in contestants:
+            policy = PrefillConfig(**one.settings.get("prefill", {"policy": entry.policies[-1]}))
+            runs = rounds.warm_up + (0 if one.name in seen else rounds.repetitions)
+            seen.add(one.name)
+            whole = prefill(policy, length) / flops
+            if mode == "decode":
+                token = step(policy, length) / (SHARE * rates.bandwidth)
+                run, once = rounds.decode_tokens * token, whole
+            else:
+                run, once = whole, 0.0
+            seconds += START + once + (0.0 if run > rounds.time_limit else runs * run)
+    return seconds
+
+
+def in_words(seconds: float) -> str:
+    """Rounded as people say it."""
+    for size, unit in ((3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

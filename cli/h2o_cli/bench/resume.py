@@ -1,0 +1,73 @@
+"""Rows of a measurement that was stopped, as it left them in its CSV file."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from h2o_cli.bench.contestants import Entry
+from h2o_cli.bench.measure import Rounds
+from h2o_cli.bench.report import COLUMNS
+from h2o_runtime.errors import OutputError
+
+Rows = list[dict[str, Any]]
+
+_TEXTS = ("mode", "model", "name", "version", "settings", "precision")
+_COUNTS = ("threads", "length", "repetitions", "peak_bytes", "libraries_bytes", "estimate_bytes")
+
+
+def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
+    """Rows of those lengths of which all rounds are there; none where there is no such file.
+
+    A length is measured in rounds that all contestants share, so one that is not done is begun again. Raises
+    OutputError for a file of another measurement.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise OutputError(f"{path}: cannot be read: {error}") from error
+    reader = csv.DictReader(text.splitlines())
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise OutputError(f"{path}: not a file that this version of h2o-bench wrote; leave out --resume")
+    try:
+        rows = [_typed(row) for row in reader]
+    except ValueError as error:
+        raise OutputError(f"{path}: a row of it is damaged ({error}); leave out --resume") from error
+    model = entry.model
+    ours = {
+        "mode": mode,
+        "model": model.name,
+        "precision": model.manifest.model.dtype,
+        "threads": entry.threads,
+        "settings": entry.prefill.altered(policy=entry.lead).in_short(),
+    }
+    for row in rows:
+        of_ours = row["name"] == entry.lead
+        other = [key for key, value in ours.items() if row[key] != value and (of_ours or key != "settings")]
+        if other:
+            key = other[0]
+            raise OutputError(
+                f"{path}: is of another measurement, whose {key} is {row[key]!r} and not {ours[key]!r}; leave out "
+                "--resume, or name another file"
+            )
+    undone = {row["length"] for row in rows if row["repetitions"] < rounds.repetitions}
+    return [row for row in rows if row["length"] in rounds.lengths and row["length"] not in undone]
+
+
+def _typed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _value(name, text) for name, text in row.items()}
+
+
+def _value(name: str, text: Any) -> Any:
+    if not isinstance(text, str):
+        raise ValueError("it is cut off")
+    if name in _TEXTS:
+        return text
+    if not text:
+        return None
+    if name == "same_token":
+        return text == "True"
+    return int(text) if name in _COUNTS else float(text)

@@ -1,0 +1,7 @@
+"""GGUF files, the form of llama.cpp: configuration, tokenizer and weights in one file, or in parts."""
+
+from __future__ import annotations
+
+from h2o_export.checkpoints.gguf.checkpoint import GGUFCheckpoint
+
+__all__ = ["GGUFCheckpoint"]

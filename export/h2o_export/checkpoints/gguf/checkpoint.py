@@ -1,0 +1,177 @@
+"""A model in a GGUF file, or in the parts of a split one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+from torch import Tensor
+
+from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.gguf.blocks import BLOCKS
+from h2o_export.checkpoints.gguf.config import ARCHITECTURES, architecture, huggingface_config, model_config
+from h2o_export.checkpoints.gguf.header import Header, TensorEntry, read_header
+from h2o_export.checkpoints.gguf.tokenizer import tokenizer_files, write_files
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.manifest import file_sha256
+
+if TYPE_CHECKING:
+    from h2o_export.formats.quantized import QuantizedTensor
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+@dataclass(frozen=True)
+class GGUFCheckpoint(Checkpoint):
+    """`header` has the tensors of all parts; `tokenizer` the text of each file of it.
+
+    `own_names` knows a tensor by its name in transformers. Making it takes longer than reading a tensor.
+    """
+
+    header: Header
+    own_names: gguf.TensorNameMap
+    parts: tuple[Path, ...]
+    raw: dict[str, Any]
+    tokenizer: dict[str, str]
+
+    @classmethod
+    def takes(cls, path: Path) -> bool:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            return path.suffix == ".gguf" or stream.read(4) == b"GGUF"
+
+    @classmethod
+    def open(cls, path: Path, source: str) -> GGUFCheckpoint:
+        parts, header = _read_parts(path)
+        raw = huggingface_config(header)
+        config = model_config(header, raw)
+        _check_kinds(header)
+        names = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)], config.layers)
+        return cls(path, source, config, header, names, parts, raw, tokenizer_files(header))
+
+    @property
+    def config_file(self) -> Path:
+        return self.header.path
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Read one tensor as float32. The file is opened anew, so no mapping outlives the call."""
+        stored = self._stored(name)
+        if stored.shape != shape:
+            raise CheckpointError(
+                f"{stored.path}: tensor '{stored.name}' has shape {list(stored.shape)}, but the metadata imply "
+                f"{list(shape)}"
+            )
+        values: NDArray[np.float32] = gguf.dequantize(_read(stored), stored.kind).reshape(shape)
+        return torch.from_numpy(np.ascontiguousarray(self._halves(name, values)))
+
+    def blocks(self, name: str) -> QuantizedTensor | None:
+        stored = self._stored(name)
+        unpack = BLOCKS.get(stored.kind)
+        if unpack is None or len(stored.shape) != 2:
+            return None
+        matrix = unpack(_read(stored), *stored.shape)
+        q, scales = self._halves(name, matrix.q), self._halves(name, matrix.scales)
+        return replace(matrix, q=np.ascontiguousarray(q), scales=np.ascontiguousarray(scales))
+
+    def sha256(self) -> str:
+        """Hash over the hashes of the parts."""
+        total = hashlib.sha256()
+        for path in self.parts:
+            total.update(bytes.fromhex(file_sha256(path)))
+        return total.hexdigest()
+
+    def write_tokenizer(self, folder: Path) -> None:
+        write_files(self.tokenizer, folder)
+
+    def transformers_config(self) -> Any:
+        from transformers import AutoConfig
+
+        rope = dict(self.raw["rope_parameters"])
+        if self.config.rope.factors:
+            # The one scaling of transformers that takes factors as they are; its two lists are for two lengths.
+            factors = list(self.config.rope.factors)
+            rope |= {"short_factor": factors, "long_factor": factors}
+            rope |= {"rope_type": "longrope", "factor": 1.0, "attention_factor": 1.0}
+            rope |= {"original_max_position_embeddings": self.config.max_position_embeddings}
+        # Before its version 5 transformers had other words for the same.
+        spellings = {"rope_parameters": rope, "rope_scaling": rope, "rope_theta": rope["rope_theta"]}
+        return AutoConfig.for_model(**{**self.raw, **spellings})
+
+    def _stored(self, name: str) -> TensorEntry:
+        own = self.own_names.get_name(name, (".weight", ".bias"))
+        stored = self.header.tensors.get(own or name)
+        if stored is None:
+            raise CheckpointError(f"{self.source}: no tensor '{own or name}' in it; is it incomplete?")
+        return stored
+
+    def _halves(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows of q and k in transformers' order. llama.cpp rotates neighbours in Llama, and puts them so."""
+        heads = {"q_proj": self.config.query_heads, "k_proj": self.config.kv_heads}.get(name.split(".")[-2])
+        if heads is None or architecture(self.header) != "llama":
+            return rows
+        pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
+        return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _read(stored: TensorEntry) -> NDArray[np.uint8]:
+    """The tensor's bytes, a row of them for each of its own; [bytes] for a vector."""
+    try:
+        data = np.fromfile(stored.path, np.uint8, stored.length, offset=stored.offset)
+    except OSError as error:
+        raise CheckpointError(f"{stored.path}: cannot read tensor '{stored.name}': {error}") from error
+    if data.size != stored.length:
+        raise CheckpointError(f"{stored.path}: cannot read tensor '{stored.name}': the file became shorter")
+    return data.reshape(*stored.shape[:-1], -1)
+
+
+def _read_parts(path: Path) -> tuple[tuple[Path, ...], Header]:
+    """The file and, of a split one, all parts; the header is the first part's with the tensors of all."""
+    named = _PART.fullmatch(path.name)
+    header = read_header(path)
+    count = header.metadata.get("split.count", 0)
+    if not isinstance(count, int) or count <= 1:
+        return (path,), header
+    if named is None or int(named["count"]) != count:
+        raise CheckpointError(
+            f"{path}: one of {count} parts, which are found by names like model-00001-of-{count:05d}.gguf; "
+            "give it its own name again"
+        )
+    parts = tuple(path.with_name(f"{named['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1))
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise CheckpointError(f"{path.parent}: part {missing[0]} is missing ({len(missing)} in all)")
+    headers = [read_header(part) for part in parts]
+    tensors: dict[str, TensorEntry] = {}
+    for index, part in enumerate(headers):
+        if part.metadata.get("split.no") != index or part.metadata.get("split.count") != count:
+            raise CheckpointError(f"{part.path}: not part {index + 1} of {count}, as its name says")
+        tensors.update(part.tensors)
+    promised = headers[0].metadata.get("split.tensors.count")
+    if promised != len(tensors):
+        raise CheckpointError(
+            f"{path}: its parts have {len(tensors)} tensors, not {promised}; download them again"
+        )
+    return parts, replace(headers[0], tensors=tensors)
+
+
+def _check_kinds(header: Header) -> None:
+    """Refuse types that cannot be dequantized before hours of work, on one block of zeros each."""
+    kinds: dict[GGMLQuantizationType, str] = {}
+    for tensor in header.tensors.values():
+        kinds.setdefault(tensor.kind, tensor.name)
+    for kind, name in kinds.items():
+        try:
+            gguf.dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        except NotImplementedError:
+            raise UnsupportedModelError(
+                f"{header.path}: tensor '{name}' has the type {kind.name}, which the package gguf cannot dequantize"
+            ) from None

@@ -1,0 +1,164 @@
+"""The configuration that a GGUF file's metadata describe, in the words of a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gguf import MODEL_ARCH, dequantize
+from numpy.typing import NDArray
+
+from h2o_export.checkpoints.gguf.header import Header
+from h2o_export.config import ModelConfig, RopeConfig
+from h2o_export.families import FAMILIES
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+# What llama.cpp calls a file's architecture: Mistral's models are "llama" there, which is what they compute.
+ARCHITECTURES = {"llama": MODEL_ARCH.LLAMA, "qwen2": MODEL_ARCH.QWEN2, "qwen3": MODEL_ARCH.QWEN3}
+
+ROPE_FACTORS = "rope_freqs.weight"
+
+# (key after the architecture's name, that of config.json); a file without one of them is damaged.
+_REQUIRED = (
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("block_count", "num_hidden_layers"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+)
+
+# Settings that change the arithmetic of a layer: (key, harmless values, what it is).
+_REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("expert_count", (None, 0), "mixture of experts"),
+    ("attention.sliding_window", (None, 0), "sliding-window attention"),
+    ("attention.causal", (None, True), "attention that is not causal"),
+    ("attention.scale", (None, 0.0), "a scale of attention of its own"),
+    ("attention.clamp_kqv", (None, 0.0), "clamped queries, keys and values"),
+    ("attn_logit_softcapping", (None, 0.0), "soft-capped attention"),
+    ("final_logit_softcapping", (None, 0.0), "soft-capped logits"),
+    ("logit_scale", (None, 0.0, 1.0), "scaled logits"),
+    ("embedding_scale", (None, 0.0, 1.0), "scaled embeddings"),
+    ("residual_scale", (None, 0.0, 1.0), "a scaled residual stream"),
+)
+
+
+def architecture(header: Header) -> str:
+    """A key of `ARCHITECTURES`. Raises UnsupportedModelError for any other."""
+    name, kind = header.metadata.get("general.architecture"), header.metadata.get("general.type", "model")
+    if not isinstance(name, str):
+        raise CheckpointError(f"{header.path}: its metadata name no architecture; download it again")
+    if kind != "model":
+        raise UnsupportedModelError(
+            f"{header.path}: holds no model but one's {kind!r}; give the model's file"
+        )
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedModelError(
+            f"{header.path}: architecture '{name}' is not supported; supported are {known}"
+        )
+    return name
+
+
+def huggingface_config(header: Header) -> dict[str, Any]:
+    """What `config.json` would say of the model.
+
+    Scaling by a tensor of factors has no word there: `rope_factors` reads it.
+    Raises CheckpointError for missing metadata, UnsupportedModelError for what changes a layer's arithmetic.
+    """
+    name = architecture(header)
+
+    def value(key: str) -> Any:
+        return header.metadata.get(f"{name}.{key}")
+
+    for key, harmless, what in _REFUSED:
+        if value(key) not in harmless:
+            raise UnsupportedModelError(
+                f"{header.path}: {what} ({name}.{key} = {value(key)!r}) is not supported"
+            )
+    raw: dict[str, Any] = {"model_type": name, "architectures": [FAMILIES[name].architecture]}
+    for key, word in _REQUIRED:
+        if value(key) is None:
+            raise CheckpointError(f"{header.path}: its metadata lack {name}.{key}; download it again")
+        raw[word] = value(key)
+    raw["num_key_value_heads"] = value("attention.head_count_kv")
+    raw["head_dim"] = _head_size(header, raw, value)
+    raw["vocab_size"] = _rows(header, "token_embd.weight")
+    raw["rope_parameters"] = _rope(header, value)
+    raw["tie_word_embeddings"] = "output.weight" not in header.tensors
+    raw["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
+    raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
+    return raw
+
+
+def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
+    """The exporter's configuration; `raw` is what `huggingface_config` gave. Raises as `from_huggingface` does."""
+    try:
+        config = ModelConfig.from_huggingface(raw)
+    except (CheckpointError, UnsupportedModelError) as error:
+        raise type(error)(f"{header.path}: {str(error).replace('config.json: ', 'its metadata: ')}") from None
+    factors = rope_factors(header, config.head_size)
+    if factors is None:
+        return config
+    if config.rope.kind != "default":
+        raise UnsupportedModelError(
+            f"{header.path}: {ROPE_FACTORS} and RoPE scaling '{config.rope.kind}' together are not supported"
+        )
+    return replace(config, rope=RopeConfig(config.rope.theta, "factors", factors=factors))
+
+
+def rope_factors(header: Header, head_size: int) -> tuple[float, ...] | None:
+    """By what the frequencies of RoPE are divided, [d/2], as Llama 3's scaling is written; None: by nothing."""
+    stored = header.tensors.get(ROPE_FACTORS)
+    if stored is None:
+        return None
+    if stored.shape != (head_size // 2,):
+        raise CheckpointError(
+            f"{header.path}: {ROPE_FACTORS} has shape {list(stored.shape)}, but heads of {head_size} elements "
+            f"have {head_size // 2} frequencies; download it again"
+        )
+    data = np.fromfile(stored.path, np.uint8, stored.length, offset=stored.offset)
+    factors: NDArray[np.float32] = dequantize(data, stored.kind)
+    if not np.all(np.isfinite(factors) & (factors > 0)):
+        raise CheckpointError(f"{header.path}: {ROPE_FACTORS} must hold positive numbers; download it again")
+    return None if np.all(factors == 1) else tuple(factors.tolist())
+
+
+def _head_size(header: Header, raw: dict[str, Any], value: Any) -> int | None:
+    """Elements of a head, all of them rotated; None where only the quotient tells it."""
+    size, of_v, rotated = (
+        value(key) for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    )
+    size = size or rotated
+    heads, hidden = raw["num_attention_heads"], raw["hidden_size"]
+    if size is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+        size = hidden // heads
+    if (of_v or size) != size:
+        raise UnsupportedModelError(
+            f"{header.path}: keys of {size} elements and values of {of_v} are not supported"
+        )
+    if (rotated or size) != size:
+        raise UnsupportedModelError(
+            f"{header.path}: partial rotary embedding ({rotated} of {size} elements) is not supported"
+        )
+    return int(size) if isinstance(size, int) else None
+
+
+def _rows(header: Header, name: str) -> int:
+    stored = header.tensors.get(name)
+    if stored is None or len(stored.shape) != 2:
+        raise CheckpointError(f"{header.path}: no matrix {name!r} in it; download it again")
+    return stored.shape[0]
+
+
+def _rope(header: Header, value: Any) -> dict[str, Any]:
+    for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
+        if name in header.tensors:
+            raise UnsupportedModelError(f"{header.path}: RoPE scaling 'longrope' ({name}) is not supported")
+    theta = value("rope.freq_base") or 10000.0
+    factor = value("rope.scaling.factor") or value("rope.scale_linear") or 1.0
+    kind = value("rope.scaling.type") or "linear"  # llama.cpp's default, which a factor of 1 makes none
+    if kind == "none" or (kind == "linear" and factor == 1):
+        return {"rope_type": "default", "rope_theta": theta}
+    return {"rope_type": kind, "rope_theta": theta, "factor": factor}

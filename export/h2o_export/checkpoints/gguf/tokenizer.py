@@ -1,0 +1,133 @@
+"""The tokenizer that a GGUF file's metadata describe, as the files that a Hugging Face folder has for it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from h2o_export.checkpoints.gguf.header import Header
+from h2o_runtime.errors import BundleError, CheckpointError, UnsupportedModelError
+from h2o_runtime.text import Tokenizer
+
+KINDS = ("gpt2", "llama")  # byte-level BPE; sentencepiece
+_LLAMA3 = ("llama3", "llama-v3", "llama-bpe")
+# Where a word that is a token as a whole is that token, whatever merges would make of it.
+_WHOLE_WORDS = (*_LLAMA3, "tekken")
+# How text is cut before merges, for those that transformers takes for GPT-2's: here each digit stands alone.
+_PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
+    "smollm": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        ],
+    }
+}
+_ROLES = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def tokenizer_files(header: Header) -> dict[str, str]:
+    """Text of each file by its name in a folder, as `Tokenizer.load` and `ChatTemplate.load` read them.
+
+    Raises CheckpointError where the file has no tokenizer or a broken one, UnsupportedModelError for a kind of
+    tokenizer that is not supported.
+    """
+    tokens, pre = _value(header, "tokens"), _value(header, "pre") or "default"
+    kind = _value(header, "model")
+    if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
+        raise CheckpointError(
+            f"{header.path}: no tokenizer in it; convert the model again with its tokenizer"
+        )
+    if kind not in KINDS:
+        raise UnsupportedModelError(
+            f"{header.path}: a tokenizer of kind {kind!r} is not supported; supported are {', '.join(KINDS)}"
+        )
+    add_bos = _value(header, "add_bos_token")
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for role, key in _ROLES.items():
+        token = _token(header, key)
+        if token is not None:
+            settings[role] = tokens[token]
+    settings["add_bos_token"] = (kind == "llama" or pre in _LLAMA3) if add_bos is None else bool(add_bos)
+    ends = sorted({token for key in _ENDS if (token := _token(header, key)) is not None})
+    files = {
+        "tokenizer.json": _tokenizer_json(header, str(pre)),
+        "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False),
+        "generation_config.json": json.dumps({"eos_token_id": ends} if ends else {}),
+        **_templates(header),
+    }
+    _check(header, files)
+    return files
+
+
+def _tokenizer_json(header: Header, pre: str) -> str:
+    """By transformers' conversion, with what it leaves out."""
+    from transformers import PreTrainedTokenizerFast
+
+    with tempfile.TemporaryDirectory() as folder:
+        # Alone in a folder: what lies beside the file belongs to other checkpoints.
+        alone = Path(folder) / "model.gguf"
+        alone.symlink_to(header.path.resolve())
+        try:
+            converted = PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=alone.name)
+            described: dict[str, Any] = json.loads(converted.backend_tokenizer.to_str())
+        except Exception as error:  # it raises whatever its parts raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise CheckpointError(
+                f"{header.path}: transformers cannot build its tokenizer: {reason}; download the file again"
+            ) from error
+    if pre in _PRE_TOKENIZERS:
+        described["pre_tokenizer"] = _PRE_TOKENIZERS[pre]
+    if pre in _WHOLE_WORDS:
+        described["model"]["ignore_merges"] = True
+    return json.dumps(described, ensure_ascii=False)
+
+
+def _templates(header: Header) -> dict[str, str]:
+    """The chat template, and further ones that have names."""
+    begin = "tokenizer.chat_template"
+    found: dict[str, str] = {}
+    for key, text in header.metadata.items():
+        if key == begin and isinstance(text, str):
+            found["chat_template.jinja"] = text
+        elif key.startswith(f"{begin}.") and isinstance(text, str):
+            name = key.removeprefix(f"{begin}.")
+            if name.replace("_", "").replace("-", "").isalnum():
+                found[f"additional_chat_templates/{name}.jinja"] = text
+    return found
+
+
+def _check(header: Header, files: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_files(files, Path(folder))
+        try:
+            Tokenizer.load(folder)
+        except BundleError as error:
+            raise CheckpointError(f"{header.path}: its tokenizer is damaged: {error}") from error
+
+
+def write_files(files: dict[str, str], folder: Path) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _value(header: Header, key: str) -> Any:
+    return header.metadata.get(f"tokenizer.ggml.{key}")
+
+
+def _token(header: Header, key: str) -> int | None:
+    """A token's id, where the file names one that its vocabulary has."""
+    token = _value(header, key)
+    if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < len(_value(header, "tokens")):
+        return token
+    return None

@@ -1,0 +1,173 @@
+"""Where foreign schemas are compiled and followed: processes that can be killed.
+
+llguidance's own limits do not hold while it compiles: a schema of 80 bytes takes minutes and gigabytes there, in
+one call that nothing interrupts. So a *nursery* process reads the tokenizer once, and every grammar gets a process
+of its own, forked from it within milliseconds, with limits that the operating system keeps. What a grammar took is
+given back when its process ends, and no grammar can harm another, or the server.
+
+This file is run as a script by `grammar`. It imports nothing of the package, so that the nursery stays small and
+has one thread, as forking needs.
+
+Parent and nursery speak over a socket: an int64 that is 0, with a file descriptor, asks for a process on that
+connection, and its id is the answer; an id asks for that process's end. Parent and process speak over a
+`Connection`: first JSON_SCHEMA or GBNF and the text, then one int64 a token; each answer is MASK and the bits of
+the tokens that may come next, or one of the words below and a sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+JSON_SCHEMA, GBNF = b"s", b"g"  # what a grammar is written in
+MASK, REFUSED, BROKEN = b"m", b"r", b"b"  # BROKEN: this is none at all
+READY = b"ready"
+
+INTEGER = struct.Struct("<q")
+SECONDS = 2  # of processor time, to compile; a whole number, as the operating system counts
+SECONDS_PER_TOKEN = 0.05  # more of it for every token of the answer, on average
+MEMORY = 256 << 20  # bytes beyond what the nursery has
+
+# Small models love to fill an answer with blanks, which flexible whitespace would let them do for ever.
+_COMPACT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def main(descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[int]) -> None:
+    """The nursery's life: until the parent is gone."""
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # a service's manager tells all its processes; the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=descriptor) as parent:
+        import llguidance
+
+        try:
+            with open(tokenizer_file, encoding="utf-8") as file:
+                text = file.read()
+            tokenizer = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=end_ids)
+        except Exception as error:  # the library raises plain ValueError and RuntimeError
+            parent.sendall(str(error).encode() or b"no reason given")
+            return
+        parent.sendall(READY)
+        nursery = _Nursery(parent, llguidance, tokenizer, (vocab_size + 31) // 32 * 4)
+        while nursery.serve():
+            pass
+
+
+class _Nursery:
+    def __init__(self, parent: socket.socket, library: Any, tokenizer: Any, mask_bytes: int) -> None:
+        self._parent = parent
+        self._library = library
+        self._tokenizer = tokenizer
+        self._mask_bytes = mask_bytes
+        self._children: set[int] = set()  # not waited for, so that their ids are nobody else's
+
+    def serve(self) -> bool:
+        """Do one thing that the parent asks for → whether it still lives."""
+        data, descriptors, _, _ = socket.recv_fds(self._parent, INTEGER.size, 1)
+        if len(data) < INTEGER.size:
+            for child in list(self._children):
+                self._end(child)
+            return False
+        (wish,) = INTEGER.unpack(data)
+        if wish:
+            self._end(wish)
+            answer = wish
+        else:
+            answer = self._fork(descriptors[0])
+        self._parent.sendall(INTEGER.pack(answer))
+        return True
+
+    def _fork(self, descriptor: int) -> int:
+        """The id of a new process; -1 where the system has none to give."""
+        try:
+            child = os.fork()
+        except OSError:
+            child = -1
+        if child == 0:
+            self._parent.close()
+            try:
+                with Connection(descriptor) as connection:
+                    self._follow(connection)
+            finally:
+                os._exit(0)
+        os.close(descriptor)
+        if child > 0:
+            self._children.add(child)
+        return child
+
+    def _end(self, child: int) -> None:
+        if child in self._children:
+            self._children.remove(child)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def _follow(self, connection: Connection) -> None:
+        """One grammar's life, until the parent hangs up."""
+        _limit()
+        tokens = 0
+        with contextlib.suppress(EOFError, OSError):
+            asked = connection.recv_bytes()
+            try:
+                source = self._source(asked[:1], asked[1:].decode())
+            except Exception as error:  # the converter stumbles over errors in many ways
+                reason = str(error).partition("\n")[0] or type(error).__name__
+                connection.send_bytes(BROKEN + reason.encode("utf-8", "replace"))
+                return
+            matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0)
+            while True:
+                connection.send_bytes(self._allowed(matcher, tokens))
+                (token,) = INTEGER.unpack(connection.recv_bytes())
+                tokens += 1
+                _allow_seconds(tokens)
+                matcher.consume_token(token)
+
+    def _source(self, kind: bytes, text: str) -> Any:
+        matcher = self._library.LLMatcher
+        if kind == JSON_SCHEMA:
+            return matcher.grammar_from_json_schema(text, overrides=_COMPACT)
+        from llguidance.gbnf_to_lark import gbnf_to_lark
+
+        return matcher.grammar_from_lark(gbnf_to_lark(text))
+
+    def _allowed(self, matcher: Any, tokens: int) -> bytes:
+        mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+        if matcher.is_error():
+            reason: str = matcher.get_error()
+            return REFUSED + reason.partition("\n")[0].encode("utf-8", "replace")
+        if time.process_time() > SECONDS + SECONDS_PER_TOKEN * tokens:
+            return REFUSED + b"it takes too long"
+        return MASK + bytes(mask[: self._mask_bytes])
+
+
+def _limit() -> None:
+    """From here on a request for too much ends this process, and nothing is said or left behind."""
+    with open("/dev/null", "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError):  # macOS keeps no such limit
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[0])
+        most = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    _allow_seconds(0)
+
+
+def _allow_seconds(tokens: int) -> None:
+    """Until the next token; the system counts whole seconds and ends a process that takes more."""
+    most = SECONDS + int(SECONDS_PER_TOKEN * tokens)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

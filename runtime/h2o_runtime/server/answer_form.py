@@ -1,0 +1,67 @@
+"""What an answer has to look like, by the several parameters that can say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.server.schemas.chat import ChatRequest, JsonObjectFormat, JsonSchemaFormat, Tool, ToolChoice
+from h2o_runtime.server.schemas.generation import Generation
+from h2o_runtime.server.tools import call_schema
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """grammar: a JSON schema, or text in GBNF. field: the parameter that asks for it."""
+
+    grammar: Mapping[str, Any] | str
+    field: str
+
+
+def chat_form(body: ChatRequest) -> AnswerForm | None:
+    """The form of a chat's answer; None when it is free. Raises ConfigError where two parameters decide."""
+    tools, own, asked = _forced_tools(body), own_form(body), _response_format(body)
+    other = asked or own
+    if tools and other is not None:
+        name = "response_format" if other is asked else other.field
+        raise ConfigError(f"{name} cannot be honoured when tool_choice asks for a call", field=name)
+    if asked is not None and own is not None:
+        raise ConfigError(
+            f"response_format cannot be honoured together with {own.field}", field="response_format"
+        )
+    return AnswerForm(call_schema(tools), "tools") if tools else other
+
+
+def own_form(body: Generation) -> AnswerForm | None:
+    """The form that llama.cpp's parameters ask for. Errors are those of `chat_form`."""
+    if body.grammar is not None and body.json_schema is not None:
+        raise ConfigError("grammar and json_schema exclude each other: give one of the two", field="grammar")
+    if body.grammar is not None:
+        return AnswerForm(body.grammar, "grammar")
+    return None if body.json_schema is None else AnswerForm(body.json_schema, "json_schema")
+
+
+def _response_format(body: ChatRequest) -> AnswerForm | None:
+    if isinstance(body.response_format, JsonObjectFormat):
+        return AnswerForm({"type": "object"}, "response_format")
+    if isinstance(body.response_format, JsonSchemaFormat):
+        schema = body.response_format.json_schema.schema_ or {"type": "object"}
+        return AnswerForm(schema, "response_format.json_schema.schema")
+    return None
+
+
+def _forced_tools(body: ChatRequest) -> list[Tool]:
+    """The tools of which the answer must call one; empty when it is free."""
+    if body.tool_choice is None or body.tool_choice in ("none", "auto"):
+        return []
+    if not body.tools:
+        raise ConfigError("tool_choice asks for a call, and tools is empty", field="tool_choice")
+    if isinstance(body.tool_choice, ToolChoice):
+        name = body.tool_choice.function.name
+        chosen = [tool for tool in body.tools if tool.function.name == name]
+        if not chosen:
+            raise ConfigError(f"tool_choice names {name!r}, which is not in tools", field="tool_choice")
+        return chosen
+    return body.tools

@@ -1,0 +1,16 @@
+"""What one request of a client becomes: a request of the runtime for every choice of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from h2o_runtime.completion import Request
+from h2o_runtime.server.answer_form import AnswerForm
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One request for each choice, and the form that all of them have to follow; None where they are free."""
+
+    requests: list[Request]
+    form: AnswerForm | None

@@ -1,0 +1,175 @@
+"""Answers to /v1/responses: items, which are texts and calls, and events of how they came to be."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from h2o_runtime.completion import Completion, Prompt, TextPiece
+from h2o_runtime.server.answer_format import Chunk, extras, usage
+from h2o_runtime.server.call_reader import CallBegun, CallReader, Part
+from h2o_runtime.server.chat_format import call_reader, finish_reason
+from h2o_runtime.server.inference import Progress
+from h2o_runtime.server.schemas.chat import ChatRequest
+from h2o_runtime.server.schemas.response import ResponseRequest
+
+Item = dict[str, Any]
+
+
+class ResponseFormat:
+    """One response, which has one choice."""
+
+    done = None
+
+    def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str) -> None:
+        """chat: what `body` means."""
+        self.name = f"resp_{secrets.token_hex(24)}"
+        self._items = ResponseItems(self, call_reader(chat))
+        self._count = itertools.count()
+        self._head = {"id": self.name, "object": "response", "created_at": int(time.time()), "model": model}
+        self._head |= {"error": None, "incomplete_details": None, **_asked(body)}
+
+    def choice(self, index: int, prompt: Prompt) -> ResponseItems:
+        return self._items
+
+    def progress(self, progress: Progress, seconds: float) -> Chunk:
+        raise AssertionError("no request can ask for it")
+
+    def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]:
+        response = self.whole([self._items.items], completions)
+        yield self.event(f"response.{response['status']}", response=response)
+
+    def whole(self, choices: Sequence[list[Item]], completions: Sequence[Completion]) -> Chunk:
+        told = usage(completions, 1)
+        cut = self._items.cut
+        return {
+            **self._head,
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": choices[0],
+            "usage": {
+                "input_tokens": told["prompt_tokens"],
+                "input_tokens_details": {**told["prompt_tokens_details"], "cache_write_tokens": 0},
+                "output_tokens": told["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": told["total_tokens"],
+            },
+            **extras(completions),
+        }
+
+    def begun(self) -> dict[str, Any]:
+        """The response before it has anything to tell."""
+        return {**self._head, "status": "in_progress", "output": [], "usage": None}
+
+    def event(self, kind: str, **members: Any) -> Chunk:
+        return {"type": kind, "sequence_number": next(self._count), **members}
+
+
+class ResponseItems:
+    """The items of a response, of which only the last one is still written to.
+
+    items: so far. cut: whether a limit ended the last one; final after `end` or `whole`.
+    """
+
+    def __init__(self, response: ResponseFormat, reader: CallReader) -> None:
+        self.items: list[Item] = []
+        self.cut = False
+        self._response = response
+        self._reader = reader
+        self._open = False  # whether the last item may still grow
+
+    def begin(self) -> Iterable[Chunk]:
+        for kind in ("response.created", "response.in_progress"):
+            yield self._response.event(kind, response=self._response.begun())
+
+    def piece(self, piece: TextPiece) -> Iterable[Chunk]:
+        yield from self._parts(self._reader.push(piece.text))
+
+    def end(self, completion: Completion) -> Iterable[Chunk]:
+        yield from self._parts(self._reader.finish())
+        if not self.items:
+            yield from self._text("")
+        self.cut = finish_reason(self._reader, completion) == "length"
+        yield from self._close("incomplete" if self.cut else "completed")
+
+    def whole(self, completion: Completion) -> list[Item]:
+        for _ in itertools.chain(self._parts(self._reader.push(completion.text)), self.end(completion)):
+            pass
+        return self.items
+
+    def _parts(self, parts: Iterable[Part]) -> Iterable[Chunk]:
+        for part in parts:
+            if isinstance(part, str):
+                yield from self._text(part)
+            elif isinstance(part, CallBegun):
+                name = {"call_id": part.id, "name": part.name, "arguments": ""}
+                yield from self._begin({"type": "function_call", **name}, "fc")
+            else:
+                self.items[-1]["arguments"] += part.text
+                yield self._event("response.function_call_arguments.delta", delta=part.text)
+
+    def _text(self, text: str) -> Iterable[Chunk]:
+        if not self._open or self.items[-1]["type"] != "message":
+            yield from self._begin({"type": "message", "role": "assistant", "content": []}, "msg")
+            content = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            yield self._event("response.content_part.added", content_index=0, part=content)
+            self.items[-1]["content"] = [dict(content)]
+        if text:
+            self.items[-1]["content"][0]["text"] += text
+            yield self._event("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+
+    def _begin(self, item: Item, prefix: str) -> Iterable[Chunk]:
+        yield from self._close("completed")
+        self.items.append({"id": f"{prefix}_{secrets.token_hex(24)}", "status": "in_progress", **item})
+        self._open = True
+        yield self._told("response.output_item.added")
+
+    def _close(self, status: str) -> Iterable[Chunk]:
+        """End the last item, if there is one that may still grow."""
+        if not self._open:
+            return
+        self._open = False
+        item = self.items[-1]
+        item["status"] = status
+        if item["type"] == "message":
+            (content,) = item["content"]
+            yield self._event("response.output_text.done", content_index=0, text=content["text"], logprobs=[])
+            yield self._event("response.content_part.done", content_index=0, part=content)
+        else:
+            told = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._event("response.function_call_arguments.done", **told)
+        yield self._told("response.output_item.done")
+
+    def _told(self, kind: str) -> Chunk:
+        """An event with the last item as it is now."""
+        return self._response.event(kind, output_index=len(self.items) - 1, item=dict(self.items[-1]))
+
+    def _event(self, kind: str, **members: Any) -> Chunk:
+        """An event of the last item's."""
+        where = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+        return self._response.event(kind, **where, **members)
+
+
+def _asked(body: ResponseRequest) -> dict[str, Any]:
+    """What a response repeats of its request."""
+    told = body.model_dump(
+        include={"instructions", "max_output_tokens", "temperature", "top_p", "tool_choice", "tools"},
+        by_alias=True,
+    )
+    return told | {
+        "tools": told["tools"] or [],
+        "tool_choice": told["tool_choice"] or "auto",
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "text": {"format": {"type": "text"}} if body.text is None else body.text.model_dump(by_alias=True),
+        "metadata": body.metadata or {},
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "truncation": "disabled",
+        "store": False,
+        "background": False,
+    }

@@ -1,0 +1,62 @@
+"""What of a request can be of use to a model, by what its context holds: more is refused at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from h2o_runtime.completion import TextModel
+from h2o_runtime.server.problems import Problem
+
+_REST = 256 << 10  # bytes for all that is not the prompt: schemas, options, names
+_ESCAPED = 6  # bytes that JSON takes for one byte of text at most, as in \u0007
+_VALUES_A_TOKEN = 4  # JSON values for one token of the prompt at most: a message, its role and its content
+_MORE_VALUES = 10_000
+
+
+@dataclass(frozen=True)
+class Room:
+    """The largest request that may be answered.
+
+    body_bytes  of a request's body
+    values      JSON values in a body
+    text_bytes  of a text that is only to be tokenized: it may be one of which somebody asks how much too long it is
+    context     tokens; None as long as the model is being loaded
+    """
+
+    body_bytes: int
+    values: int = 100_000
+    text_bytes: int = _REST
+    context: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of a text that is only to be tokenized."""
+        return max(self.context or 0, _REST)
+
+    @classmethod
+    def of(cls, model: TextModel, most_bytes: int) -> Room:
+        """most_bytes: of a body, whatever the context holds."""
+        context, vocab = model.generator.context, model.generator.model.vocab_size
+        values = (
+            _VALUES_A_TOKEN * context + vocab + _MORE_VALUES
+        )  # the vocabulary: a logit_bias may name all of it
+        longest = model.tokenizer.longest_token
+        if longest is None:  # any text at all may be a few tokens
+            return cls(most_bytes, values, most_bytes, context)
+        a_token = max(_ESCAPED * longest, len(f"{vocab}, "))  # as text or as a number
+        text_bytes = max(_REST, context * longest)
+        return cls(min(most_bytes, _REST + context * a_token), values, text_bytes, context)
+
+    def too_long(self, most_bytes: int) -> Problem:
+        """What the sender of a longer body is told."""
+        close = {"Connection": "close"}  # what is left of the body is not read
+        if self.body_bytes == most_bytes:
+            message = (
+                f"the body is longer than {most_bytes} bytes: send less, or start the server with --max-body"
+            )
+            return Problem(413, message, code="body_too_long", headers=close)
+        message = (
+            f"the body is longer than {self.body_bytes} bytes, and the context of {self.context} tokens cannot "
+            "hold the text of a longer one: shorten the prompt, or start the server with a larger --ctx-size"
+        )
+        return Problem(413, message, code="context_length_exceeded", headers=close)

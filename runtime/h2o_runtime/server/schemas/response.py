@@ -1,0 +1,122 @@
+"""POST /v1/responses, in its simple form: nothing is kept from one request to the next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from h2o_runtime.server.schemas.base import Count, No, Share, Strict
+from h2o_runtime.server.schemas.chat import FunctionCall, FunctionName
+from h2o_runtime.server.schemas.prefill import Prefill
+
+Status = Literal["in_progress", "completed", "incomplete"] | None
+
+
+class InputText(Strict):
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(Strict):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class InputMessage(Strict):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+    id: str | None = None
+    status: Status = None
+
+
+class InputCall(FunctionCall):
+    type: Literal["function_call"]
+    call_id: str
+    id: str | None = None
+    status: Status = None
+
+
+class InputResult(Strict):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[InputText]
+    id: str | None = None
+    status: Status = None
+
+
+def _named(item: Any) -> Any:
+    """Messages may come without their type."""
+    return {"type": "message", **item} if isinstance(item, dict) and "role" in item else item
+
+
+Item = Annotated[
+    Annotated[InputMessage | InputCall | InputResult, Field(discriminator="type")], BeforeValidator(_named)
+]
+
+
+class FlatFunction(Strict):
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FlatChoice(Strict):
+    type: Literal["function"]
+    name: str = Field(min_length=1)
+
+
+class TextType(Strict):
+    type: Literal["text"]
+
+
+class JsonObjectType(Strict):
+    type: Literal["json_object"]
+
+
+class JsonSchemaType(Strict):
+    type: Literal["json_schema"]
+    name: str = Field(min_length=1, max_length=200)
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class TextConfig(Strict):
+    format: Annotated[TextType | JsonObjectType | JsonSchemaType, Field(discriminator="type")] | None = None
+
+
+class ObfuscationOptions(Strict):
+    include_obfuscation: No | None = None
+
+
+class ResponseRequest(Strict):
+    model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
+    input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Share | None = None
+    stream: bool | None = None
+    stream_options: ObfuscationOptions | None = None
+    text: TextConfig | None = None
+    tools: Annotated[list[FlatFunction], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
+    parallel_tool_calls: bool | None = None
+    prefill: Prefill | None = None
+
+    # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
+    store: No | None = None
+    background: No | None = None
+    truncation: Literal["disabled"] | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None

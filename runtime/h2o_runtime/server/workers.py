@@ -1,0 +1,55 @@
+"""Threads that do what would keep the event loop from its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Workers:
+    """A few threads for one kind of work: first come, first served."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._open: set[Future[Any]] = set()
+        self._began: dict[int, float] = {}  # of what is being worked on
+        self._numbers = itertools.count()
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`. When this is cancelled, work that has begun goes on, and nobody learns its end."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        """Have `work` done without waiting for it."""
+        future = self._pool.submit(self._timed, work)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
+
+    @property
+    def silence(self) -> float:
+        """Seconds that the work has taken so far that was begun first; 0 where there is none."""
+        now = time.monotonic()
+        return max((now - began for began in list(self._began.values())), default=0.0)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def ended(self, timeout: float) -> bool:
+        """Wait for what was begun → whether it came to its end within `timeout` seconds."""
+        return not wait(set(self._open), timeout).not_done
+
+    def _timed(self, work: Callable[[], Result]) -> Result:
+        number = next(self._numbers)
+        self._began[number] = time.monotonic()
+        try:
+            return work()
+        finally:
+            del self._began[number]

@@ -1,0 +1,144 @@
+"""Where chat templates are rendered: a process that can be killed.
+
+A template is a foreign program. Jinja's sandbox keeps it from files and modules, but not from running for ever or
+from taking all memory, and one long operation inside the interpreter would hold up every thread and every signal.
+Here the operating system keeps the limits.
+
+This file is run as a script by `renderer`. It imports nothing of the package, so that it starts soon and stays
+small. Over a `Connection` it gets the templates, then one request a rendering, both pickled by the parent; each
+answer is one of the letters below and a text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import resource
+import signal
+import sys
+from datetime import datetime
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+DONE, REFUSED, FORBIDDEN, FAILED = b"d", b"r", b"s", b"f"
+SECONDS = 5  # of processor time, a rendering
+MEMORY = 512 << 20  # bytes beyond what the process begins with
+
+
+def main(descriptor: int) -> None:
+    """Until the parent hangs up."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # these reach all of a group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, OSError), Connection(descriptor) as parent:
+        templates: dict[str, str] = pickle.loads(parent.recv_bytes())
+        environment = _environment()
+        _limit_memory()
+        _allow_seconds()
+        compiled = {}
+        for name, text in templates.items():
+            try:
+                compiled[name] = environment.from_string(text)
+            except Exception as error:  # also brackets too deep, which Python itself refuses
+                parent.send_bytes(FAILED + f"{name!r} has {_fault(error)}".encode("utf-8", "replace"))
+                return
+        parent.send_bytes(DONE)
+        while True:
+            name, names = pickle.loads(parent.recv_bytes())
+            _allow_seconds()
+            letter, text = _rendered(compiled[name], names)
+            parent.send_bytes(letter + text.encode("utf-8", "surrogatepass"))
+
+
+def _rendered(template: Any, names: dict[str, Any]) -> tuple[bytes, str]:
+    from jinja2.exceptions import SecurityError
+
+    try:
+        return DONE, template.render(names)
+    except _RefusedError as error:
+        return REFUSED, str(error)
+    except SecurityError as error:
+        return FORBIDDEN, str(error)
+    except Exception as error:  # it fails in any way it likes
+        return FAILED, f"{type(error).__name__}: {error}"
+
+
+def _fault(error: Exception) -> str:
+    from jinja2 import TemplateSyntaxError
+
+    if isinstance(error, TemplateSyntaxError):
+        return f"a syntax error in line {error.lineno} ({error.message})"
+    return f"what cannot be compiled ({type(error).__name__}: {error})"
+
+
+class _RefusedError(Exception):
+    """The template called raise_exception: it was asked for something it does not do."""
+
+
+def _environment() -> Any:
+    """The names and the whitespace rules that published templates are written for."""
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.parser
+    import jinja2.sandbox
+
+    class Generation(jinja2.ext.Extension):
+        """`{% generation %}`: marks the assistant's words for training. Here it only shows its content.
+
+        The content has a scope of its own, as in transformers, where it is the body of a call.
+        """
+
+        tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration is a plain set
+
+        def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+            lineno = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body, lineno=lineno)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes <, > and & for HTML, which would put escapes into the prompt."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise _RefusedError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
+        most = int(file.read().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _allow_seconds() -> None:
+    """From now on; the system ends a process that takes more."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = int(used.ru_utime + used.ru_stime) + 1 + SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, whose modules are none of the process's
+    main(int(sys.argv[1]))

@@ -1,0 +1,106 @@
+"""Rendering templates in a process that the operating system ends when it takes too much."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from h2o_runtime.errors import BackendError
+from h2o_runtime.text.render_process import DONE, MEMORY, SECONDS
+
+SCRIPT = Path(__file__).with_name("render_process.py")
+PATIENCE = 60.0  # seconds for an answer on a machine that has hardly any time for it
+
+
+class TemplateError(Exception):
+    """kind  a letter of `render_process`, or ENDED where the process came to its limits"""
+
+    ENDED = b"e"
+
+    def __init__(self, kind: bytes, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Renderer:
+    """Compiled templates by name. Any thread may render; one after the other does."""
+
+    def __init__(self, templates: Mapping[str, str]) -> None:
+        """Raises TemplateError for a template that cannot be compiled, BackendError without a process."""
+        self._templates = dict(templates)
+        self._lock = threading.Lock()
+        self._worker: _Worker | None = _Worker(self._templates)
+
+    def render(self, name: str, names: Mapping[str, Any]) -> str:
+        """The text of template `name`, to which `names` are known. Raises TemplateError."""
+        with self._lock:
+            worker = self._worker or _Worker(self._templates)
+            self._worker = None  # until it is known to have survived
+            try:
+                text = worker.ask((name, dict(names)))
+            except TemplateError as error:
+                if error.kind != TemplateError.ENDED:
+                    self._worker = worker
+                raise
+            self._worker = worker
+            return text
+
+    def close(self) -> None:
+        """End the process; a later rendering starts another."""
+        with self._lock:
+            if self._worker is not None:
+                self._worker.end()
+            self._worker = None
+
+
+class _Worker:
+    def __init__(self, templates: dict[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, str(SCRIPT), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            except OSError as error:
+                ours.close()
+                raise BackendError(
+                    f"no process could be started for the chat template: {error.strerror}"
+                ) from error
+        self._connection = Connection(ours.detach())
+        self.end = weakref.finalize(self, _end, process, self._connection)
+        self.ask(templates)
+
+    def ask(self, request: Any) -> str:
+        try:
+            self._connection.send_bytes(pickle.dumps(request))
+            answer = self._connection.recv_bytes() if self._connection.poll(PATIENCE) else b""
+        except (EOFError, OSError):
+            answer = b""
+        if not answer:
+            self.end()
+            most = f"{SECONDS} s of processor time or {MEMORY >> 20} MiB"
+            raise TemplateError(TemplateError.ENDED, f"takes more than {most}")
+        kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
+        if kind != DONE:
+            raise TemplateError(kind, text)
+        return text
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    with contextlib.suppress(OSError):
+        connection.close()
+    process.kill()
+    process.wait()

@@ -1,0 +1,167 @@
+"""Tools in a conversation whose chat template does not know them.
+
+Many templates read nothing but a role and a text: they drop `tools` without a word and fail at a message with
+`tool_calls`. Here the definitions become a part of the system message, a call becomes the text that the model was
+told to write, and its result a message of the user's. Whatever a template does know is left to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from h2o_runtime.errors import InputError
+from h2o_runtime.text.chat_template import ChatTemplate
+
+__all__ = ["ToolUse"]
+
+Message = Mapping[str, Any]
+
+_CAN_CALL = "You can call these functions:"
+_HOW_TO_CALL = (
+    'To call one, answer with nothing but {"name": its name, "parameters": an object with its arguments}. '
+    "The user then tells you its result."
+)
+
+# What a template must show of a call and of its result, to be said to know them.
+_SIGNS = _NAME, _ARGUMENT, _RESULT = "probe_name", "probe_argument", "probe_result"
+_OTHER_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "A function.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+_PROBE = (
+    {"role": "user", "content": "Hello."},
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {
+                "id": "call00001",  # some templates want nine letters and digits
+                "type": "function",
+                "function": {"name": _NAME, "arguments": {"x": _ARGUMENT}},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call00001", "name": _NAME, "content": _RESULT},
+)
+
+
+class ToolUse:
+    """Renders conversations with tools by a template that may know nothing of them."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+        self._styles: dict[bool, Callable[[Sequence[Message]], list[Message]]] = {}  # by: are there tools
+
+    def render(
+        self, messages: Sequence[Message], /, *, tools: Sequence[Message] | None = None, **options: Any
+    ) -> str:
+        """As `ChatTemplate.render`, and the model sees the tools, the calls and their results."""
+        if any(isinstance(message, Mapping) and _of_a_call(message) for message in messages):
+            messages = self._style(bool(tools))(messages)
+        text = self._template.render(messages, tools=tools, **options)
+        if not tools or text != self._template.render(messages, **options):
+            return text
+        words = "\n".join([_CAN_CALL, *map(_text_of, tools), _HOW_TO_CALL])
+        try:
+            return self._template.render(_with_system(messages, words), **options)
+        except InputError:  # there are templates without a system's role
+            return self._template.render(_with_preface(messages, words), **options)
+
+    def _style(self, with_tools: bool) -> Callable[[Sequence[Message]], list[Message]]:
+        """The way of writing messages in which the template shows calls."""
+        if with_tools not in self._styles:
+            known = (style for style in (_as_they_are, _with_content, _as_text, _as_text_with_content))
+            found = next((style for style in known if self._shows(style, with_tools)), _in_words)
+            self._styles[with_tools] = found
+        return self._styles[with_tools]
+
+    def _shows(self, style: Callable[[Sequence[Message]], list[Message]], with_tools: bool) -> bool:
+        try:
+            text = self._template.render(style(_PROBE), tools=[_OTHER_TOOL] if with_tools else None)
+        except InputError:
+            return False
+        return all(sign in text for sign in _SIGNS)
+
+
+def _of_a_call(message: Message) -> bool:
+    return message.get("role") == "tool" or bool(message.get("tool_calls"))
+
+
+def _as_they_are(messages: Sequence[Message]) -> list[Message]:
+    return list(messages)
+
+
+def _with_content(messages: Sequence[Message]) -> list[Message]:
+    """For templates that add a content to something, whether it is there or not."""
+    return [
+        message if message.get("content") is not None else {**message, "content": ""} for message in messages
+    ]
+
+
+def _as_text(messages: Sequence[Message]) -> list[Message]:
+    """For templates that take a call's arguments as OpenAI's API does, as text."""
+    return [
+        {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def _as_text_with_content(messages: Sequence[Message]) -> list[Message]:
+    return _with_content(_as_text(messages))
+
+
+def _with_text(call: Message) -> Message:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": _text_of(function["arguments"])}}
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _in_words(messages: Sequence[Message]) -> list[Message]:
+    """For templates that know only texts; the results of one message's calls are one message too."""
+    told: list[Message] = []
+    names: dict[str, str] = {}  # of functions, by their calls' ids
+    after_result = False
+    for message in messages:
+        if message.get("tool_calls"):
+            names |= {call["id"]: call["function"]["name"] for call in message["tool_calls"] if "id" in call}
+            calls = "; ".join(map(_call_in_words, message["tool_calls"]))
+            said = message.get("content")
+            told.append({"role": message["role"], "content": f"{said}\n{calls}" if said else calls})
+        elif message.get("role") == "tool":
+            name = names.get(str(message.get("tool_call_id")), message.get("name"))
+            result = _text_of({"result_of": name, "result": message.get("content")})
+            if after_result:
+                result = f"{told.pop()['content']}\n{result}"
+            told.append({"role": "user", "content": result})
+        else:
+            told.append(message)
+        after_result = message.get("role") == "tool"
+    return told
+
+
+def _call_in_words(call: Message) -> str:
+    name, arguments = json.dumps(call["function"]["name"], ensure_ascii=False), call["function"]["arguments"]
+    return f'{{"name": {name}, "parameters": {_text_of(arguments)}}}'
+
+
+def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
+    """The messages with `words` at the end of the system message, which comes first."""
+    first, rest = messages[0], list(messages[1:])
+    if first.get("role") == "system":
+        return [{**first, "content": f"{first.get('content') or ''}\n\n{words}".strip()}, *rest]
+    return [{"role": "system", "content": words}, first, *rest]
+
+
+def _with_preface(messages: Sequence[Message], words: str) -> list[Message]:
+    """The messages with `words` at the beginning of the first one."""
+    return [{**messages[0], "content": f"{words}\n\n{messages[0].get('content') or ''}"}, *messages[1:]]

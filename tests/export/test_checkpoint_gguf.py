@@ -1,0 +1,534 @@
+"""GGUF files: against transformers' own reading of them, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from tests import bundles
+from tests.reference import checkpoints, gguf_files
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from h2o_export.checkpoints import Checkpoint, open_checkpoint
+from h2o_export.checkpoints.gguf.config import huggingface_config, model_config
+from h2o_export.checkpoints.gguf.header import read_header
+from h2o_export.dense import checkpoint_tensors
+from h2o_export.validate import validate
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import CheckpointError, H2OError, UnsupportedModelError
+from h2o_runtime.text import ChatTemplate, Tokenizer
+
+EXAMPLE = checkpoints.EXAMPLE
+# Heads of hidden / query_heads elements: transformers reads no other size for Qwen2. 256: K-types have such blocks.
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"family": "llama", "hidden": 256, "query_heads": 4, "kv_heads": 2, "head_dim": 64},
+    "mistral": {"family": "mistral", "hidden": 128, "query_heads": 4, "kv_heads": 1, "head_dim": 32},
+    "qwen2": {
+        "family": "qwen2",
+        "hidden": 256,
+        "query_heads": 8,
+        "kv_heads": 2,
+        "head_dim": 32,
+        "tied": True,
+    },
+    "qwen3": {"family": "qwen3", "hidden": 64, "query_heads": 4, "kv_heads": 2, "head_dim": 128},
+}
+Q = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    return {name: checkpoints.make_checkpoint(root / name, **shape) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose header is most of its file."""
+    return checkpoints.make_checkpoint(tmp_path_factory.mktemp("small") / "model", layers=1)
+
+
+def transformers_model(path: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+
+
+def assert_equal_tensors(opened: Checkpoint, model: Any) -> None:
+    expected = model.state_dict()
+    tensors = checkpoint_tensors(opened.config)
+    assert set(tensors) == set(expected) - ({"lm_head.weight"} if opened.config.tied else set())
+    for name, shape in tensors.items():
+        torch.testing.assert_close(opened.tensor(name, shape), expected[name], rtol=0, atol=0)
+
+
+KINDS = [
+    *(
+        ("llama", kind)
+        for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0)
+    ),
+    *(("llama", kind) for kind in gguf_files.RANDOM),
+    ("qwen2", Kind.Q8_0),
+    ("qwen3", Kind.Q4_0),
+]
+
+
+@pytest.mark.parametrize(("family", "kind"), KINDS, ids=[f"{family}-{kind.name}" for family, kind in KINDS])
+def test_every_tensor_equals_transformers(
+    folders: dict[str, Path], tmp_path: Path, family: str, kind: Kind
+) -> None:
+    path = gguf_files.write(folders[family], tmp_path / "model.gguf", kind)
+    assert_equal_tensors(open_checkpoint(str(path)), transformers_model(path))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_logits_and_greedy_tokens_equal_transformers(
+    folders: dict[str, Path], tmp_path: Path, family: str
+) -> None:
+    path = gguf_files.write(folders[family], tmp_path / "model.gguf", Kind.Q8_0)
+    bundle, model = bundles.export(path, tmp_path / "bundle"), transformers_model(path)
+    assert validate(bundle, open_checkpoint(str(path)), lambda stage: None).passed
+    ids = bundles.random_ids(40)
+    with torch.inference_mode():
+        prompt = torch.from_numpy(ids)[None]
+        expected = model(prompt).logits[0, -1].numpy()
+        greedy = model.generate(prompt, max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
+    with Generator.load(bundle) as generator:
+        logits = generator.prefill(ids, PrefillConfig(policy="full"))
+        assert bundles.relative_error(logits, expected) < 1e-5
+        answer = []
+        for _ in range(16):
+            answer.append(int(logits.argmax()))
+            logits = generator.decode(answer[-1])
+    assert answer == greedy[0, len(ids) :].tolist()
+
+
+def test_the_configuration_is_the_one_that_transformers_reads(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    for family, folder in folders.items():
+        path = gguf_files.write(folder, tmp_path / f"{family}.gguf")
+        own = open_checkpoint(str(path))
+        theirs = AutoConfig.from_pretrained(tmp_path, gguf_file=path.name).to_dict()
+        ours = own.transformers_config().to_dict()
+        for key in (
+            *("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"),
+            *("num_key_value_heads", "rms_norm_eps", "rope_parameters", "tie_word_embeddings"),
+            *("max_position_embeddings", "hidden_act"),
+        ):
+            assert ours[key] == theirs[key], key
+        original = open_checkpoint(str(folder)).config
+        eps = np.float32(original.rms_norm_eps).item()
+        family = "llama" if family == "mistral" else family  # as llama.cpp calls it, and computes it
+        assert own.config == dataclasses.replace(original, family=family, rms_norm_eps=eps)
+
+
+def test_mistral_is_read_like_llama(folders: dict[str, Path], tmp_path: Path) -> None:
+    opened = open_checkpoint(str(gguf_files.write(folders["mistral"], tmp_path / "model.gguf")))
+    original = open_checkpoint(str(folders["mistral"]))
+    for name, shape in checkpoint_tensors(original.config).items():
+        torch.testing.assert_close(opened.tensor(name, shape), original.tensor(name, shape), rtol=0, atol=0)
+
+
+def test_biases_of_llama_are_put_in_order_too(folders: dict[str, Path], tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0)
+    biases = {
+        f"blk.{layer}.attn_{name}.bias": drawn.normal(size=size).astype(np.float32)
+        for layer in range(2)
+        for name, size in (("q", 256), ("k", 128), ("v", 128), ("output", 256))
+    }
+    path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", tensors=dict(biases))
+    opened = open_checkpoint(str(path))
+    assert opened.config.qkv_bias
+    assert opened.config.o_bias
+    k = opened.tensor("model.layers.1.self_attn.k_proj.bias", (128,)).numpy().reshape(2, 2, 32)
+    assert np.array_equal(k.swapaxes(1, 2).ravel(), biases["blk.1.attn_k.bias"])
+    v = opened.tensor("model.layers.1.self_attn.v_proj.bias", (128,)).numpy()
+    assert np.array_equal(v, biases["blk.1.attn_v.bias"])
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(Kind.Q8_0, 8), (Kind.Q4_0, 4)])
+def test_blocks_are_the_very_integers_of_the_file(
+    folders: dict[str, Path], tmp_path: Path, kind: Kind, bits: int
+) -> None:
+    for family in ("llama", "qwen3"):
+        opened = open_checkpoint(str(gguf_files.write(folders[family], tmp_path / f"{family}.gguf", kind)))
+        for name, shape in checkpoint_tensors(opened.config).items():
+            blocks = opened.blocks(name)
+            if len(shape) == 1:
+                assert blocks is None
+                continue
+            assert blocks is not None
+            assert (blocks.bits, blocks.block_size, blocks.q.shape) == (bits, 32, shape)
+            assert np.array_equal(blocks.dequantize(), opened.tensor(name, shape).numpy())
+            half = 1 << (bits - 1)
+            assert -half <= blocks.q.min()
+            assert blocks.q.max() < half
+
+
+def test_other_types_have_no_blocks(folders: dict[str, Path], tmp_path: Path) -> None:
+    for kind in (Kind.F16, Kind.Q4_1, Kind.Q4_K):
+        opened = open_checkpoint(
+            str(gguf_files.write(folders["llama"], tmp_path / f"{kind.name}.gguf", kind))
+        )
+        assert opened.blocks(Q) is None
+
+
+# --- RoPE -------------------------------------------------------------------------------------------------
+
+
+def test_factors_of_the_frequencies_are_llama_3s_scaling(tmp_path: Path) -> None:
+    folder = checkpoints.make_named(tmp_path / "model", "llama-g2-d64-llama3")
+    rope = open_checkpoint(str(folder)).config.rope
+    scaled = rope.inverse_frequencies(64)
+    plain = dataclasses.replace(rope, kind="default").inverse_frequencies(64)
+    path = gguf_files.write(
+        folder, tmp_path / "model.gguf", tensors={"rope_freqs.weight": (plain / scaled).astype(np.float32)}
+    )
+    opened = open_checkpoint(str(path))
+    np.testing.assert_allclose(opened.config.rope.inverse_frequencies(64), scaled, rtol=3e-7)
+    bundle = bundles.export(path, tmp_path / "bundle")
+    assert validate(bundle, opened, lambda stage: None).passed
+    assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
+
+
+def test_factors_of_one_are_none(small: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(
+        small, tmp_path / "m.gguf", tensors={"rope_freqs.weight": np.ones(16, np.float32)}
+    )
+    assert open_checkpoint(str(path)).config.rope.kind == "default"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "factor"),
+    [
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4.0),
+        ({"llama.rope.scale_linear": 2.0}, 2.0),  # as older files say it
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, None),
+    ],
+)
+def test_linear_scaling(small: Path, tmp_path: Path, metadata: dict[str, Any], factor: float | None) -> None:
+    path = gguf_files.write(small, tmp_path / "model.gguf", metadata=metadata)
+    rope = open_checkpoint(str(path)).config.rope
+    assert (rope.kind, rope.factor) == (("linear", factor) if factor else ("default", 1.0))
+
+
+# --- Tokenizer --------------------------------------------------------------------------------------------
+
+
+def written(path: Path, folder: Path) -> Path:
+    folder.mkdir()
+    open_checkpoint(str(path)).write_tokenizer(folder)
+    return folder
+
+
+def test_tokenizer_and_chat_template_are_the_checkpoints(small: Path, tmp_path: Path) -> None:
+    metadata = {"tokenizer.ggml.eot_token_id": 4, "tokenizer.chat_template.tool_use": "tools"}
+    folder = written(gguf_files.write(small, tmp_path / "m.gguf", metadata=metadata), tmp_path / "tokenizer")
+    ours, expected = Tokenizer.load(folder), Tokenizer.load(EXAMPLE)
+    text = (EXAMPLE / "heldout.txt").read_text()[:20_000] + "<|eot_id|> naïve 漢字 🙂"
+    assert ours.encode(text)[0] == ours.bos_id == 0
+    assert ours.encode(text)[1:] == expected.encode(text, add_special_tokens=False)
+    assert ours.decode(ours.encode(text)) == expected.decode(expected.encode(text))
+    assert ours.eos_ids == {1, 4}
+    assert ours.special_ids >= {0, 1, 4}
+    messages = [{"role": "user", "content": "hello"}]
+    assert ChatTemplate.load(folder).render(messages) == ChatTemplate.load(EXAMPLE).render(messages)
+    assert ChatTemplate.load(folder).texts["tool_use"] == "tools"
+
+
+def test_files_beside_it_are_no_part_of_it(small: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small, tmp_path / "m.gguf")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"):
+        (tmp_path / name).write_text('{"chat_template": "another", "add_bos_token": false}')
+    folder = written(path, tmp_path / "tokenizer")
+    assert Tokenizer.load(folder).encode("a")[0] == 0
+    assert "another" not in ChatTemplate.load(folder).texts["default"]
+
+
+def test_digits_of_smollm_stand_alone(small: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "smollm"})
+    tokenizer = Tokenizer.load(written(path, tmp_path / "tokenizer"))
+    shown = [tokenizer.decode([token]) for token in tokenizer.encode("in  2024", add_special_tokens=False)]
+    assert shown == ["in", "  ", "2", "0", "2", "4"]
+
+
+def test_words_of_llama_3_that_are_tokens_stay_whole(small: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "llama-bpe"})
+    folder = written(path, tmp_path / "tokenizer")
+    assert json.loads((folder / "tokenizer.json").read_text())["model"]["ignore_merges"]
+
+
+def test_sentencepiece(small: Path, tmp_path: Path) -> None:
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    words = ["▁", "h", "i", "▁h", "▁hi", "t", "!"]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, *words]
+    path = gguf_files.write(
+        small,
+        tmp_path / "m.gguf",
+        metadata={
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.scores": [0.0] * 259 + [-float(index) for index in range(len(words))],
+            "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * len(words),
+            "tokenizer.ggml.merges": None,
+            "tokenizer.ggml.add_bos_token": None,
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
+        },
+    )
+    tokenizer = Tokenizer.load(written(path, tmp_path / "tokenizer"))
+    ids = tokenizer.encode("hi hit!é")
+    assert [tokens[token] for token in ids] == ["<s>", "▁hi", "▁hi", "t", "!", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode(ids) == "hi hit!é"
+
+
+def refusal(open_it: Callable[[], object]) -> str | None:
+    """The sentence with which it is refused, if it is; any other error is a defect."""
+    try:
+        open_it()
+    except H2OError as error:
+        return str(error)
+    return None
+
+
+# --- What is refused --------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "experts": ({"metadata": {"llama.expert_count": 8}}, r"mixture of experts \(llama.expert_count = 8\)"),
+    "a window": ({"metadata": {"llama.attention.sliding_window": 4096}}, "sliding-window attention"),
+    "yarn": (
+        {"metadata": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}},
+        "RoPE scaling 'yarn' is not supported",
+    ),
+    "longrope": (
+        {"tensors": {"rope_factors_long.weight": np.ones(16, np.float32)}},
+        "RoPE scaling 'longrope'",
+    ),
+    "factors and a scale": (
+        {
+            "tensors": {"rope_freqs.weight": np.full(16, 2, np.float32)},
+            "metadata": {"llama.rope.scale_linear": 2.0},
+        },
+        "rope_freqs.weight and RoPE scaling 'linear' together",
+    ),
+    "a part of a head rotated": (
+        {"metadata": {"llama.rope.dimension_count": 16}},
+        r"partial rotary embedding \(16 of 32 elements\)",
+    ),
+    "values of another size": (
+        {"metadata": {"llama.attention.value_length": 64}},
+        "keys of 32 elements and values of 64",
+    ),
+    "heads that differ by layer": (
+        {"metadata": {"llama.attention.head_count_kv": [2, 1]}},
+        "its metadata: num_key_value_heads must be a positive integer",
+    ),
+    "an odd head": (
+        {"metadata": {f"llama.{key}": 48 for key in ("attention.key_length", "attention.value_length")}
+         | {"llama.rope.dimension_count": 48}},
+        "head size 48 is not supported",
+    ),
+    "another architecture": (
+        {"metadata": {"general.architecture": "gemma3"}},
+        "architecture 'gemma3' is not supported; supported are llama, qwen2, qwen3",
+    ),
+    "an adapter": ({"metadata": {"general.type": "adapter"}}, "holds no model but one's 'adapter'"),
+    "a missing key": ({"metadata": {"llama.block_count": None}}, "its metadata lack llama.block_count"),
+    "no embedding": ({"tensors": {"token_embd.weight": None}}, "no matrix 'token_embd.weight' in it"),
+    "bad factors": (
+        {"tensors": {"rope_freqs.weight": np.zeros(16, np.float32)}},
+        "rope_freqs.weight must hold positive numbers",
+    ),
+    "factors of other heads": (
+        {"tensors": {"rope_freqs.weight": np.ones(8, np.float32)}},
+        r"rope_freqs.weight has shape \[8\], but heads of 32 elements have 16",
+    ),
+    "no tokenizer": ({"tokenizer": False}, "no tokenizer in it"),
+    "another tokenizer": ({"metadata": {"tokenizer.ggml.model": "bert"}}, "of kind 'bert' is not supported"),
+    "a broken tokenizer": (
+        {"metadata": {"tokenizer.ggml.merges": ["no such", "tokens are"]}},
+        "transformers cannot build its tokenizer",
+    ),
+    "integers": (
+        {"tensors": {"blk.0.attn_norm.weight": np.ones(64, np.int32)}},
+        "'blk.0.attn_norm.weight' has the type I32, which the package gguf cannot dequantize",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_is_refused_when_it_is_opened(small: Path, tmp_path: Path, what: str) -> None:
+    changes, says = REFUSED[what]
+    path = gguf_files.write(small, tmp_path / "model.gguf", **changes)
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=says) as caught:
+        open_checkpoint(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a missing tensor": ({"blk.0.ffn_up.weight": None}, "no tensor 'blk.0.ffn_up.weight' in it"),
+    "another shape": (
+        {"blk.0.attn_norm.weight": np.ones(65, np.float32)},
+        r"tensor 'blk.0.attn_norm.weight' has shape \[65\], but the metadata imply \[64\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_contradictions_stop_the_export_and_leave_nothing(small: Path, tmp_path: Path, what: str) -> None:
+    tensors, says = CONTRADICTIONS[what]
+    path = gguf_files.write(small, tmp_path / "model.gguf", tensors=tensors)
+    with pytest.raises(CheckpointError, match=says):
+        bundles.export(path, tmp_path / "bundle")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.gguf"]
+
+
+def test_a_folder_of_gguf_files_asks_for_the_file(small: Path, tmp_path: Path) -> None:
+    gguf_files.write(small, tmp_path / "model.gguf")
+    with pytest.raises(CheckpointError, match="give one of its GGUF files itself"):
+        open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "cannot be read"),
+        (b"GGUF", "at byte 4 it promises more than the file has"),
+        (b"GGML" + bytes(64), "does not begin with the letters GGUF"),
+        (b"GGUF\x01\0\0\0" + bytes(64), "GGUF version 1 is not supported"),
+        (b"GGUF\0\0\0\x03" + bytes(64), "big-endian"),
+        (b"GGUF\x03\0\0\0" + b"\xff" * 16, "promises more than the file has"),
+    ],
+)
+def test_other_files_are_told_apart(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=says):
+        open_checkpoint(str(tmp_path / "model.gguf"))
+
+
+def test_an_array_that_promises_too_much_is_not_believed(small: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small, tmp_path / "model.gguf", metadata={"general.tags": [7, 7, 7]})
+    content = path.read_bytes()
+    begin = content.index(b"general.tags") + len(b"general.tags") + 8  # behind the types of value and element
+    path.write_bytes(content[:begin] + (2**61).to_bytes(8, "little") + content[begin + 8 :])
+    with pytest.raises(CheckpointError, match="promises more than the file has"):
+        open_checkpoint(str(path))
+
+
+def test_an_unknown_type_is_named(small: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small, tmp_path / "model.gguf")
+    content = bytearray(path.read_bytes())
+    name = b"blk.0.attn_norm.weight"
+    content[content.index(name) + len(name) + 12] = 99  # behind the count of dimensions and one dimension
+    path.write_bytes(content)
+    with pytest.raises(UnsupportedModelError, match=r"'blk.0.attn_norm.weight' has the type 99"):
+        open_checkpoint(str(path))
+
+
+def test_a_file_cut_anywhere_is_one_sentence(small: Path, tmp_path: Path) -> None:
+    content = gguf_files.write(small, tmp_path / "whole.gguf", Kind.Q8_0).read_bytes()
+    path = tmp_path / "model.gguf"
+    drawn = random.Random(0)
+    for length in [*range(0, 400, 7), *(drawn.randrange(len(content)) for _ in range(60)), len(content) - 1]:
+        path.write_bytes(content[:length])
+        with pytest.raises((CheckpointError, UnsupportedModelError), match=r"model\.gguf: ") as caught:
+            open_checkpoint(str(path))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_cut_while_it_is_read_is_named(small: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small, tmp_path / "model.gguf")
+    opened = open_checkpoint(str(path))
+    path.write_bytes(path.read_bytes()[: read_header(path).tensors["output_norm.weight"].offset + 1])
+    with pytest.raises(CheckpointError, match=r"cannot read tensor 'output_norm.weight'"):
+        opened.tensor("model.norm.weight", (64,))
+
+
+@pytest.mark.timeout(120)
+def test_a_damaged_header_is_read_or_refused(small: Path, tmp_path: Path) -> None:
+    """Random bytes anywhere before the data; of the tokenizer only few, as transformers takes its time."""
+    whole = gguf_files.write(small, tmp_path / "whole.gguf", tokenizer=False)
+    content = whole.read_bytes()
+    end = min(tensor.offset for tensor in read_header(whole).tensors.values())
+    path = tmp_path / "model.gguf"
+    drawn = random.Random(0)
+    refused = 0
+    for _ in range(1500):
+        damaged = bytearray(content)
+        for _ in range(drawn.choice((1, 1, 2, 8))):
+            damaged[drawn.randrange(end)] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF, drawn.randrange(256)))
+        path.write_bytes(damaged)
+        sentence = refusal(lambda: model_config(header := read_header(path), huggingface_config(header)))
+        refused += sentence is not None
+        assert "\n" not in (sentence or "")
+    assert refused > 500
+
+
+@pytest.mark.timeout(240)
+def test_a_damaged_tokenizer_is_read_or_refused(small: Path, tmp_path: Path) -> None:
+    whole = gguf_files.write(small, tmp_path / "whole.gguf")
+    content = whole.read_bytes()
+    begin, end = content.index(b"tokenizer.ggml.model"), content.index(b"token_embd.weight")
+    path = tmp_path / "model.gguf"
+    drawn = random.Random(0)
+    for _ in range(25):
+        damaged = bytearray(content)
+        for _ in range(8):
+            damaged[drawn.randrange(begin, end)] = drawn.randrange(32, 127)
+        path.write_bytes(damaged)
+        assert "\n" not in (refusal(lambda: open_checkpoint(str(path))) or "")
+
+
+# --- Split files ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(small: Path, tmp_path: Path) -> list[Path]:
+    gguf_files.write(small, tmp_path / "model.gguf", Kind.Q8_0, parts=3)
+    return sorted(tmp_path.glob("model-*.gguf"))
+
+
+def test_parts_are_one_checkpoint_whichever_is_named(small: Path, tmp_path: Path, parts: list[Path]) -> None:
+    assert [part.name for part in parts] == [f"model-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    whole = open_checkpoint(str(gguf_files.write(small, tmp_path / "whole.gguf", Kind.Q8_0)))
+    opened = [open_checkpoint(str(part)) for part in parts]
+    for name, shape in checkpoint_tensors(whole.config).items():
+        for checkpoint in opened:
+            assert checkpoint.config == whole.config
+            assert torch.equal(checkpoint.tensor(name, shape), whole.tensor(name, shape))
+    assert len({checkpoint.sha256() for checkpoint in opened}) == 1
+    assert opened[0].sha256() != whole.sha256()
+
+
+def test_a_missing_part_is_named(parts: list[Path]) -> None:
+    parts[1].unlink()
+    with pytest.raises(CheckpointError, match=r"part model-00002-of-00003.gguf is missing \(1 in all\)"):
+        open_checkpoint(str(parts[0]))
+
+
+def test_a_part_under_another_name_is_named(parts: list[Path]) -> None:
+    other = parts[0].rename(parts[0].with_name("first.gguf"))
+    with pytest.raises(CheckpointError, match="one of 3 parts, which are found by names like"):
+        open_checkpoint(str(other))
+
+
+def test_swapped_parts_are_named(parts: list[Path]) -> None:
+    content = parts[1].read_bytes()
+    parts[1].write_bytes(parts[2].read_bytes())
+    parts[2].write_bytes(content)
+    with pytest.raises(CheckpointError, match="not part 2 of 3, as its name says"):
+        open_checkpoint(str(parts[0]))
+
+
+def test_a_truncated_part_is_named(parts: list[Path]) -> None:
+    parts[2].write_bytes(parts[2].read_bytes()[:-40])
+    with pytest.raises(CheckpointError, match=f"{parts[2].name}: ends before its tensor"):
+        open_checkpoint(str(parts[0]))

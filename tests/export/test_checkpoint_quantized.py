@@ -1,0 +1,208 @@
+"""AWQ, GPTQ and compressed-tensors folders: every value against float64, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests import bundles
+from tests.reference import checkpoints, packed_folders
+from tests.reference.packed_folders import AWQ, GPTQ, Compressed, Packer
+
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense import checkpoint_tensors
+from h2o_export.validate import validate
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+Q = "model.layers.0.self_attn.q_proj"
+
+
+def awq(**changes: Any) -> dict[str, Any]:
+    return {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", **changes}
+
+
+def gptq(bits: int = 4, **changes: Any) -> dict[str, Any]:
+    return {"quant_method": "gptq", "bits": bits, "group_size": 32, "desc_act": False, **changes}
+
+
+def compressed(form: str = "pack-quantized", **changes: Any) -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+        **changes,
+    }
+
+
+# Name -> settings, packer, bits of the blocks (None: there are none) and their size.
+FORMS: dict[str, tuple[dict[str, Any], Packer, int | None, int]] = {
+    "awq": (awq(), AWQ(), 8, 32),  # less their zeros, integers of 4 bits need more
+    "awq-symmetric": (awq(), AWQ(symmetric=True), 4, 32),
+    "awq-16": (awq(group_size=16), AWQ(group=16), 8, 16),
+    "gptq-4": (gptq(), GPTQ(), 4, 32),
+    "gptq-4-zeros": (gptq(sym=False), GPTQ(symmetric=False), 8, 32),
+    "gptq-8": (gptq(8), GPTQ(bits=8), 8, 32),
+    "gptq-8-zeros": (gptq(8), GPTQ(bits=8, symmetric=False), None, 0),
+    "gptq-2": (gptq(2), GPTQ(bits=2), 4, 32),
+    "gptq-act-order": (gptq(desc_act=True), GPTQ(act_order=True), None, 0),
+    "gptq-v2": (gptq(checkpoint_format="gptq_v2"), GPTQ(symmetric=False, stored_less_one=False), 8, 32),
+    "gptq-no-index": (gptq(), GPTQ(with_index=False), 4, 32),
+    "compressed-4": (compressed(), Compressed(), 4, 32),
+    "compressed-4-row": (compressed(), Compressed(group=0), 4, 0),
+    "compressed-4-zeros": (compressed(), Compressed(symmetric=False), 8, 32),
+    "compressed-8": (compressed(), Compressed(bits=8), 8, 32),
+    "compressed-act-order": (compressed(), Compressed(act_order=True), None, 0),
+    "compressed-int8": (compressed("int-quantized"), Compressed(bits=8, group=0, packed=False), 8, 0),
+    "compressed-int8-one": (compressed("naive-quantized"), Compressed(bits=8, group=-1, packed=False), 8, 0),
+    "compressed-int8-zeros": (
+        compressed("int-quantized"),
+        Compressed(bits=8, group=0, packed=False, symmetric=False),
+        None,
+        0,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.make_checkpoint(tmp_path_factory.mktemp("plain") / "model", layers=1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_value_is_what_float64_says(plain: Path, tmp_path: Path, form: str) -> None:
+    settings, packer, bits, size = FORMS[form]
+    truth = packed_folders.write(plain, tmp_path / "model", settings, packer)
+    opened, original = open_checkpoint(str(tmp_path / "model")), open_checkpoint(str(plain))
+    assert opened.config == original.config
+    for name, shape in checkpoint_tensors(opened.config).items():
+        tensor, blocks = opened.tensor(name, shape), opened.blocks(name)
+        if name not in truth:
+            assert torch.equal(tensor, original.tensor(name, shape))
+            assert blocks is None
+            continue
+        assert tensor.dtype == torch.float32
+        assert np.array_equal(tensor.double().numpy(), truth[name])
+        if bits is None:
+            assert blocks is None
+            continue
+        assert blocks is not None
+        assert (blocks.bits, blocks.block_size) == (bits, size or shape[1])
+        assert np.array_equal(blocks.dequantize().astype(np.float64), truth[name])
+
+
+@pytest.mark.parametrize("form", ["awq", "gptq-act-order", "compressed-4"])
+def test_a_bundle_of_it_computes_what_transformers_computes(plain: Path, tmp_path: Path, form: str) -> None:
+    settings, packer, _, _ = FORMS[form]
+    packed_folders.write(plain, tmp_path / "model", settings, packer)
+    bundle = bundles.export(tmp_path / "model", tmp_path / "bundle")
+    assert validate(bundle, open_checkpoint(str(tmp_path / "model")), lambda stage: None).passed
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no method": ({"bits": 4}, r"a quantized checkpoint \(quantization_config.quant_method = None\)"),
+    "a list of methods": ({"quant_method": ["awq"]}, "quant_method"),
+    "another method": (
+        {"quant_method": "bitsandbytes"},
+        "'bitsandbytes'.* is not supported; those by awq, gptq, compressed-tensors are",
+    ),
+    "AWQ's gemv": (awq(version="gemv"), "AWQ of version 'gemv' with 4 bits is not supported"),
+    "AWQ in 8 bits": (awq(bits=8), "with 8 bits is not supported"),
+    "GPTQ in 3 bits": (gptq(3), "GPTQ with 3 bits is not supported; 2, 4, 8 are"),
+    "Marlin": (gptq(checkpoint_format="marlin"), "GPTQ in the format 'marlin' is not supported"),
+    "float8": (compressed("float-quantized"), "in the format 'float-quantized' is not supported"),
+    "float4": (
+        compressed(config_groups={"group_0": {"weights": {"type": "float"}}}),
+        "weights of type 'float' are not supported",
+    ),
+    "sparse": (compressed(sparsity_config={"format": "sparse-24-bitmask"}), "sparse weights"),
+    "rotated": (compressed(transform_config={"config_groups": {"R1": {}}}), "with transforms"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_is_refused_when_it_is_opened(plain: Path, tmp_path: Path, what: str) -> None:
+    settings, says = REFUSED[what]
+    packed_folders.write(plain, tmp_path / "model", settings, AWQ())
+    with pytest.raises(UnsupportedModelError, match=says):
+        open_checkpoint(str(tmp_path / "model"))
+
+
+def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+DAMAGE: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] = {
+    "no scales": ("awq", lambda w: w.pop(f"{Q}.scales"), f"no tensor '{Q}.scales'"),
+    "half of the words": (
+        "awq",
+        lambda w: w.update({f"{Q}.qweight": w[f"{Q}.qweight"][:, ::2].contiguous()}),
+        "do not fit each other",
+    ),
+    "scales of another module": (
+        "awq",
+        lambda w: w.update({f"{Q}.scales": torch.ones(3, 128)}),
+        "do not fit each other",
+    ),
+    "an index too long": (
+        "gptq-4",
+        lambda w: w.update({f"{Q}.g_idx": torch.zeros(100, dtype=torch.int32)}),
+        "g_idx contradicts",
+    ),
+    "groups that are not there": (
+        "gptq-4",
+        lambda w: w.update({f"{Q}.g_idx": torch.full((64,), 9, dtype=torch.int32)}),
+        "do not fit each other",
+    ),
+    "a shape of other words": (
+        "compressed-4",
+        lambda w: w.update({f"{Q}.weight_shape": torch.tensor([128, 640])}),
+        "integers of 4 and 8 bits are supported",
+    ),
+    "another size": (
+        "compressed-4",
+        lambda w: w.update({f"{Q}.{key}": w[f"model.layers.0.mlp.up_proj.{key}"].clone()
+                            for key in ("weight_packed", "weight_shape", "weight_scale")}),
+        r"has shape \[160, 64\] unpacked, but config.json implies \[128, 64\]",
+    ),
+    "float8 values": (
+        "compressed-int8",
+        lambda w: w.update({f"{Q}.weight": torch.ones(128, 64)}),
+        "float32 with scales is not supported",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_named(plain: Path, tmp_path: Path, what: str) -> None:
+    form, change, says = DAMAGE[what]
+    settings, packer, _, _ = FORMS[form]
+    packed_folders.write(plain, tmp_path / "model", settings, packer)
+    edit(tmp_path / "model", change)
+    opened = open_checkpoint(str(tmp_path / "model"))
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=says) as caught:
+        opened.tensor(f"{Q}.weight", (128, 64))
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_folder_is_told_as_any_other(plain: Path, tmp_path: Path) -> None:
+    packed_folders.write(plain, tmp_path / "model", awq(), AWQ())
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu"}))
+    with pytest.raises(UnsupportedModelError, match="the activation"):
+        open_checkpoint(str(tmp_path / "model"))
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        open_checkpoint(str(tmp_path / "model"))

@@ -1,0 +1,135 @@
+"""GGUF files made of the random checkpoints, as llama.cpp's converter would write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
+
+
+def write(
+    checkpoint: Path,
+    path: Path,
+    kind: Kind = Kind.F32,
+    *,
+    metadata: dict[str, Any] | None = None,
+    tensors: dict[str, NDArray[np.float32] | None] | None = None,
+    tokenizer: bool = True,
+    parts: int = 1,
+) -> Path:
+    """Write `path`, or parts beside it, and return the file to open. Matrices have the type `kind`.
+
+    metadata, tensors: added to what a converter writes, or in its place; with None, left out.
+    """
+    config = json.loads((checkpoint / "config.json").read_text())
+    family, weights = config["model_type"], load_file(checkpoint / "model.safetensors")
+    architecture = "llama" if family == "mistral" else family
+    names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
+    stored: dict[str, NDArray[np.float32] | None] = {}
+    for name, tensor in weights.items():
+        array = tensor.float().numpy()
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
+        if heads and architecture == "llama":
+            array = _pairs_side_by_side(array, config[heads])
+        own = names.get_name(name, (".weight", ".bias"))
+        assert own is not None, name
+        stored[own] = array
+    stored |= tensors or {}
+    kept = {name: array for name, array in stored.items() if array is not None}
+    count = -(-len(kept) // parts) if parts > 1 else 0
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=count)
+    described = _metadata(config, architecture) | (_tokenizer(checkpoint) if tokenizer else {})
+    for key, value in (described | (metadata or {})).items():
+        if value is not None:
+            _add(writer, key, value)
+    for name, array in kept.items():
+        own = kind if array.ndim == 2 else None
+        if own is not None and array.shape[1] % gguf.GGML_QUANT_SIZES[own][0]:
+            own = Kind.F16  # as llama.cpp does with rows that do not fit
+        writer.add_tensor(name, array if own is None else quantized(array, own), raw_dtype=own)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path if parts == 1 else path.with_name(f"{path.stem}-00001-of-{parts:05d}.gguf")
+
+
+def quantized(array: NDArray[np.float32], kind: Kind) -> NDArray[Any]:
+    """Bytes of the type; where the package cannot make any, random ones whose scales are below 1."""
+    if kind == Kind.F32:
+        return array
+    if kind not in RANDOM:
+        made: NDArray[Any] = gguf.quantize(array, kind)
+        return made
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    rows, columns = array.shape
+    shape = rows, columns // block * size
+    return np.random.default_rng(rows).integers(0, 0x30, shape).astype(np.uint8)
+
+
+def _architecture(name: str) -> Any:
+    return next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
+
+
+def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
+    return {
+        f"{name}.block_count": config["num_hidden_layers"],
+        f"{name}.context_length": config["max_position_embeddings"],
+        f"{name}.embedding_length": config["hidden_size"],
+        f"{name}.feed_forward_length": config["intermediate_size"],
+        f"{name}.attention.head_count": config["num_attention_heads"],
+        f"{name}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{name}.attention.key_length": config["head_dim"],
+        f"{name}.attention.value_length": config["head_dim"],
+        f"{name}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        f"{name}.rope.freq_base": float(config["rope_parameters"]["rope_theta"]),
+        f"{name}.rope.dimension_count": config["head_dim"],
+        f"{name}.vocab_size": config["vocab_size"],
+    }
+
+
+def _tokenizer(checkpoint: Path) -> dict[str, Any]:
+    raw = json.loads((checkpoint / "tokenizer.json").read_text())
+    ids = dict(raw["model"]["vocab"]) | {token["content"]: token["id"] for token in raw["added_tokens"]}
+    special = {token["content"] for token in raw["added_tokens"] if token["special"]}
+    tokens = sorted(ids, key=lambda token: ids[token])
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in raw["model"]["merges"]]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if token in special else 1 for token in tokens],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.chat_template": (checkpoint / "chat_template.jinja").read_text(),
+    }
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+        case _:
+            writer.add_array(key, value)
+
+
+def _pairs_side_by_side(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """llama.cpp's order of the rows of q and k, as its converter makes it."""
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))

@@ -1,0 +1,98 @@
+"""The worst requests and plain ones at once: plain ones are answered, and then the server is what it was."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+from tests.runtime.server.conftest import Serve
+from tests.runtime.server.running import Server, request
+from tests.runtime.server.test_hostile_bodies import CASES, Watcher
+from tests.runtime.server.test_hostile_schemas import HOSTILE, asking
+
+CLIENTS = 20
+HEALTH = 1.0  # seconds, on two cores that have more to do than they can
+MEMORY = 400 << 20  # bytes of all processes, beyond those of the idle server
+
+# How many of each; a schema takes two seconds of a core until it is refused, a tokenization one.
+BODIES = dict.fromkeys(CASES, 7) | {"tokenize as much as it does": 2, "tokenize with pieces": 2}
+SCHEMAS = 6
+LEAVERS = 20
+REBOUND = 200 - sum(BODIES.values()) - SCHEMAS - LEAVERS
+PLAIN = 50
+
+
+def of_a_body(name: str) -> Callable[[Server], None]:
+    path, body, statuses = CASES[name]
+
+    def ask(server: Server) -> None:
+        with server.client() as client:
+            answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code in statuses | {503}, (name, answer.text[:200])
+
+    return ask
+
+
+def of_a_schema(number: int) -> Callable[[Server], None]:
+    body = {"messages": [{"role": "user", "content": "x"}], **asking(HOSTILE[number % len(HOSTILE)])}
+
+    def ask(server: Server) -> None:
+        with server.client() as client:
+            assert client.post("/v1/chat/completions", json=body).status_code in (400, 503)
+
+    return ask
+
+
+def leave(server: Server) -> None:
+    body = {"prompt": [7] * 8000, "max_tokens": 190, "ignore_eos": True, "stream": True}
+    with server.connection() as connected:
+        connected.sendall(request("POST", "/v1/completions", json.dumps(body).encode()))
+        time.sleep(0.05)
+
+
+def rebind(server: Server) -> None:
+    with server.client(headers={"Host": "evil.example"}) as client:
+        assert client.get("/props").status_code == 403
+
+
+def plain(server: Server) -> None:
+    with server.client() as client:
+        body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4}
+        answer = client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"]
+
+
+def everything() -> list[Callable[[Server], None]]:
+    hostile = [of_a_body(name) for name, count in BODIES.items() for _ in range(count)]
+    hostile += [of_a_schema(number) for number in range(SCHEMAS)] + [leave] * LEAVERS + [rebind] * REBOUND
+    assert len(hostile) == 200
+    mixed = hostile + [plain] * PLAIN
+    random.Random(0).shuffle(mixed)
+    return mixed
+
+
+def memory(server: Server) -> int:
+    me = psutil.Process(server.process.pid)
+    return sum(one.memory_info().rss for one in [me, *me.children(recursive=True)])
+
+
+def test_every_plain_request_is_answered(serve: Serve) -> None:
+    server = serve("--max-queue", CLIENTS)
+    plain(server)
+    server.chat(**asking({"type": "null"}))
+    idle = memory(server)
+    with Watcher(server) as watcher, ThreadPoolExecutor(CLIENTS) as pool:
+        for asked in [pool.submit(ask, server) for ask in everything()]:
+            asked.result()
+    assert watcher.statuses == {200}
+    assert watcher.slowest < HEALTH
+    server.wait_until_idle()
+    plain(server)
+    time.sleep(1)  # memory is given back once nobody is served
+    assert memory(server) < idle + MEMORY
+    assert not [line for line in server.log.splitlines() if " 500 " in line or "Traceback" in line]

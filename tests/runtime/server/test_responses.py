@@ -1,0 +1,172 @@
+"""/v1/responses, as the official client and those who build agents on it use it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.runtime.server.running import Server, error_of, events
+
+ASK = "How warm is it in Oslo?"
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "How warm it is",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["days"],
+        "additionalProperties": False,
+    },
+}
+
+
+def test_a_text(openai: Any, server: Server) -> None:
+    asked = {"max_output_tokens": 6, "temperature": 0}
+    answer = openai.responses.create(model="m", input=ASK, instructions="Be brief.", **asked)
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASK}]
+    chat = server.chat(messages=talk, max_tokens=6, temperature=0).json()
+    assert answer.output_text == chat["choices"][0]["message"]["content"]
+    assert answer.usage.input_tokens == chat["usage"]["prompt_tokens"]
+    assert answer.usage.output_tokens == 6
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert answer.instructions == "Be brief."
+    (item,) = answer.output
+    assert (item.type, item.role, item.status) == ("message", "assistant", "incomplete")
+
+
+def test_an_answer_that_ends_by_itself_is_complete(openai: Any) -> None:
+    format = {"type": "json_schema", "name": "n", "schema": {"enum": ["red", "green"]}, "strict": True}
+    answer = openai.responses.create(model="m", input=ASK, text={"format": format})
+    assert json.loads(answer.output_text) in ("red", "green")
+    assert answer.status == "completed"
+    assert answer.incomplete_details is None
+
+
+def test_the_official_clients_own_parsing(openai: Any) -> None:
+    class Weather(BaseModel):
+        warm: bool
+
+    assert isinstance(
+        openai.responses.parse(model="m", input=ASK, text_format=Weather).output_parsed, Weather
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_a_loop(openai: Any, stream: bool) -> None:
+    def answered(talk: list[Any], **more: Any) -> Any:
+        asked = {"model": "m", "input": talk, "tools": [WEATHER], "max_output_tokens": 40, **more}
+        if not stream:
+            return openai.responses.create(**asked)
+        with openai.responses.stream(**asked) as streamed:
+            *_, last = streamed
+            return last.response
+
+    talk: list[Any] = [{"role": "user", "content": ASK}]
+    answer = answered(talk, tool_choice="required")
+    (call,) = answer.output
+    assert (call.type, call.name, call.status) == ("function_call", "get_weather", "completed")
+    assert json.loads(call.arguments)["days"] in range(1, 10)
+    talk += [*answer.output, {"type": "function_call_output", "call_id": call.call_id, "output": "281"}]
+    talk += answered(talk, tool_choice="none").output
+    assert talk[-1].type == "message"
+    talk.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]})
+    named = {"type": "function", "name": "get_weather"}
+    assert answered(talk, tool_choice=named).output[0].type == "function_call"
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_the_stream_is_the_plain_answer_step_by_step(server: Server, tools: bool) -> None:
+    body: dict[str, Any] = {"input": ASK, "temperature": 0, "max_output_tokens": 40}
+    body |= {"tools": [WEATHER], "tool_choice": "required"} if tools else {}
+    plain = server.post("/v1/responses", body).json()
+    with (
+        server.client() as client,
+        client.stream("POST", "/responses", json=body | {"stream": True}) as response,
+    ):
+        lines = list(response.iter_lines())
+    told = list(events(iter(lines)))
+    kinds = [event["type"] for event in told]
+    assert [line[7:] for line in lines if line.startswith("event: ")] == kinds
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert kinds[-1] == f"response.{plain['status']}"
+    delta = "response.function_call_arguments.delta" if tools else "response.output_text.delta"
+    whole = plain["output"][0]["arguments"] if tools else plain["output"][0]["content"][0]["text"]
+    pieces = [event["delta"] for event in told if event["type"] == delta]
+    assert len(pieces) > 3
+    assert "".join(pieces) == whole
+    ids = {"id": None, "call_id": None}
+    assert told[-1]["response"]["output"][0] | ids == plain["output"][0] | ids
+    assert (
+        next(event for event in told if event["type"] == "response.output_item.done")["item"]
+        == (told[-1]["response"]["output"][0])
+    )
+
+
+def test_a_call_that_was_cut_is_incomplete(server: Server) -> None:
+    body = {"input": ASK, "tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 9}
+    answer = server.post("/v1/responses", body).json()
+    assert answer["status"] == answer["output"][0]["status"] == "incomplete"
+    assert answer["output"][0]["name"] == "get_weather"
+
+
+def test_an_answer_of_no_tokens(server: Server) -> None:
+    answer = server.post("/v1/responses", {"input": ASK, "max_output_tokens": 0}).json()
+    assert answer["output"][0]["content"][0]["text"] == ""
+
+
+ITEM = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("values", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input.0.type"),
+        ({"input": [{"content": "x"}]}, "input.0.type"),
+        ({"input": [ITEM | {"role": "tool"}]}, "input.0.role"),
+        (
+            {"input": [ITEM | {"content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input.0.content.0.type",
+        ),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.call_id"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "", "arguments": ""}]}, "input.0.name"),
+        ({"input": "word " * 2000}, "input"),
+        ({"max_output_tokens": -1}, "max_output_tokens"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"store": True}, "store"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"reasoning": {"effort": "low"}}, "reasoning"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},
+            "text.format.schema",
+        ),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"prefill": {"heavy": 99999}}, "prefill.heavy"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_cannot_be_honoured(server: Server, values: dict[str, Any], param: str, stream: bool) -> None:
+    error = error_of(server.post("/v1/responses", {"input": "x", "stream": stream} | values), 400)
+    assert error["param"] == param
+    assert param.removesuffix(".heavy") in error["message"] or error["code"] == "context_length_exceeded"
+
+
+def test_nulls_and_what_has_no_meaning_here(server: Server) -> None:
+    nulls = dict.fromkeys(
+        ["previous_response_id", "reasoning", "conversation", "tools", "text", "top_p", "prompt"]
+    )
+    more = {"store": False, "include": [], "metadata": {"a": "b"}, "user": "u", "parallel_tool_calls": True}
+    answer = server.post("/v1/responses", {"input": "x", "max_output_tokens": 1, **nulls, **more})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["metadata"] == {"a": "b"}

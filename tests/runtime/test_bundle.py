@@ -1,0 +1,129 @@
+"""A bundle whose manifest and graphs disagree is refused when it is opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import BundleError
+from h2o_runtime.graph_file import GraphFile
+from h2o_runtime.manifest import Manifest
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle", copy_function=os.link))
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    path.unlink()  # the original shares it
+    path.write_bytes(content)
+
+
+def edit(bundle: Path, change: Callable[[Any], object]) -> None:
+    path = bundle / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    rewrite(path, json.dumps(manifest).encode())
+
+
+def swap(manifest: Any, one: int, other: int) -> None:
+    graphs = manifest["graphs"]
+    graphs[one]["file"], graphs[other]["file"] = graphs[other]["file"], graphs[one]["file"]
+
+
+MANIFESTS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "no graphs": (lambda m: m.update(graphs=[]), "lists 0 dense graphs, and a model of 6 layers has 7"),
+    "a layer less": (lambda m: m["model"].update(layers=5), "lists 7 dense graphs, and a model of 5"),
+    "a graph less": (lambda m: m["graphs"].pop(3), "lists 6 dense graphs, and a model of 6 layers has 7"),
+    "another order": (
+        lambda m: m["graphs"].insert(1, m["graphs"].pop(2)),
+        "dense graph 1 is 'dense_02', not 'dense_01'",
+    ),
+    "swapped files": (lambda m: swap(m, 1, 2), "dense_02.onnx: holds the graph 'dense_02', not 'dense_01'"),
+    "an attention graph's": (lambda m: swap(m, 7, 9), "decode.onnx: holds the graph 'decode', not 'phase1'"),
+    "other heads": (lambda m: m["model"].update(query_heads=99), r"'q' of dense_00 has rows of \[\d+, \d+\]"),
+    "another interface": (
+        lambda m: m["graphs"][8]["inputs"][0].update(dtype="float16"),
+        "phase2.onnx: its inputs are .* the manifest says .*float16",
+    ),
+    "another version of h2o": (
+        lambda m: m["opset"].update(h2o=2),
+        "made for version 2 of the operators of h2o, this is 1",
+    ),
+    "another version of ONNX": (
+        lambda m: m["opset"].update({"": 99}),
+        "dense_00.onnx: has version 18 of the operators of ONNX, the manifest says 99",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MANIFESTS)
+def test_a_manifest_that_disagrees_is_refused(bundle: Path, case: str) -> None:
+    change, says = MANIFESTS[case]
+    edit(bundle, change)
+    with pytest.raises(BundleError, match=says):
+        Bundle.open(bundle)
+
+
+def test_a_graph_that_disagrees_is_refused(bundle: Path) -> None:
+    path = bundle / "onnx" / "dense_01.onnx"
+    sound = onnx.load(path, load_external_data=False)
+
+    def holding(change: Callable[[onnx.ModelProto], object]) -> None:
+        model = onnx.ModelProto.FromString(sound.SerializeToString())
+        change(model)
+        rewrite(path, model.SerializeToString())
+        resize(bundle, "onnx/dense_01.onnx")
+
+    def take_elsewhere(model: onnx.ModelProto) -> None:
+        entry = next(e for i in model.graph.initializer for e in i.external_data if e.key == "location")
+        entry.value = "../../../../secret"
+
+    holding(lambda model: setattr(model.opset_import[0], "version", 99))
+    with pytest.raises(BundleError, match=r"dense_01.onnx: has version 99 of the operators of ONNX"):
+        Bundle.open(bundle)
+    holding(take_elsewhere)
+    with pytest.raises(BundleError, match=r"dense_01.onnx: takes weights from '\.\./\.\./\.\./\.\./secret'"):
+        Bundle.open(bundle)
+    holding(lambda model: setattr(model.graph.output[0], "name", "other"))
+    with pytest.raises(BundleError, match=r"dense_01.onnx: its outputs are other float32\[n, "):
+        Bundle.open(bundle)
+
+
+def resize(bundle: Path, name: str) -> None:
+    """The manifest has the size that the file has now."""
+    size = (bundle / name).stat().st_size
+    edit(bundle, lambda m: m["files"][name].update(bytes=size))
+
+
+def test_damage_of_every_kind_is_a_sentence(bundle: Path) -> None:
+    path = bundle / "onnx" / "dense_00.onnx"
+    content = path.read_bytes()
+    for damaged in (b"", content[:-7], content[: len(content) // 2], b"\xff" * 99, b"\0" * 99, b"words" * 9):
+        rewrite(path, damaged)
+        resize(bundle, "onnx/dense_00.onnx")
+        with pytest.raises(
+            BundleError, match=r"dense_00.onnx: (not a readable ONNX file|holds the graph '')"
+        ):
+            Bundle.open(bundle)
+
+
+def test_what_is_read_of_a_graph_is_what_onnx_reads(tiny_bundle: Path) -> None:
+    for graph in Manifest.read(tiny_bundle).graphs:
+        path = tiny_bundle / graph.file
+        model, own = onnx.load(path, load_external_data=False), GraphFile.read(path)
+        assert own.name == model.graph.name
+        assert own.opsets == {opset.domain: opset.version for opset in model.opset_import}
+        assert list(own.inputs) == [value.name for value in model.graph.input]
+        assert list(own.outputs) == [value.name for value in model.graph.output]
+        locations = {e.value for i in model.graph.initializer for e in i.external_data if e.key == "location"}
+        assert own.external == locations

@@ -1,0 +1,104 @@
+"""Chat templates that never end or take all memory: one sentence in seconds, and nothing else is held up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from h2o_runtime.errors import BundleError
+from h2o_runtime.text import ChatTemplate
+
+pytestmark = pytest.mark.timeout(120)
+ASKED = [{"role": "user", "content": "Hello."}]
+LOOP = 3 * "{% for a in range(9999) %}" + 3 * "{% endfor %}"
+ENDLESS = {
+    "loops": LOOP,
+    "recursion of a macro": "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
+    "one long operation": "{% set n = 7 %}{{ n ** (n ** (n * n)) }}",
+    "a wide text": "{{ 'a' * (10 ** 11) }}",
+    "a padded text": "{{ 'a'.center(10 ** 11) }}",
+    "a text that doubles": "{% set n = namespace(x='a') %}"
+    "{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "a list that holds itself twice": "{% set n = namespace(x=[]) %}"
+    "{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_template_that_does_not_end_is_ended(case: str) -> None:
+    template = ChatTemplate({"default": ENDLESS[case]}, {}, "chat_template.jinja")
+    before = time.thread_time()
+    with pytest.raises(Exception, match=r"takes more than 5 s of processor|MemoryError|RecursionError"):
+        template.render(ASKED)
+    assert time.thread_time() - before < 1
+    template.close()
+
+
+@pytest.mark.parametrize("brackets", ["[", "(", "{% if a %}", "{{ -", "{% for a in b %}"])
+def test_a_template_that_is_too_deep_is_a_sentence(brackets: str) -> None:
+    opened = brackets if brackets.startswith("{") else "{{ " + brackets
+    source = opened + brackets.replace("{{ ", "") * 30_000
+    with pytest.raises(BundleError, match=r"chat_template.jinja: the chat template 'default' has"):
+        ChatTemplate({"default": source}, {}, "chat_template.jinja")
+
+
+def test_the_next_rendering_is_as_if_nothing_had_been() -> None:
+    template = ChatTemplate(
+        {"default": "{% if messages[0].content == 'loop' %}" + LOOP + "{% endif %}fine"}, {}, "source"
+    )
+    with pytest.raises(BundleError, match="takes more than"):
+        template.render([{"role": "user", "content": "loop"}])
+    assert template.render(ASKED) == "fine"
+    template.close()
+    assert template.render(ASKED) == "fine"
+    template.close()
+
+
+def test_other_threads_go_on_meanwhile() -> None:
+    template = ChatTemplate({"default": "{% set n = 7 %}{{ n ** (n ** (n * n)) }}"}, {}, "source")
+    late = []
+
+    def tick() -> None:
+        for _ in range(100):
+            before = time.perf_counter()
+            time.sleep(0.01)
+            late.append(time.perf_counter() - before)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    with pytest.raises(BundleError):
+        template.render(ASKED)
+    ticker.join()
+    assert sorted(late)[50] < 0.2
+
+
+def test_no_process_is_left_behind() -> None:
+    before = set(psutil.Process().children())
+    template = ChatTemplate({"default": "fine"}, {}, "source")
+    assert template.render(ASKED) == "fine"
+    (process,) = set(psutil.Process().children()) - before
+    del template
+    process.wait(10)
+    assert set(psutil.Process().children()) <= before
+
+
+def test_sigterm_works_while_a_template_does_not_end(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{% set n = 7 %}{{ n ** (n ** (n * n)) }}")
+    program = (
+        f"from h2o_runtime.text import ChatTemplate; ChatTemplate.load({str(tmp_path)!r}).render({ASKED})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    while not psutil.Process(process.pid).children():
+        time.sleep(0.05)
+    child = psutil.Process(process.pid).children()[0]
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(20) == -signal.SIGTERM
+    child.wait(20)
