@@ -106,7 +106,9 @@ def write_bundle(
     files.update(dense.files)
     progress("attention graphs")
     shape = layer_kind(checkpoint.config.family).shape(checkpoint.config, options.dtype)
+    opset = BLOCKS_OPSET if options.weights != "float" else OPSET
     for graph in policy_graphs(options.prefill, shape):
+        _set_opset(graph.model, opset)
         onnx.checker.check_model(graph.model, full_check=True)
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
         graphs.append(graph.spec)
@@ -121,7 +123,7 @@ def write_bundle(
     progress("checkpoint hash")
     manifest = Manifest(
         created_by=_versions(),
-        opset={"": BLOCKS_OPSET if options.weights != "float" else OPSET, DOMAIN: VERSION},
+        opset={"": opset, DOMAIN: VERSION},
         checkpoint=CheckpointSpec(source=_source(checkpoint), sha256=checkpoint.sha256()),
         model=model_spec(checkpoint.config, options),
         prefill=options.prefill,
@@ -130,6 +132,14 @@ def write_bundle(
     )
     manifest.write(folder)
     return manifest
+
+
+def _set_opset(model: onnx.ModelProto, version: int) -> None:
+    """All graphs of a bundle have the same. Operators of attention graphs mean the same in all that are used here."""
+    for holder in (model, *model.functions):
+        for opset in holder.opset_import:
+            if opset.domain == "":
+                opset.version = version
 
 
 def _calibrated(checkpoint: Checkpoint, text: Path, folder: Path) -> Checkpoint:
