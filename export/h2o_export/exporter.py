@@ -135,7 +135,7 @@ def write_bundle(
 
 
 def _set_opset(model: onnx.ModelProto, version: int) -> None:
-    """All graphs of a bundle have the same. Operators of attention graphs mean the same in all that are used here."""
+    """All graphs of a bundle have the same; what attention graphs use means the same in each of them."""
     for holder in (model, *model.functions):
         for opset in holder.opset_import:
             if opset.domain == "":
