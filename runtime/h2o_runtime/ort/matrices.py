@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ class QuantizedProduct:
     product: Any
     weight: str
     scales: str
-    bits: int
+    bits: Literal[4, 8]
     block_size: int
     transposed: bool
 
@@ -32,7 +32,7 @@ def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
     """All of a GraphProto. Rows that are looked up are none: they are few, and become floats by themselves."""
     from onnx import TensorProto
 
-    bits = {TensorProto.INT8: 8, TensorProto.INT4: 4}
+    bits: dict[int, Literal[4, 8]] = {TensorProto.INT8: 8, TensorProto.INT4: 4}
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     readers: dict[str, list[Any]] = {}
     for node in graph.node:
