@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 
 from h2o_export.checkpoints import Checkpoint
@@ -41,5 +42,7 @@ class StoredCheckpoint(DerivedCheckpoint):
         for product in quantized_products(graph):
             if parameter_source(part, product.weight, self.config) == name:
                 matrix = Matrix.read(product, tensors, path.parent)
-                return QuantizedTensor(product.bits, product.block_size, matrix.q, matrix.scales)
+                return QuantizedTensor(
+                    product.bits, product.block_size, matrix.q, matrix.scales.astype(np.float32)
+                )
         return None

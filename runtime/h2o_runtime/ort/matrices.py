@@ -56,20 +56,23 @@ def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
 
 @dataclass(frozen=True)
 class Matrix:
-    """q int8 [N, K]; scales float32 [N, K / block size]."""
+    """q int8 [N, K]; scales [N, K / block size], of the graph's dtype."""
 
     q: NDArray[np.int8]
-    scales: NDArray[np.float32]
+    scales: NDArray[np.floating]
 
     @classmethod
     def read(cls, product: QuantizedProduct, tensors: Mapping[str, Any], folder: Path) -> Matrix:
         """`tensors` are initializers by their names, whose data lie in files below `folder`."""
+        from onnx import TensorProto
+
         weight = tensors[product.weight]
         data = _mapped(weight, folder)
         q = data.view(np.int8) if product.bits == 8 else unpack(data)
         q = q.reshape(tuple(weight.dims))
         given = tensors[product.scales]
-        scales = _mapped(given, folder).view(np.float32).reshape(tuple(given.dims))
+        half = given.data_type == TensorProto.FLOAT16
+        scales = _mapped(given, folder).view(np.float16 if half else np.float32).reshape(tuple(given.dims))
         if not product.transposed:
             q, scales = q.T, scales.T
         return cls(np.ascontiguousarray(q), np.ascontiguousarray(scales))
