@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import math
+import os
 import re
 import signal
 import time
@@ -250,3 +251,30 @@ def test_better_takes_the_faster_of_each() -> None:
 def test_gguf_rotates_neighbours_where_the_checkpoint_rotates_halves() -> None:
     weight = np.arange(8)[:, None] * np.ones((1, 2))
     assert pairs_side_by_side(weight, heads=2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+# Forms of integer weights
+
+
+def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:
+    bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = h2o("bench", "dense", bundle, "--rows", 64, "--repetitions", 2, "-t", 1, "--json", env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    document = json.loads(done.stdout)
+    assert set(document["forms"]) == {"exact", "blocks", "rows"}
+    assert document["forms"]["exact"]["loss"] == 0.0
+    assert document["best"] in document["forms"]
+    assert Path(document["file"]).is_relative_to(tmp_path)
+    ran = h2o("run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "--json", env=env)
+    assert json.loads(ran.stdout)["dense_form"] == document["best"]
+    said = h2o(
+        "run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "-v", env=os.environ | {"XDG_CACHE_HOME": "/none"}
+    )
+    assert b"blocks, not measured; h2o-bench dense" in b" ".join(said.stderr.split())
+
+
+def test_dense_refuses_floats(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("bench", "dense", tiny_bundle)
+    assert done.returncode == 2
+    assert b"its weights are floats, which have one form" in b" ".join(done.stderr.split())

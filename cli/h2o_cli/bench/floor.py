@@ -130,9 +130,11 @@ def visible_pairs(config: PrefillConfig, tokens: int) -> int:
 def decode_bytes(model: ModelSpec, context: int) -> int:
     """Every weight once, but of the embedding only what the head reads, and the whole cache."""
     item = np.dtype(model.dtype).itemsize
-    unread = 0 if model.tied else model.vocab_size * model.hidden_size
+    unread = 0 if model.tied else model.vocab_size * model.hidden_size * item
+    if not model.tied and model.weights:
+        unread = model.weights.table_bytes
     cache = 2 * model.layers * context * model.kv_heads * model.head_size
-    return (model.parameters - unread + cache) * item
+    return model.weight_bytes - unread + cache * item
 
 
 def _best(work: Callable[[], object], repetitions: int) -> float:
