@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -19,10 +20,12 @@ from tests import bundles
 from tests.cli.conftest import Run, Start
 
 from h2o_cli.bench.contestants import Contestant
-from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, visible_pairs
+from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, dense_flop, visible_pairs
 from h2o_cli.bench.gguf_file import pairs_side_by_side
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.report import COLUMNS
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense import checkpoint_tensors
 from h2o_runtime import PrefillConfig
 from h2o_runtime.manifest import Manifest
 
@@ -224,6 +227,21 @@ def test_floor_of_the_example(tiny_bundle: Path) -> None:
     assert attention_flop(model, full, 100) == pairs * 4 * model.head_size
     cache = decode_bytes(model, 11) - decode_bytes(model, 1)
     assert cache == 10 * 2 * model.layers * model.kv_heads * model.head_size * 4
+
+
+def test_all_of_the_last_layer_but_its_keys_values_and_queries_runs_on_one_row(shared_folder: Path) -> None:
+    checkpoint, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    model = Manifest.read(bundle).model
+    shapes = checkpoint_tensors(open_checkpoint(str(checkpoint)).config)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) == 2}
+    sizes.pop("model.embed_tokens.weight", None)
+    last = f"model.layers.{model.layers - 1}."
+    once = [name for name in sizes if name.startswith(last) and ("o_proj" in name or "mlp" in name)]
+    assert len(once) == 4
+    head = model.vocab_size * model.hidden_size
+    every = sum(sizes.values()) - sizes.get("lm_head.weight", 0)
+    assert dense_flop(model, 1) == 2 * (every + head)
+    assert dense_flop(model, 11) - dense_flop(model, 1) == 20 * (every - sum(sizes[name] for name in once))
 
 
 def test_better_takes_the_faster_of_each() -> None:
