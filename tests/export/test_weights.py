@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests import bundles
 
+from h2o_export.calibration.compensation import even
 from h2o_export.calibration.rounding import compensate
 from h2o_export.calibration.scaling import ScaledCheckpoint, scaling_factors
 from h2o_export.checkpoints import open_checkpoint
@@ -246,6 +247,15 @@ def test_rounding_for_what_is_multiplied_loses_a_tenth_of_what_the_nearest_does(
         return float((x @ (torch.from_numpy(found.dequantize()) - weights).T).square().mean())
 
     assert lost(made) < 0.1 * lost(nearest)
+
+
+def test_no_token_counts_for_more_than_the_median() -> None:
+    x = together(9, 64)
+    x[0] *= 1000
+    lengths = even(x).norm(dim=1)
+    assert lengths.max() <= 1.001 * lengths.median()
+    shorter = x.norm(dim=1) <= x.norm(dim=1).median()
+    torch.testing.assert_close(even(x)[shorter], x[shorter])
 
 
 def test_weights_on_a_grid_of_their_own_stay_as_they_are() -> None:

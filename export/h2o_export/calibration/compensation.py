@@ -99,7 +99,10 @@ class _Input:
 
 
 class Moments:
-    """Second moments XᵀX / n, float32 [K, K], of what matrices multiply; those that read the same share them."""
+    """Second moments XᵀX / n, float32 [K, K], of what matrices multiply; those that read the same share them.
+
+    Of the rows of `even`.
+    """
 
     def __init__(self) -> None:
         self._inputs: list[_Input] = []
@@ -115,6 +118,7 @@ class Moments:
             known = _Input([name], torch.zeros(x.shape[-1], x.shape[-1]))
             self._inputs.append(known)
         if known is not None and name == known.names[0]:
+            rows = even(rows)
             known.total.addmm_(rows.T, rows)
             known.rows += len(rows)
         self._last = x
@@ -125,3 +129,13 @@ class Moments:
         while self._inputs:
             one = self._inputs.pop(0)
             yield one.names, one.total / max(one.rows, 1)
+
+
+def even(rows: Tensor) -> Tensor:
+    """Rows [n, K], none of them longer than the median.
+
+    A text's first token has inputs a thousand times as large as all others: weights would be rounded for it alone.
+    """
+    length = rows.norm(dim=1, keepdim=True)
+    shorter: Tensor = rows * (length.median() / length.clamp(min=1e-10)).clamp(max=1)
+    return shorter

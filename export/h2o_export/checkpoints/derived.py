@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,8 +33,8 @@ class DerivedCheckpoint(Checkpoint):
     def config_file(self) -> Path:
         return self.original.config_file
 
-    def names(self) -> frozenset[str]:
-        return self.original.names()
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        return self.original.unused(used)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.original.tensor(name, shape)
