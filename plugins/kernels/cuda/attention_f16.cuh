@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         copy_rows_async<D, kKeyTile, kThreads>(to, base, [&](int row) -> const half* {
             const int key = key_begin + tile * kKeyTile + row;
             if (key >= key_end) return nullptr;
-            if constexpr (GATHER) return base + slots[(tile % 3) * kKeyTile + row] * keys.row_stride;
+            if constexpr (GATHER)
+                return base + row_within(slots[(tile % 3) * kKeyTile + row], keys.last_row) * keys.row_stride;
             return base + key * keys.row_stride;
         });
     };

@@ -58,8 +58,10 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
     copy_rows_async<D, Tile::kKeys, kThreads>(rows_shared, k_base, [&](int i) -> const half* {
         const int key = first_key + i;
         if (key >= extent.keys) return nullptr;
-        if constexpr (GATHER)
-            return k_base + keys.memory[static_cast<int64_t>(set) * extent.keys + key] * keys.row_stride;
+        if constexpr (GATHER) {
+            const int32_t entry = keys.memory[static_cast<int64_t>(set) * extent.keys + key];
+            return k_base + row_within(entry, keys.last_row) * keys.row_stride;
+        }
         return k_base + key * keys.row_stride;
     });
     copy_commit();

@@ -218,5 +218,6 @@ void test_rows(const Options& options);
 void test_select(const Options& options);
 void test_arguments(const Options& options);
 void test_graph(const Options& options);
+void test_bounds(const Options& options);
 
 }  // namespace test

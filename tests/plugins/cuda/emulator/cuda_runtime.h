@@ -125,6 +125,16 @@ cudaError_t cudaFuncSetAttribute(K*, cudaFuncAttribute, int) {
     return cudaSuccess;
 }
 
+// As the calculator would have it for a Jetson Orin, as far as shared memory and threads go; not registers.
+template <class K>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, K*, int threads, size_t shared_bytes) {
+    constexpr size_t kSharedBytes = 164 * 1024, kReserved = 1024;
+    constexpr int kThreads = 1536, kMost = 16;
+    *blocks =
+        min(min(kMost, kThreads / threads), static_cast<int>(kSharedBytes / (shared_bytes + kReserved)));
+    return cudaSuccess;
+}
+
 // Arguments are copied at the call, as a launch does.
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {

@@ -162,6 +162,8 @@ const char* cudaGetErrorString(cudaError_t error) {
             return "invalid argument";
         case cudaErrorMemoryAllocation:
             return "out of memory";
+        case cudaErrorNoKernelImageForDevice:
+            return "no kernel image is available for execution on the device";
         case cudaErrorInvalidResourceHandle:
             return "invalid resource handle";
         case cudaErrorIllegalState:
