@@ -44,11 +44,31 @@ function(h2o_cuda_architectures RESULT WANTED)
   set(${RESULT} "${built}" PARENT_SCOPE)
 endfunction()
 
+# The toolkit's folder, as nvcc itself says: what was found may be a script that calls it.
+function(h2o_cuda_toolkit RESULT)
+  execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --dryrun -x cu -c /dev/null OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  string(REGEX MATCH "TOP=([^\n]+)" found "${said}")
+  get_filename_component(folder "${CMAKE_MATCH_1}" ABSOLUTE)
+  set(${RESULT} "${folder}" PARENT_SCOPE)
+endfunction()
+
+# nvcc compiles for another processor where its toolkit has that one's headers and libraries.
+function(h2o_check_cuda_target)
+  h2o_cuda_toolkit(toolkit)
+  set(folders "${CMAKE_SYSTEM_PROCESSOR}-linux" sbsa-linux)
+  foreach(folder IN LISTS folders)
+    if(EXISTS "${toolkit}/targets/${folder}/include")
+      return()
+    endif()
+  endforeach()
+  message(FATAL_ERROR "The CUDA toolkit in ${toolkit} has no headers for ${CMAKE_SYSTEM_PROCESSOR}: install NVIDIA's "
+                      "cross-compiling package of it (cuda-cross-aarch64), or build on the device itself.")
+endfunction()
+
 # Asks the toolkit's own device query, which every nvcc brings for its -arch=native.
 function(h2o_native_architecture RESULT)
-  get_filename_component(folder "${CMAKE_CUDA_COMPILER}" REALPATH)
-  get_filename_component(folder "${folder}" DIRECTORY)
-  find_program(H2O_DEVICE_QUERY __nvcc_device_query HINTS "${folder}" NO_CACHE)
+  h2o_cuda_toolkit(toolkit)
+  find_program(H2O_DEVICE_QUERY __nvcc_device_query HINTS "${toolkit}/bin" NO_CACHE)
   set(failed 1)
   if(H2O_DEVICE_QUERY)
     execute_process(COMMAND "${H2O_DEVICE_QUERY}" RESULT_VARIABLE failed OUTPUT_VARIABLE found ERROR_QUIET)
