@@ -20,6 +20,17 @@ def test_kernels_against_float64(tmp_path: Path) -> None:
         [*configure, "-DH2O_CUDA_EMULATION=ON"],
         ["cmake", "--build", str(tmp_path), "-j2"],
         [program, "--small"],
+        # With little shared memory wide heads run in tiles of half as many keys.
+        [
+            "env",
+            "H2O_EMULATION_SHARED_KB=100",
+            program,
+            "--small",
+            "--head-size",
+            "128",
+            "attention",
+            "arguments",
+        ],
     ):
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
