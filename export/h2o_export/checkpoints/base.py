@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,9 @@ class Checkpoint(ABC):
     def config_file(self) -> Path:
         """Where the configuration was read from, for errors about it."""
 
-    def names(self) -> frozenset[str]:
-        """All tensors that it holds, so that none is left out unseen; none where a kind sees to that itself."""
-        return frozenset()
+    @abstractmethod
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        """Tensors that it holds beside those `used`, by their names in its files: none is left out unseen."""
 
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
