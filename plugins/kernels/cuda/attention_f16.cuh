@@ -99,9 +99,9 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         }
 
     // Lane's row of a 16 x 16 operand read by ldmatrix: rows (keys) for q, p and v; keys pairwise for k.
-    const LanePieces<D> q_lane(q_shared, warp * MT * 16 + lane % 16, lane / 16);
     const LanePieces<D> k_lane(k_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
     const LanePieces<D> v_lane(v_shared, lane % 16, lane / 16);
+    const shared_t q_from_v = q_shared + warp * MT * 16 * TileRows<D>::kRowBytes - v_shared;  // alike for q
 
     if (tiles > 0) {
         copy_rows_async<D, kRows, kThreads>(q_shared, q, [&](int row) -> const half* {
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                 for (int i = 0; i < MT; ++i)
 #pragma unroll
                     for (int kk = 0; kk < D / 16; ++kk)
-                        load_matrices(q_registers[i][kk], q_lane.at(i * 16, kk));
+                        load_matrices(q_registers[i][kk], v_lane.at(i * 16, kk) + q_from_v);
             }
         }
 
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 #pragma unroll
                     for (int r = 0; r < 4; ++r) a[i][r] = q_registers[i][kk][r];
                 } else {
-                    load_matrices(a[i], q_lane.at(i * 16, kk));
+                    load_matrices(a[i], v_lane.at(i * 16, kk) + q_from_v);
                 }
             }
 #pragma unroll
