@@ -47,9 +47,9 @@ class Checkpoint(ABC):
     def config_file(self) -> Path:
         """Where the configuration was read from, for errors about it."""
 
-    @abstractmethod
     def unused(self, used: Collection[str]) -> frozenset[str]:
-        """Tensors that it holds beside those `used`, by their names in its files: none is left out unseen."""
+        """Tensors that its files hold beside those `used`, by their own names: none is left out unseen."""
+        return frozenset()
 
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
