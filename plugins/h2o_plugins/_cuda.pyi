@@ -59,9 +59,11 @@ class Graph:
     def launch(self, stream: Stream) -> None: ...
 
 class Stream:
-    """Does not wait for the legacy default stream."""
+    """
+    Does not wait for the legacy default stream. The work of an urgent one goes before that of others.
+    """
 
-    def __init__(self) -> None: ...
+    def __init__(self, urgent: bool = False) -> None: ...
     @property
     def handle(self) -> int:
         """A cudaStream_t."""
@@ -184,6 +186,7 @@ class Kernels:
         stream: Stream,
         *,
         score_heads: int,
+        capacity: int,
         previous_slots: int,
         local: int,
         heavy: int,

@@ -16,7 +16,7 @@ void check(h2o_status status, const char* call) {
         case H2O_OK:
             return;
         case H2O_CUDA_ERROR:
-            throw CudaError(name + ": a CUDA call failed; was this built for the GPU's compute capability?");
+            throw CudaError(name + ": " + h2o_cuda_last_error());
         case H2O_UNSUPPORTED:
             throw nb::value_error(
                 (name + ": no kernel for this head size, for pages or scales, or for so many tokens")
@@ -102,10 +102,10 @@ class Kernels {
               "candidate_score");
     }
 
-    void memory_select(const Stream& stream, int32_t score_heads, int32_t previous_slots, int32_t local,
-                       int32_t heavy, int32_t sink, Address score, Address memory, Address chunk_range,
-                       Address memory_next) const {
-        check(h2o_cuda_memory_select(stream.get(), score_heads, previous_slots, local, heavy, sink,
+    void memory_select(const Stream& stream, int32_t score_heads, int32_t capacity, int32_t previous_slots,
+                       int32_t local, int32_t heavy, int32_t sink, Address score, Address memory,
+                       Address chunk_range, Address memory_next) const {
+        check(h2o_cuda_memory_select(stream.get(), score_heads, capacity, previous_slots, local, heavy, sink,
                                      at<float>(score), at<int32_t>(memory), at<int64_t>(chunk_range),
                                      at<int32_t>(memory_next)),
               "memory_select");
@@ -183,8 +183,8 @@ void bind_kernels(nb::module_& module) {
              "score_mem"_a, "score_chunk"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0,
              "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
         .def("memory_select", &Kernels::memory_select, "stream"_a, nb::kw_only(), "score_heads"_a,
-             "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a, "chunk_range"_a,
-             "memory_next"_a)
+             "capacity"_a, "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a,
+             "chunk_range"_a, "memory_next"_a)
         .def("cached_attention_workspace", &Kernels::cached_attention_workspace, "n"_a, "capacity"_a)
         .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "q"_a,
              "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a,

@@ -95,7 +95,7 @@ h2o_status candidate_score(const Call& c, const void* const* in, void* const* ou
 
 h2o_status memory_select(const Call& c, const void* const* in, void* const* out, void*, size_t,
                          cudaStream_t stream) {
-    return h2o_cuda_memory_select(stream, c[kScoreHeads], c[kPrevious], c.attributes[0].integer,
+    return h2o_cuda_memory_select(stream, c[kScoreHeads], c[kRows], c[kPrevious], c.attributes[0].integer,
                                   c.attributes[1].integer, c.attributes[2].integer, floats(in[0]),
                                   ints(in[1]), longs(in[2]), static_cast<int32_t*>(out[0]));
 }

@@ -117,14 +117,17 @@ class Forward:
         """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
         session, n = prompt.session, len(prompt.tokens)
         with self.store.open(layer) as cache:
-            for index, tile in enumerate(self._tiles):
+
+            def dense(tile: int) -> None:
                 prompt.checkpoint(layer / self.model.layers)
-                with self._flow.dense(index), self.stopwatch.measure(DENSE):
-                    self.dense(layer, tile, session, cache)
+                with self.stopwatch.measure(DENSE):
+                    self.dense(layer, self._tiles[tile], session, cache)
+
             rows = Rows(session.length, session.length + n)
             call = self._layer_call(layer, prompt, cache, rows)
+            with self._flow.layer(dense):
+                prompt.policy.attend(call, session.prefill_state)
             self.decoding.observe(layer, call.kv, rows, session.decode_state)
-            prompt.policy.attend(call, session.prefill_state)
 
     def decode(self, token: int, session: Session) -> Float32:
         """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""

@@ -335,10 +335,14 @@ class Generator:
 
 
 def _checkpoint(watch: Watch, n: int) -> Any:
+    done = 0  # a layer's dense graphs and its attention may come in turn: what was said is not taken back
+
     def check(share: float) -> None:
+        nonlocal done
         if watch.cancelled():
             raise Cancelled("prefill was stopped")
-        watch.progress(int(share * n), n)
+        done = max(done, int(share * n))
+        watch.progress(done, n)
 
     return check
 

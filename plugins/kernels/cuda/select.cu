@@ -11,6 +11,7 @@
 #include "h2o/cuda.h"
 #include "launch.h"
 #include "ptx.cuh"
+#include "row_range.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -24,10 +25,10 @@ constexpr float kNegligible = 1e-30f;  // so close to float32's end, engines dif
 struct Candidates {
     const float* score;     // of this head, `heads` apart
     const int32_t* memory;  // of this head
-    int heads, remembered, start, sink;
+    int heads, remembered, start, sink, last_row;
 
     __device__ __forceinline__ int position(int i) const {
-        return i < remembered ? memory[i] : start + (i - remembered);
+        return i < remembered ? row_within(memory[i], last_row) : start + (i - remembered);
     }
     // Bits that order as the scores do; above every score for a sink.
     __device__ __forceinline__ uint32_t bits(int i) const {
@@ -75,19 +76,19 @@ __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* fou
 }
 
 __global__ void __launch_bounds__(kThreads)
-    select_memory(const float* score, const int32_t* memory, const int64_t* range, int heads, int remembered,
-                  int local, int heavy, int sink, int32_t* out) {
+    select_memory(const float* score, const int32_t* memory, const int64_t* range, int heads, int capacity,
+                  int remembered, int local, int heavy, int sink, int32_t* out) {
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared());
     uint32_t* kept = shared.kept;
     int *bins = shared.bins, *warp_above = shared.warp_above, *warp_equal = shared.warp_equal;
     Found* found = &shared.found;
 
     const int head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int start = static_cast<int>(range[0]), stop = static_cast<int>(range[1]);
+    const int start = bounded(range[0], 0, capacity), stop = bounded(range[1], start, capacity);
     const int total = local + heavy;
     const int recent = min(local, stop - start);
-    const Candidates candidates{
-        score + head, memory + static_cast<int64_t>(head) * remembered, heads, remembered, start, sink};
+    const int32_t* own = memory + static_cast<int64_t>(head) * remembered;
+    const Candidates candidates{score + head, own, heads, remembered, start, sink, capacity - 1};
     const int count = remembered + (stop - start) - recent;
     const int wanted_total = min(total - recent, count);
     out += static_cast<int64_t>(head) * total;
@@ -146,16 +147,17 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 }  // namespace h2o::cuda
 
-extern "C" h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads,
+extern "C" h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
                                              int32_t previous_slots, int32_t local, int32_t heavy,
                                              int32_t sink, const float* score, const int32_t* memory,
                                              const int64_t* chunk_range, int32_t* memory_next) {
     using namespace h2o::cuda;
-    if (score_heads <= 0 || previous_slots < 0 || local < 0 || heavy < 0 || local + heavy <= 0 || sink < 0)
+    if (score_heads <= 0 || capacity <= 0 || previous_slots < 0 || local < 0 || heavy < 0 ||
+        local + heavy <= 0 || sink < 0)
         return H2O_BAD_ARGUMENT;
     if (!score || !chunk_range || !memory_next || (previous_slots > 0 && !memory) || memory == memory_next)
         return H2O_BAD_ARGUMENT;
     return launch(select_memory, dim3(static_cast<unsigned>(score_heads), 1, 1), kThreads, sizeof(Shared),
-                  stream, score, memory, chunk_range, score_heads, previous_slots, local, heavy, sink,
-                  memory_next);
+                  stream, score, memory, chunk_range, score_heads, capacity, previous_slots, local, heavy,
+                  sink, memory_next);
 }

@@ -135,6 +135,7 @@ class NativeCudaProvider:
         self._active.memory_select(
             lane,
             score_heads=heads,
+            capacity=len(score),
             previous_slots=memory.shape[1],
             local=local,
             heavy=slots - local,

@@ -185,6 +185,7 @@ def test_memory_select(model: Model, previous: int) -> None:
     model.kernels.memory_select(
         model.stream,
         score_heads=model.Hs,
+        capacity=stop,
         previous_slots=previous,
         local=local,
         heavy=heavy,
