@@ -260,10 +260,10 @@ def QuerySelect(
 
     q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile i
     chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below past:
-    list i // share is what tile i looks at; of Mp = 0 it looks at every row. → memory_next int32
-    [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best of the others. A row's score is its softmax probability
-    over all that are looked at, summed over the votes and the score head's query heads. What wins besides, and
-    ties, are as in MemorySelect.
+    list i // share is what tile i looks at; of Mp = 0 it looks at every row.
+    → memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best
+    of the others. A row's score is its softmax probability over all that are looked at, summed over the votes
+    and the score head's query heads. Sinks, ties and what is negligible are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])

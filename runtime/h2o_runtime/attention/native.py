@@ -94,7 +94,19 @@ class NativeCpuProvider(HostRows):
         out: Int32,
     ) -> None:
         self._active.query_select(
-            q, kv.k, candidates, past, tile, stride, share, local, sink, out, kv.pages, kv.page_rows, kv.scales
+            q,
+            kv.k,
+            candidates,
+            past,
+            tile,
+            stride,
+            share,
+            local,
+            sink,
+            out,
+            kv.pages,
+            kv.page_rows,
+            kv.scales,
         )
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:

@@ -1,12 +1,12 @@
 """Chunked sparse prefill whose memory is chosen by the chunk's own queries.
 
-What earlier chunks needed says little of what this one will; its own queries do. A sample of them is enough, and few
-queries with a list of their own need fewer keys than many with one list.
+What earlier chunks needed says little of what this one will; its own queries do. A sample of them is enough,
+and few queries with a list of their own need fewer keys than many with one list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of 
 class QueryStore:
     """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
 
-    sets  int32 [layers, tiles, Hs, M]: what each tile of queries saw, by its first row / tile. A conversation's turn
-          begins anywhere: its tiles follow one another behind all that begin before it.
+    sets  int32 [layers, tiles, Hs, M]: what each tile of queries saw, by its first row / tile. A conversation's
+          turn begins anywhere: its tiles follow one another behind all that begin before it.
     """
 
     def __init__(self, policy: OwnQueries, model: ModelSpec, capacity: int, device: Device) -> None:
@@ -66,9 +66,9 @@ class QueryStore:
             self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
         return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
 
-    def host_sets(self, tiles: list[int]) -> NDArray[np.int32]:
+    def host_sets(self, tiles: Sequence[int]) -> NDArray[np.int32]:
         """Sets of some tiles, int32 [layers, len(tiles), Hs, M], on the host."""
-        return np.stack([self.device.download(layer)[tiles] for layer in self.sets])
+        return np.stack([self.device.download(layer)[list(tiles)] for layer in self.sets])
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class OwnQueries(H2O):
         super().__post_init__()
         if self.chunk_size % self.score_tile:
             raise ConfigError(
-                f"score_tile ({self.score_tile}) must divide chunk_size ({self.chunk_size}): every tile lies in one "
-                "chunk",
+                f"score_tile ({self.score_tile}) must divide chunk_size ({self.chunk_size}): every tile lies in "
+                "one chunk",
                 field="score_tile",
             )
         if self.score_queries > self.score_tile:
             raise ConfigError(
-                f"score_queries ({self.score_queries}) must not exceed score_tile ({self.score_tile}): a tile has no "
-                "more queries",
+                f"score_queries ({self.score_queries}) must not exceed score_tile ({self.score_tile}): a tile has "
+                "no more queries",
                 field="score_queries",
             )
         if self.score_candidates < self.memory:
@@ -107,6 +107,16 @@ class OwnQueries(H2O):
     @classmethod
     def serves(cls, settings: Mapping[str, Any]) -> bool:
         return settings.get("score") == "query"
+
+    @property
+    def vote_stride(self) -> int:
+        """From one query of a tile that chooses its memory to the next."""
+        return max(self.score_tile // self.score_queries, 1)
+
+    @property
+    def chunk_stride(self) -> int:
+        """From one query of a chunk that finds its candidates to the next."""
+        return max(self.chunk_size // VOTES_OF_CHUNK, 1)
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> tuple[int, int, int]:
         """Hs, and how many chunks and tiles there can be. A turn may begin inside a tile."""
@@ -171,7 +181,7 @@ class OwnQueries(H2O):
 
     def _alike(self, past: int, batch: Span) -> Iterator[Span]:
         """Whole chunks of the batch that choose a memory: those that choose among all rows, then the others."""
-        chunks = [one for one in spans(batch.stop, self.chunk_size, start=batch.start)]
+        chunks = spans(batch.stop, self.chunk_size, start=batch.start)
         choosing = [one for one in chunks if past + one.start > self.memory]
         for listed in (False, True):
             some = [one for one in choosing if (past + one.start > self.score_candidates) is listed]
@@ -192,7 +202,7 @@ class OwnQueries(H2O):
                 state.every_row,
                 state.past_of_chunks[chunks],
                 self.chunk_size,
-                max(self.chunk_size // VOTES_OF_CHUNK, 1),
+                self.chunk_stride,
                 1,
                 self.local,
                 self.sink,
@@ -205,7 +215,7 @@ class OwnQueries(H2O):
             candidates,
             past,
             self.score_tile,
-            max(self.score_tile // self.score_queries, 1),
+            self.vote_stride,
             self.chunk_size // self.score_tile,
             self.local,
             self.sink,
@@ -230,9 +240,7 @@ class OwnQueries(H2O):
         for tile in spans(chunk.stop, self.score_tile, start=chunk.start):
             memory = sets[self._first_set(call) + tile.start // self.score_tile]
             rows = partial.rows(tile.start - chunk.start, tile.stop - chunk.start)
-            call.provider.memory_fused_attention(
-                call.q[tile.start : tile.stop], call.kv, memory, rows, None
-            )
+            call.provider.memory_fused_attention(call.q[tile.start : tile.stop], call.kv, memory, rows, None)
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """Nothing of what was there before is changed by a run."""
@@ -248,10 +256,10 @@ class OwnQueries(H2O):
         return sets + min(self.batch_size, context) * model.query_heads * 8
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
-        """Of each chunk the sets of its last tile, the one nearest to the end of the prompt."""
-        chunks = max(origin.prompt - 1, 0) // self.chunk_size  # that have a past
-        tiles, whole = -(-origin.prompt // self.score_tile), self.chunk_size // self.score_tile
-        boundaries = state.host_sets([min((chunk + 2) * whole, tiles) - 1 for chunk in range(chunks)])
-        if state.last_tile < 0:
-            return PrefillReport(PrefillReport.empty().last, boundaries.swapaxes(0, 1))
-        return PrefillReport(state.host_sets([state.last_tile])[:, 0], boundaries.swapaxes(0, 1))
+        """The set of every tile that has a memory, in the order of the prompt."""
+        first, stop = self.chunk_size // self.score_tile, -(-origin.prompt // self.score_tile)
+        sets = state.host_sets(range(first, max(first, stop))).swapaxes(0, 1)
+        last = (
+            state.host_sets([state.last_tile])[:, 0] if state.last_tile >= 0 else PrefillReport.empty().last
+        )
+        return PrefillReport(last, sets)
