@@ -121,8 +121,8 @@ h2o_status query_select(const Call& c, const void* const* in, void* const* out, 
     const bool fit = c[kTiles] == (c[kTokens] + tile - 1) / tile;
     if (!fit || (c[kPrevious] > 0 && c[kLists] < (c[kTiles] + share - 1) / share)) return H2O_BAD_ARGUMENT;
     const h2o_kv kv = kv_of(c, in[1], nullptr);
-    return h2o_cuda_query_select(stream, &c.shape, c[kTokens], tile, integer(c, 2), share, c[kPrevious],
-                                 integer(c, 4), integer(c, 5), integer(c, 6), in[0], &kv, ints(in[2]),
+    return h2o_cuda_query_select(stream, &c.shape, c[kTokens], tile, integer(c, 2), share,
+                                 integer(c, 4), c[kPrevious], integer(c, 5), integer(c, 6), integer(c, 7), in[0], &kv, ints(in[2]),
                                  longs(in[3]), static_cast<int32_t*>(out[0]), workspace, bytes);
 }
 

@@ -53,6 +53,7 @@ std::vector<Signature> signatures() {
           {integer, "tile", 1},
           {integer, "stride", 1},
           {integer, "share", 1},
+          {integer, "reach", 0},
           {integer, "local", 0, M},
           {integer, "heavy", 0, M},
           {integer, "sink", 0}},
