@@ -1,9 +1,9 @@
 // QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory.
 //
-// The votes of all tiles are copied next to each other. Then, tile by tile, as in CandidateScore: the states of its
-// votes over all keys that it looks at, cut into parts so that a few rows fill the device, and column sums under
-// them: two passes over the keys, 4 * d FLOP for each (vote, key), and no values are read. One launch selects for
-// all tiles.
+// The votes of all tiles are copied next to each other. Then, tile by tile, as in CandidateScore: the states
+// of its votes over all keys that it looks at, cut into parts so that a few rows fill the device, and column
+// sums under them: two passes over the keys, 4 * d FLOP for each (vote, key), and no values are read. One
+// launch selects for all tiles.
 
 #include "attention.h"
 #include "checks.h"
@@ -179,8 +179,9 @@ struct Query {
 };
 
 bool good(const Tiles& tiles) {
-    return tiles.n > 0 && tiles.tile > 0 && tiles.stride > 0 && tiles.share > 0 && tiles.reach >= 0 && tiles.listed >= 0 &&
-           tiles.local >= 0 && tiles.heavy >= 0 && tiles.local + tiles.heavy > 0 && tiles.sink >= 0;
+    return tiles.n > 0 && tiles.tile > 0 && tiles.stride > 0 && tiles.share > 0 && tiles.reach >= 0 &&
+           tiles.listed >= 0 && tiles.local >= 0 && tiles.heavy >= 0 && tiles.local + tiles.heavy > 0 &&
+           tiles.sink >= 0;
 }
 
 }  // namespace
@@ -198,9 +199,10 @@ extern "C" size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, i
 
 extern "C" h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
                                             int32_t tile, int32_t stride, int32_t share, int32_t reach,
-                                            int32_t slots, int32_t local, int32_t heavy, int32_t sink, const void* q,
-                                            const h2o_kv* kv, const int32_t* candidates, const int64_t* past,
-                                            int32_t* memory_next, void* workspace, size_t workspace_bytes) {
+                                            int32_t slots, int32_t local, int32_t heavy, int32_t sink,
+                                            const void* q, const h2o_kv* kv, const int32_t* candidates,
+                                            const int64_t* past, int32_t* memory_next, void* workspace,
+                                            size_t workspace_bytes) {
     using namespace h2o::cuda;
     const Tiles tiles{n, tile, stride, share, reach, slots, local, heavy, sink};
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;

@@ -88,11 +88,11 @@ typedef struct h2o_tiles {
     int64_t local, slots, sink;
 } h2o_tiles;
 
-// memory_next [tiles, Hs, slots] = sorted(last `local` rows below past[i] and the best of the others that tile
-// i looks at, by the summed softmax probabilities of its votes over all that it looks at, and a quarter of
-// those of the rows up to `reach` before and behind). Candidates
-// [lists, Hs, candidates] are sorted rows below past[i], enough of them before the local window. Sinks and
-// ties are as in memory_select. The values of the cache are not read.
+// memory_next [tiles, Hs, slots] = sorted(last `local` rows below past[i] and the best of the others that
+// tile i looks at, by the summed softmax probabilities of its votes over all that it looks at, and a quarter
+// of those of the rows up to `reach` before and behind). Candidates [lists, Hs, candidates] are sorted rows
+// below past[i], enough of them before the local window. Sinks and ties are as in memory_select. The values
+// of the cache are not read.
 h2o_status h2o_cpu_query_select(h2o_cpu* context, const h2o_shape* shape, const h2o_tiles* tiles,
                                 const void* q, const h2o_kv* kv, const int32_t* candidates,
                                 const int64_t* past, int32_t* memory_next);

@@ -63,7 +63,7 @@ class H2O(PrefillPolicy[MemoryStore]):
     score_window: int = option(64, "Queries that vote under --score window.", symbol="")
     score_tile: int = option(256, "Queries that share a memory under --score query.", symbol="", least=1)
     score_queries: int = option(
-        64, "Queries of a tile that choose its memory under --score query.", symbol="", least=1
+        32, "Queries of a tile that choose its memory under --score query.", symbol="", least=1
     )
     score_candidates: int = option(
         2048,
