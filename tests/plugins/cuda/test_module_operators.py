@@ -331,6 +331,4 @@ def test_query_select(model: Model, listed: int) -> None:
     for i, end in enumerate(past.tolist()):
         own = candidates[i // share]
         score = operators.query_score(q[i * tile : (i + 1) * tile], k, own, end, **shared)
-        assert operators.same_but_for_near_ties(
-            expected[i], got[i], score, stop=end, local=local, sink=sink
-        )
+        assert operators.same_but_for_near_ties(expected[i], got[i], score, stop=end, local=local, sink=sink)
