@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "checks.h"
 #include "parts.h"
+#include "row_range.cuh"
 #include "select.cuh"
 
 namespace h2o::cuda {
