@@ -9,27 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 
+from h2o_cli.bench.picture import import_pyplot
 from h2o_cli.common import Exit, guarded, print_json, show, start_logging
-from h2o_cli.eval.contestants import Contestant, Kind
+from h2o_cli.eval.contestants import Kind
+from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.options import eval_options, make_contestants, make_extent
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.screen import comparison
 from h2o_cli.eval.summary import Summary, summarize
+from h2o_cli.eval.sweep import Sweep
 from h2o_cli.eval.texts import Document, from_files, from_manual
 from h2o_cli.eval.values import Value, to_json
 from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
 from h2o_runtime import Generator
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.text import Tokenizer
 
 log = logging.getLogger(__name__)
 
 MANUALS = 2  # pieces of Python's manual, where no text is named
-ONCE = {"length": 4096, "decoded": 128, "metrics": ("perplexity", "decode", "recall"), "seeds": 3}
+Defaults = dict[str, Any]
+ONCE: Defaults = {"length": 4096, "decoded": 128, "metrics": ("perplexity", "decode", "recall"), "seeds": 3}
+REPORT: Defaults = ONCE | {"metrics": ("perplexity", "decode", "recall", "needle")}
+QUICK: Defaults = REPORT | {"length": 3072, "decoded": 32, "seeds": 1}
 
 
 class Commands(click.Group):
@@ -83,7 +90,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     tokenizer = Tokenizer.load(bundle)
     documents = read_documents(flags.pop("texts"), MANUALS, tokenizer, extent, manifest)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
-        check_host(generator, extent, found)
+        check_host(generator, extent)
         measurer = Measurer(generator, tokenizer, documents, found, extent)
         sanity, values = _run(measurer)
     summaries = summarize(values)
@@ -93,6 +100,49 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
         show(*comparison(bundle.name, extent, documents, sanity, summaries))
     if tolerance is not None:
         _judge(summaries, sanity, tolerance)
+
+
+@main.command()
+@eval_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder for the page, the rows and what a stopped run needs to go on.",
+)
+@click.option("--resume", is_flag=True, help="Keep what is done in the folder of --output, and go on.")
+@click.option("--quick", is_flag=True, help="One short text: some minutes for a small model.")
+@guarded
+def report(
+    bundle: Path, output: Path, resume: bool, quick: bool, as_json: bool, verbose: int, **flags: Any
+) -> None:
+    """Measure BUNDLE's rule and whatever differs from it in one setting, and write a page with plots.
+
+    The folder gets report.html, which needs nothing else, and rows.csv. A run that is stopped writes the page of
+    what it has; the same command with --resume goes on.
+    """
+    start_logging(verbose)
+    import_pyplot()  # before an hour of measuring, not after
+    manifest = Manifest.read(bundle)
+    found = make_contestants(manifest, flags, ablate=True)
+    extent = make_extent(manifest, flags, QUICK if quick else REPORT)
+    tokenizer = Tokenizer.load(bundle)
+    count = 1 if quick else MANUALS
+    documents = read_documents(flags.pop("texts"), count, tokenizer, extent, manifest)
+    sweep = Sweep(bundle, manifest, found, documents, extent)
+    with Generator.load(bundle, **load_arguments(flags)) as generator:
+        check_host(generator, extent)
+        folder = RunFolder.open(output, sweep.identity(), resume)
+        sanity, stopped = sweep.run(generator, tokenizer, folder)
+    page = folder.write_page(sweep.page(sanity, folder))
+    summaries = summarize(folder.values)
+    if as_json:
+        print_json(document(bundle, manifest, extent, documents, sanity, summaries, folder.values))
+    else:
+        show(*comparison(bundle.name, extent, documents, sanity, summaries), escape(f"{page}: the page"))
+    if stopped:
+        raise Cancelled("stopped by Ctrl-C")
 
 
 def read_documents(
@@ -105,7 +155,7 @@ def read_documents(
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)
 
 
-def check_host(generator: Generator, extent: Extent, found: tuple[Contestant, ...]) -> None:
+def check_host(generator: Generator, extent: Extent) -> None:
     """Raises ConfigError where the recall is asked for on a device whose memory it cannot look into."""
     if "recall" in extent.metrics and generator.device.memory != "cpu":
         raise ConfigError(

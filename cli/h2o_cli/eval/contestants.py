@@ -17,7 +17,8 @@ from h2o_runtime.policies.prefill import PREFILL
 class Kind(str, Enum):
     TRUTH = "truth"  # full attention
     RULE = "rule"  # the configured one
-    VARIANT = "variant"  # with other settings
+    VARIANT = "variant"  # with other settings, which somebody asked for
+    ABLATION = "ablation"  # with one setting changed
     BASELINE = "baseline"
 
 
@@ -49,7 +50,7 @@ def contestants(
     if configured.algorithm.exact:
         configured = configured.altered(policy=next(policy.name for policy in PREFILL if not policy.exact))
     rule = Contestant(configured.algorithm.name, configured, Kind.RULE)
-    variants = [_variant(rule, changes) for changes in map(parse_settings, also)]
+    variants = [_variant(rule, changes, Kind.VARIANT) for changes in map(parse_settings, also)]
     if ablate:
         variants += ablations(rule)
     settings = asdict(configured)
@@ -71,7 +72,7 @@ def ablations(rule: Contestant) -> list[Contestant]:
             continue
         for value in _others(one, getattr(rule.config, one.name)):
             try:
-                found.append(_variant(rule, {one.name: value}))
+                found.append(_variant(rule, {one.name: value}, Kind.ABLATION))
             except ConfigError:
                 continue  # half a chunk is less than its memory
     return found
@@ -116,10 +117,10 @@ def _others(one: Option, value: Any) -> Iterator[Any]:
         yield from (type(value)(4), type(value)(64))
 
 
-def _variant(rule: Contestant, changes: dict[str, Any]) -> Contestant:
+def _variant(rule: Contestant, changes: dict[str, Any], kind: Kind) -> Contestant:
     config = rule.config.altered(**changes)
     told = [f"{name}={value}" for name, value in changes.items() if name != "policy"]
-    return Contestant(" ".join([config.algorithm.name, *told]), config, Kind.VARIANT)
+    return Contestant(" ".join([config.algorithm.name, *told]), config, kind)
 
 
 def _distinct(*found: Contestant) -> tuple[Contestant, ...]:

@@ -95,13 +95,15 @@ class Measurer:
         """In an order that needs the truth of one text at a time."""
         metrics, n = self._extent.metrics, self._extent.length
         rules = tuple(one for one in self._contestants if one.kind is not Kind.TRUTH)
+        # Of one changed setting the losses tell enough: what takes long is for the others.
+        leading = tuple(one for one in self._contestants if one.kind is not Kind.ABLATION)
         for document in self._documents:
             if "perplexity" in metrics:
                 for one in self._contestants:
                     yield self._job("read", one, document.name, n, lambda d=document, c=one: self._read(c, d))
             if "decode" in metrics:
                 weight = n + 8 * self._extent.decoded
-                for one in self._contestants:
+                for one in leading:
                     yield self._job(
                         "decode", one, document.name, weight, lambda d=document, c=one: self._decode(c, d)
                     )
@@ -110,7 +112,7 @@ class Measurer:
                     f"recall {document.name}", 4.0 * n, lambda d=document: self._recall(rules, d)
                 )  # of all rules at once: they share its sums
         for length in self._extent.needles:
-            for one in self._contestants:
+            for one in leading:
                 if "needle" in metrics:
                     for depth in self._extent.depths:
                         weight = length * self._extent.seeds

@@ -35,6 +35,19 @@ class Summary:
     needle: float | None
     task: float | None
 
+    @property
+    def values(self) -> dict[str, str]:
+        """Settings by their names."""
+        return dict(word.split("=", 1) for word in self.settings.split())
+
+
+def differences(rule: Summary, other: Summary) -> dict[str, str]:
+    """Settings of another one of the same policy that are not the rule's; none where they are of another policy."""
+    own, theirs = rule.values, other.values
+    if own.keys() != theirs.keys() or other.kind == Kind.BASELINE.value:
+        return {}
+    return {name: value for name, value in theirs.items() if own[name] != value}
+
 
 def summarize(values: Sequence[Value]) -> list[Summary]:
     """In the order in which contestants first come, the truth before all others."""
