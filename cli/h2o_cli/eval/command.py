@@ -113,9 +113,19 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
 )
 @click.option("--resume", is_flag=True, help="Keep what is done in the folder of --output, and go on.")
 @click.option("--quick", is_flag=True, help="One short text: some minutes for a small model.")
+@click.option(
+    "--ablate/--no-ablate", default=True, show_default=True, help="Also the rule with each setting changed."
+)
 @guarded
 def report(
-    bundle: Path, output: Path, resume: bool, quick: bool, as_json: bool, verbose: int, **flags: Any
+    bundle: Path,
+    output: Path,
+    resume: bool,
+    quick: bool,
+    ablate: bool,
+    as_json: bool,
+    verbose: int,
+    **flags: Any,
 ) -> None:
     """Measure BUNDLE's rule and whatever differs from it in one setting, and write a page with plots.
 
@@ -125,7 +135,7 @@ def report(
     start_logging(verbose)
     import_pyplot()  # before an hour of measuring, not after
     manifest = Manifest.read(bundle)
-    found = make_contestants(manifest, flags, ablate=True)
+    found = make_contestants(manifest, flags, ablate)
     extent = make_extent(manifest, flags, QUICK if quick else REPORT)
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
