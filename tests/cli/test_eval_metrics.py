@@ -19,10 +19,10 @@ from h2o_cli.eval.metrics import (
     divergence,
     entropy,
     evenly,
+    frequency_loss,
     increase,
     log_probabilities,
     perplexity,
-    unigram_entropy,
 )
 from h2o_cli.eval.readings import Reading, continuation, read
 from h2o_cli.eval.recall import list_sums, measure_recall
@@ -68,8 +68,10 @@ def test_which_losses_count() -> None:
     assert parts == {0: [1, 2, 3], 4: [4, 5, 6, 7], 8: [8, 9]}
 
 
-def test_entropy_of_a_texts_own_frequencies() -> None:
-    assert unigram_entropy([7, 7, 8, 9]) == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
+def test_loss_of_who_only_counts() -> None:
+    # 7 is one of ten, 7 came once in one, 8 is one of nine others, 7 came twice in three.
+    shares = (1 / 10, 1 / (1 + 1), 1 / (2 + 1) / 9, 2 / (3 + 2))
+    assert frequency_loss([7, 7, 8, 7], 10) == pytest.approx(-sum(map(math.log, shares)) / 4)
 
 
 def test_places_are_apart_and_within() -> None:
@@ -333,9 +335,7 @@ def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_i
     assert told.perplexity == pytest.approx(4096)
     assert "near to knowing nothing" in told.problems[0]
     assert "uniform" in told.problems[1]
-    context_free = Reading(
-        np.full(299, unigram_entropy(ids) + 0.01), trained.likely, trained.sampled, trained.logs
-    )
+    context_free = replace(trained, nll=np.full(299, frequency_loss(ids, 4096) + 0.01))
     assert "does not read what stands before" in judge(context_free, ids, 4096).problems[0]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from h2o_runtime.policies.prefill.h2o import logical_batch_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h2o_runtime.policies.prefill.h2o import logical_batch_rows
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
 lengths = st.integers(0, 300)

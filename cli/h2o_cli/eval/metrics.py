@@ -58,11 +58,22 @@ def buckets(nll: NDArray[Any], width: int) -> Iterator[tuple[Span, NDArray[Any]]
             yield positions, part
 
 
-def unigram_entropy(tokens: Sequence[int] | NDArray[Any]) -> float:
-    """The least loss that a model could have on these tokens which looks at no other token."""
-    counts = np.unique(np.asarray(tokens), return_counts=True)[1].astype(np.float64)
-    shares = counts / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+def frequency_loss(tokens: Sequence[int] | NDArray[Any], vocabulary: int) -> float:
+    """Mean loss of who only counts how often each token came so far, and begins with nothing.
+
+    With n tokens read, u of them different, one that came c times is given c / (n + u), and each of the others an
+    equal part of what is left: u / (n + u), or everything at the beginning.
+    """
+    counts: dict[int, int] = {}
+    loss = 0.0
+    for read, token in enumerate(np.asarray(tokens).tolist()):
+        known = len(counts)
+        if token in counts:
+            loss -= math.log(counts[token] / (read + known))
+        else:
+            loss -= math.log((known / (read + known) if read else 1.0) / (vocabulary - known))
+        counts[token] = counts.get(token, 0) + 1
+    return loss / len(tokens)
 
 
 def evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:

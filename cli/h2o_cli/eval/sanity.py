@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from h2o_cli.eval.metrics import Float64, entropy, perplexity, unigram_entropy
+from h2o_cli.eval.metrics import Float64, entropy, frequency_loss, perplexity
 from h2o_cli.eval.readings import IntArray, Reading
 
 NEAR = 0.9  # of the loss of someone who knows nothing
@@ -20,21 +20,21 @@ class Sanity:
 
     perplexity  of all its tokens
     vocabulary  what the perplexity is of who gives every token the same probability
-    unigram     what it is of who knows how often each token comes in this text, and nothing else
+    frequencies what it is of who only counts how often each token came so far
     certainty   1 - entropy of its predictions / that of a uniform one, mean
     problems    sentences; none where the model has learnt something
     """
 
     perplexity: float
     vocabulary: int
-    unigram: float
+    frequencies: float
     certainty: float
     problems: tuple[str, ...]
 
 
 def judge(truth: Reading, ids: IntArray, vocabulary: int) -> Sanity:
     """Look at full attention's reading of a text [N]. A sparse policy cannot do harm where nothing is known."""
-    of_text, context_free = perplexity(truth.nll), math.exp(unigram_entropy(ids))
+    of_text, context_free = perplexity(truth.nll), math.exp(frequency_loss(ids, vocabulary))
     uniform = math.log(vocabulary)
     certainty = 1.0 - float(np.mean(_entropies(truth))) / uniform
     problems = []
@@ -45,8 +45,8 @@ def judge(truth: Reading, ids: IntArray, vocabulary: int) -> Sanity:
         )
     elif of_text >= context_free:
         problems.append(
-            f"its perplexity is {of_text:,.1f}, and {context_free:,.1f} is that of the text's own token "
-            "frequencies: it does not read what stands before"
+            f"its perplexity is {of_text:,.1f}, and who only counts how often each token came so far has "
+            f"{context_free:,.1f}: it does not read what stands before"
         )
     if certainty <= 1.0 - UNIFORM:
         problems.append("its predictions are all but uniform")
