@@ -22,6 +22,7 @@ from h2o_cli.eval.metrics import (
     frequency_loss,
     increase,
     log_probabilities,
+    losses,
     perplexity,
 )
 from h2o_cli.eval.readings import Reading, continuation, read
@@ -42,6 +43,13 @@ def test_log_probabilities_of_a_row() -> None:
     logs = log_probabilities(np.array([[math.log(1), math.log(2), math.log(5)], [1000.0, 1000.0, -1000.0]]))
     np.testing.assert_allclose(np.exp(logs[0]), [1 / 8, 2 / 8, 5 / 8])
     np.testing.assert_allclose(logs[1, :2], math.log(1 / 2))
+
+
+def test_losses_of_tokens_are_their_log_probabilities() -> None:
+    logits = np.random.default_rng(1).normal(scale=9, size=(20, 1000)).astype(np.float32)
+    tokens = np.arange(20) * 7
+    expected = -log_probabilities(logits)[np.arange(20), tokens]
+    np.testing.assert_allclose(losses(logits, tokens), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_perplexity_and_its_increase() -> None:

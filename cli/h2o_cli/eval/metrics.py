@@ -22,6 +22,17 @@ def log_probabilities(logits: NDArray[Any]) -> Float64:
     return wide
 
 
+def losses(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> Float64:
+    """Of the tokens [rows] that follow, by the logits [rows, vocab] before them: float64 [rows].
+
+    Exponentials in float32, sums in float64: as exact as float32 logits are, in a fifth of the time.
+    """
+    top = logits.max(axis=1, keepdims=True)
+    sums = np.exp(logits - top).sum(axis=1, dtype=np.float64)
+    chosen = logits[np.arange(len(tokens)), tokens].astype(np.float64)
+    return np.asarray(np.log(sums) - (chosen - top[:, 0]))
+
+
 def perplexity(nll: NDArray[Any]) -> float:
     """exp of the mean loss of tokens, nll [n]; infinite where that is beyond every number."""
     mean = float(np.mean(nll, dtype=np.float64))

@@ -80,7 +80,7 @@ def _bars(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -> A
 def _by_position(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -> Any:
     losses = _means(values, Measure.LOSS_AT)
     truth = next((row.contestant for row in summaries if row.kind == Kind.TRUTH.value), None)
-    if truth is None or not losses.get(truth):
+    if truth is None or not any(row.contestant in losses for row in _main(summaries)):
         return None
     figure, axes = plot.subplots(figsize=(8, 3.6), layout="constrained")
     for row in _main(summaries):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -60,10 +61,9 @@ class Extent:
 
 @dataclass(frozen=True)
 class Job:
-    """name is unique in a run; weight is its share of the time, in tokens."""
+    """name is unique in a run."""
 
     name: str
-    weight: float
     run: Callable[[], list[Value]]
 
 
@@ -93,56 +93,29 @@ class Measurer:
 
     def jobs(self) -> Iterator[Job]:
         """In an order that needs the truth of one text at a time."""
-        metrics, n = self._extent.metrics, self._extent.length
+        metrics = self._extent.metrics
         rules = tuple(one for one in self._contestants if one.kind is not Kind.TRUTH)
         # Of one changed setting the losses tell enough: what takes long is for the others.
         leading = tuple(one for one in self._contestants if one.kind is not Kind.ABLATION)
         for document in self._documents:
             if "perplexity" in metrics:
                 for one in self._contestants:
-                    yield self._job("read", one, document.name, n, lambda d=document, c=one: self._read(c, d))
+                    yield self._job("read", one, document.name, partial(self._read, one, document))
             if "decode" in metrics:
-                weight = n + 8 * self._extent.decoded
                 for one in leading:
-                    yield self._job(
-                        "decode", one, document.name, weight, lambda d=document, c=one: self._decode(c, d)
-                    )
-            if "recall" in metrics and rules:
-                yield Job(
-                    f"recall {document.name}", 4.0 * n, lambda d=document: self._recall(rules, d)
-                )  # of all rules at once: they share its sums
+                    yield self._job("decode", one, document.name, partial(self._decode, one, document))
+            if "recall" in metrics and rules:  # of all rules at once: they share its sums
+                yield Job(f"recall {document.name}", partial(self._recall, rules, document))
         for length in self._extent.needles:
             for one in leading:
-                if "needle" in metrics:
-                    for depth in self._extent.depths:
-                        weight = length * self._extent.seeds
-                        place = f"{length} {depth:.2f}"
-                        yield self._job(
-                            "needle",
-                            one,
-                            place,
-                            weight,
-                            lambda c=one, n=length, d=depth: self._needle(c, n, d),
-                        )
+                for depth in self._extent.depths if "needle" in metrics else ():
+                    run = partial(self._needle, one, length, depth)
+                    yield self._job("needle", one, f"{length} {depth:.2f}", run)
                 for task in self._extent.tasks if "tasks" in metrics else ():
-                    weight = length * self._extent.seeds
-                    yield self._job(
-                        task,
-                        one,
-                        str(length),
-                        weight,
-                        lambda c=one, n=length, t=task: self._task(c, n, t),
-                    )
+                    yield self._job(task, one, str(length), partial(self._task, one, length, task))
 
-    def _job(
-        self,
-        kind: str,
-        contestant: Contestant,
-        where: str,
-        weight: float,
-        run: Callable[[], list[Value]],
-    ) -> Job:
-        return Job(f"{kind} {where} {contestant.name}", weight, run)
+    def _job(self, kind: str, one: Contestant, where: str, run: Callable[[], list[Value]]) -> Job:
+        return Job(f"{kind} {where} {one.name}", run)
 
     def _read(self, contestant: Contestant, document: Document) -> list[Value]:
         truth = self._read_truth(document)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_cli.eval.metrics import Float64, divergence, log_probabilities
+from h2o_cli.eval.metrics import Float64, divergence, log_probabilities, losses
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.forward import Watch
 
@@ -49,11 +49,10 @@ def read(
     logs = np.empty((len(sampled), vocabulary), np.float32)
     for rows, logits in generator.each_logits(ids, config, watch):
         likely[rows.start : rows.stop] = logits.argmax(axis=1)
-        wide = log_probabilities(logits)
         known = ids[rows.start + 1 : rows.stop + 1]
-        nll[rows.start : rows.start + len(known)] = -wide[np.arange(len(known)), known]
+        nll[rows.start : rows.start + len(known)] = losses(logits[: len(known)], known)
         first, last = np.searchsorted(sampled, [rows.start, rows.stop])
-        logs[first:last] = wide[sampled[first:last] - rows.start]
+        logs[first:last] = log_probabilities(logits[sampled[first:last] - rows.start])
     return Reading(nll, likely, sampled, logs)
 
 
