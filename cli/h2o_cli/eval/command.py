@@ -144,6 +144,7 @@ def report(
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
         folder = RunFolder.open(output, sweep.identity(), resume)
+        folder.check({one.name: one.settings for one in found})
         sanity, stopped = sweep.run(generator, tokenizer, folder)
     page = folder.write_page(sweep.page(sanity, folder))
     summaries = summarize(folder.values)
@@ -197,12 +198,12 @@ def document(
 
 def _run(measurer: Measurer) -> tuple[Sanity, list[Value]]:
     jobs, values = list(measurer.jobs()), []
-    width = max(len(job.name) for job in jobs) if jobs else 8
+    width = max((len(job.title) for job in jobs), default=8)
     with stages("reading", len(jobs) + 1, width) as stage:
         stage("sanity")
         sanity = measurer.sanity()
         for job in jobs:
-            stage(job.name)
+            stage(job.title)
             values += job.run()
     return sanity, values
 

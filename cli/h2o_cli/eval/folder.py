@@ -52,6 +52,15 @@ class RunFolder:
         replace_file(path / RUN, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
         return cls(path)
 
+    def check(self, settings: dict[str, str]) -> None:
+        """Raises OutputError where a contestant of this name had other settings when it was measured."""
+        for value in self.values:
+            if settings.get(value.contestant, value.settings) != value.settings:
+                raise OutputError(
+                    f"{self.path}: {value.contestant} was measured with {value.settings}, and is now "
+                    f"{settings[value.contestant]}: name another folder, or give its flags again"
+                )
+
     @property
     def done(self) -> set[str]:
         """Names of jobs whose rows are here."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -61,9 +62,12 @@ class Extent:
 
 @dataclass(frozen=True)
 class Job:
-    """name is unique in a run."""
+    """title  as progress tells it
+    names  of what it measures, unique in a run: a job of several contestants has several
+    """
 
-    name: str
+    title: str
+    names: frozenset[str]
     run: Callable[[], list[Value]]
 
 
@@ -91,8 +95,11 @@ class Measurer:
         truth = self._read_truth(self._documents[0])
         return judge(truth, self._documents[0].ids[: self._extent.length], self._generator.model.vocab_size)
 
-    def jobs(self) -> Iterator[Job]:
-        """In an order that needs the truth of one text at a time."""
+    def jobs(self, done: AbstractSet[str] = frozenset()) -> Iterator[Job]:
+        """What is not done yet, by its names, in an order that needs the truth of one text at a time."""
+        return (job for job in self._jobs(done) if not job.names <= done)
+
+    def _jobs(self, done: AbstractSet[str]) -> Iterator[Job]:
         metrics = self._extent.metrics
         rules = tuple(one for one in self._contestants if one.kind is not Kind.TRUTH)
         # Of one changed setting the losses tell enough: what takes long is for the others.
@@ -105,7 +112,9 @@ class Measurer:
                 for one in leading:
                     yield self._job("decode", one, document.name, partial(self._decode, one, document))
             if "recall" in metrics and rules:  # of all rules at once: they share its sums
-                yield Job(f"recall {document.name}", partial(self._recall, rules, document))
+                missing = tuple(one for one in rules if f"recall {document.name} {one.name}" not in done)
+                names = frozenset(f"recall {document.name} {one.name}" for one in missing)
+                yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))
         for length in self._extent.needles:
             for one in leading:
                 for depth in self._extent.depths if "needle" in metrics else ():
@@ -115,7 +124,8 @@ class Measurer:
                     yield self._job(task, one, str(length), partial(self._task, one, length, task))
 
     def _job(self, kind: str, one: Contestant, where: str, run: Callable[[], list[Value]]) -> Job:
-        return Job(f"{kind} {where} {one.name}", run)
+        name = f"{kind} {where} {one.name}"
+        return Job(name, frozenset([name]), run)
 
     def _read(self, contestant: Contestant, document: Document) -> list[Value]:
         truth = self._read_truth(document)
@@ -140,9 +150,11 @@ class Measurer:
         ids = document.ids[: self._extent.length]
         found = measure_recall(self._generator, ids, [one.config for one in rules])
         return [
-            replace(value, job=f"recall {document.name}")
+            value
             for one, recall in zip(rules, found, strict=True)
-            for value in _recall_values(recall, _writer("recall", one, document.name, len(ids)))
+            for value in _recall_values(
+                recall, _writer(f"recall {document.name}", one, document.name, len(ids))
+            )
         ]
 
     def _needle(self, contestant: Contestant, length: int, depth: float) -> list[Value]:

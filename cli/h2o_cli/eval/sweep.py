@@ -36,14 +36,13 @@ class Sweep:
     extent: Extent
 
     def identity(self) -> dict[str, Any]:
-        """What rows of one run have in common."""
+        """What rows of one run have in common; others may take part when it goes on."""
         return {
             "model": self.bundle.resolve().name,
             "checkpoint": self.manifest.checkpoint.sha256,
             "precision": self.manifest.model.dtype,
             "texts": {one.name: one.sha256 for one in self.documents},
             "extent": asdict(self.extent),
-            "contestants": {one.name: one.settings for one in self.contestants},
         }
 
     def run(self, generator: Generator, tokenizer: Tokenizer, folder: RunFolder) -> tuple[Sanity, bool]:
@@ -56,15 +55,14 @@ class Sweep:
                 folder.tokens.setdefault("seen", {})[contestant.name] = seen_by(reading, generator)
 
         measurer = Measurer(generator, tokenizer, self.documents, self.contestants, self.extent, seen)
-        done = folder.done
-        jobs = [job for job in measurer.jobs() if job.name not in done]
-        width = max((len(job.name) for job in jobs), default=8)
+        jobs = list(measurer.jobs(folder.done))
+        width = max((len(job.title) for job in jobs), default=8)
         with stages("reading", len(jobs) + 1, width) as stage:
             stage("sanity")
             sanity = measurer.sanity()
             try:
                 for job in jobs:
-                    stage(job.name)
+                    stage(job.title)
                     self._do(job, folder)
             except KeyboardInterrupt:
                 return sanity, True
