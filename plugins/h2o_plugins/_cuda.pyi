@@ -193,6 +193,35 @@ class Kernels:
         chunk_range: int,
         memory_next: int,
     ) -> None: ...
+    def query_select_workspace(
+        self, *, n: int, tile: int, stride: int, slots: int, score_heads: int, capacity: int
+    ) -> int: ...
+    def query_select(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        tile: int,
+        stride: int,
+        share: int,
+        slots: int,
+        score_heads: int,
+        local: int,
+        heavy: int,
+        sink: int,
+        q: int,
+        k_cache: int,
+        capacity: int,
+        candidates: int,
+        past: int,
+        memory_next: int,
+        workspace: int,
+        workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+    ) -> None: ...
     def cached_attention_workspace(self, n: int, capacity: int) -> int: ...
     def cached_attention(
         self,
