@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from h2o_cli.eval.baselines import BASELINES, baseline
 from h2o_cli.eval.lists import KeyList, ListWatch
 from h2o_cli.eval.mass import LayerMass, best_mass, by_list, kept_mass, past_mass
 from h2o_cli.eval.metrics import (
@@ -25,6 +24,7 @@ from h2o_cli.eval.metrics import (
     losses,
     perplexity,
 )
+from h2o_cli.eval.policies import BASELINES, baseline
 from h2o_cli.eval.readings import Reading, continuation, read
 from h2o_cli.eval.recall import list_sums, measure_recall
 from h2o_cli.eval.sanity import judge

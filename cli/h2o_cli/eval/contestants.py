@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from h2o_cli.eval.baselines import baseline
+from h2o_cli.eval.policies import baseline
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.options import Option, options_of

@@ -10,9 +10,9 @@ import click
 
 from h2o_cli.bench.options import Lengths
 from h2o_cli.common import argument_text, json_option, verbose_option
-from h2o_cli.eval.baselines import BASELINES
 from h2o_cli.eval.contestants import Contestant, contestants
 from h2o_cli.eval.plan import METRICS, Extent
+from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.tasks import TASKS
 from h2o_cli.model_options import model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
