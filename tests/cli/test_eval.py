@@ -83,7 +83,7 @@ def test_a_report_that_is_stopped_goes_on(
     refused = h2o("eval", *flags)
     assert (refused.returncode, refused.stdout) == (1, b"")
     assert b"--resume" in refused.stderr
-    done = h2o("eval", *flags, "--resume", "--json")
+    done = h2o("eval", *flags, "--resume", "--json", timeout=200)
     assert (done.returncode, done.stderr) == (0, b"")
     rows = from_csv((folder / "rows.csv").read_text())
     assert rows[: len(before)] == before

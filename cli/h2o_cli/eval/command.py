@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,38 +11,33 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from h2o_cli.bench.options import Lengths
 from h2o_cli.bench.picture import import_pyplot
 from h2o_cli.common import (
     Exit,
     guarded,
-    json_option,
     print_json,
     show,
     start_logging,
-    verbose_option,
 )
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.options import eval_options, make_contestants, make_extent
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
-from h2o_cli.eval.screen import comparison, scores
+from h2o_cli.eval.screen import comparison
 from h2o_cli.eval.summary import Summary, summarize
 from h2o_cli.eval.sweep import Sweep
 from h2o_cli.eval.texts import Document, from_files, from_manual
 from h2o_cli.eval.values import Value, to_json
-from h2o_cli.model_options import load_arguments, model_options
-from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
 from h2o_runtime import Generator
-from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.text import Tokenizer
 
 log = logging.getLogger(__name__)
 
-ANSWER_ROOM = 256  # tokens of a harness's answer
 MANUALS = 2  # pieces of Python's manual, where no text is named
 Defaults = dict[str, Any]
 ONCE: Defaults = {"length": 4096, "decoded": 128, "metrics": ("perplexity", "decode", "recall"), "seeds": 3}
@@ -166,52 +160,6 @@ def report(
         show(*comparison(bundle.name, extent, documents, sanity, summaries), escape(f"{page}: the page"))
     if stopped:
         raise Cancelled("stopped by Ctrl-C")
-
-
-@main.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--tasks", required=True, metavar="NAMES", help="lm-eval's, as niah_single_1,ruler_vt.")
-@click.option("--lengths", type=Lengths(), default="4096", show_default=True, help="Of RULER's prompts.")
-@click.option("--limit", type=click.IntRange(min=1), help="Samples of a task.  [default: all]")
-@prefill_options
-@model_options
-@json_option
-@verbose_option
-@guarded
-def harness(
-    bundle: Path,
-    tasks: str,
-    lengths: tuple[int, ...],
-    limit: int | None,
-    as_json: bool,
-    verbose: int,
-    **flags: Any,
-) -> None:
-    """Run tasks of lm-eval, the evaluation harness, on BUNDLE under one prefill rule.
-
-    Needs the package: pip install 'h2o-edge[harness]'. RULER's needle, vt, cwe and fwe need no download.
-    """
-    start_logging(verbose)
-    config = prefill_config(Manifest.read(bundle).prefill, flags)
-    run_tasks = import_harness()
-    flags["context"] = flags["context"] or max(lengths) + ANSWER_ROOM
-    with Generator.load(bundle, **load_arguments(flags)) as generator:
-        results = run_tasks(generator, bundle, config, tasks.split(","), lengths, limit)
-    if as_json:
-        print_json(results)
-    else:
-        show(*scores(bundle.name, config.in_short(), results))
-
-
-def import_harness() -> Callable[..., dict[str, dict[str, float]]]:
-    """Raises BackendError where lm-eval is not installed."""
-    try:
-        from h2o_cli.eval.harness import run_tasks
-    except ImportError as error:
-        raise BackendError(
-            f"tasks of lm-eval need its package ({error}): pip install 'h2o-edge[harness]'"
-        ) from None
-    return run_tasks
 
 
 def read_documents(

@@ -6,19 +6,15 @@ Import it where lm-eval is installed; nothing else of h2o-eval needs it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lm_eval.api.model import LM
-from lm_eval.evaluator import simple_evaluate
-from lm_eval.tasks import TaskManager
 
 from h2o_cli.eval.metrics import log_probabilities, losses
 from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.tasks import answer
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.errors import InputError
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 if TYPE_CHECKING:
@@ -89,48 +85,6 @@ class BundleModel(LM):  # type: ignore[misc]
 
     def _encode(self, text: str) -> IntArray:
         return np.array(self._tokenizer.encode(text), np.int64) % self._generator.model.vocab_size
-
-
-def run_tasks(
-    generator: Generator,
-    folder: Path,
-    config: PrefillConfig,
-    tasks: Sequence[str],
-    lengths: Sequence[int],
-    limit: int | None,
-) -> dict[str, dict[str, float]]:
-    """Scores of lm-eval's tasks by metric. RULER's make prompts of each length with the bundle's tokenizer.
-
-    Raises InputError for a task that lm-eval does not know, or that it cannot load.
-    """
-    about = {"tokenizer": str(folder), "max_seq_lengths": list(lengths)}
-    model = BundleModel(generator, str(folder), config)
-    try:
-        manager = TaskManager(metadata=about)
-        found = simple_evaluate(
-            model=model,
-            tasks=list(tasks),
-            task_manager=manager,
-            limit=limit,
-            metadata=about,
-            bootstrap_iters=0,
-        )
-    except (
-        KeyError,
-        ValueError,
-        OSError,
-    ) as error:  # what it raises for names, and for data that is not there
-        raise InputError(f"lm-eval cannot run {', '.join(tasks)}: {error}") from error
-    return {task: _scores(metrics) for task, metrics in found["results"].items()}
-
-
-def _scores(metrics: dict[str, Any]) -> dict[str, float]:
-    """Without errors of the means, and lengths that were not asked for, which are -1."""
-    return {
-        name.removesuffix(",none"): float(score)
-        for name, score in metrics.items()
-        if isinstance(score, int | float) and "stderr" not in name and score >= 0
-    }
 
 
 def _until(text: str, ends: str | Sequence[str]) -> str:

@@ -105,15 +105,6 @@ def verdict(sanity: Sanity) -> list[str]:
     ]
 
 
-def scores(name: str, settings: str, results: dict[str, dict[str, float]]) -> list[RenderableType]:
-    """Of lm-eval's tasks, a row a metric."""
-    table = Table("task", "metric", Column("score", justify="right"), title=name)
-    for task, metrics in results.items():
-        for metric, score in metrics.items():
-            table.add_row(escape(task), escape(metric), f"{score:.3f}")
-    return [escape(settings), table]
-
-
 def comparison(
     name: str, extent: Extent, documents: Sequence[Document], sanity: Sanity, rows: Sequence[Summary]
 ) -> list[RenderableType]:
