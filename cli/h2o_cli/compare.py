@@ -44,7 +44,6 @@ SMALL = PrefillConfig(
     score_window=32,
     score_tile=64,
     score_queries=16,
-    score_candidates=320,
 )
 DENSE_TOKENS = 64
 Progress = Callable[[str], None]

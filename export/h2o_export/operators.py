@@ -252,6 +252,7 @@ def QuerySelect(
     tile: int,
     stride: int,
     share: int,
+    reach: int,
     local: int,
     heavy: int,
     sink: int,
@@ -262,8 +263,9 @@ def QuerySelect(
     chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below past:
     list i // share is what tile i looks at; of Mp = 0 it looks at every row.
     → memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best
-    of the others. A row's score is its softmax probability over all that are looked at, summed over the votes
-    and the score head's query heads. Sinks, ties and what is negligible are as in MemorySelect.
+    of the others. What a row gets is its softmax probability over all that are looked at, summed over the votes
+    and the score head's query heads; its score adds a quarter of what the rows up to `reach` before and behind it
+    get: queries between two votes look there. Sinks, ties and what is negligible are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -306,7 +308,24 @@ def QuerySelect(
     votes = op.Softmax(op.Where(seen, dots, op.Constant(value_float=float("-inf"))), axis=-1)
     by_vote = op.Concat(op.Shape(sample, start=0, end=4), minus_one, axis=0)
     counted = op.Where(real, op.Reshape(votes, by_vote), op.Constant(value_float=0.0))
-    ranks = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hs, K]
+    got = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hs, K]
+    # By row, with `reach` empty rows before and behind; then what stands around each, itself not.
+    margin = op.Constant(value_int=reach)
+    room = op.Add(
+        op.Shape(k_cache, start=0, end=1), op.Mul(op.Reshape(margin, one), op.Constant(value_int=2))
+    )
+    shape = op.Concat(tiles, score_heads, room, axis=0)
+    by_row = op.ScatterElements(
+        op.Expand(op.Constant(value_float=0.0), shape), op.Add(rows, margin), got, axis=2
+    )
+    around = op.Range(first, op.Add(op.Mul(margin, op.Constant(value_int=2)), step), step)  # [2 reach + 1]
+    at = op.Add(op.Unsqueeze(rows, minus_one), around)  # [t, Hs, K, 2 reach + 1]
+    found = op.GatherElements(
+        by_row, op.Reshape(at, op.Concat(tiles, score_heads, minus_one, axis=0)), axis=2
+    )
+    others = op.Where(op.Equal(around, margin), op.Constant(value_float=0.0), op.Reshape(found, op.Shape(at)))
+    beside = op.ReduceSum(others, minus_one, keepdims=0)
+    ranks = op.Add(got, op.Mul(beside, op.Constant(value_float=0.25)))
     negligible = op.Less(ranks, op.Constant(value_float=1e-30))
     ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
     ranks = op.Where(op.Less(rows, op.Constant(value_int=sink)), op.Constant(value_float=float("inf")), ranks)

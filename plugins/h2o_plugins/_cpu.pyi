@@ -135,6 +135,7 @@ class Kernels:
         tile: int,
         stride: int,
         share: int,
+        reach: int,
         local: int,
         sink: int,
         memory_next: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu")],

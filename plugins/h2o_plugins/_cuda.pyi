@@ -204,6 +204,7 @@ class Kernels:
         tile: int,
         stride: int,
         share: int,
+        reach: int,
         slots: int,
         score_heads: int,
         local: int,

@@ -209,13 +209,14 @@ class Kernels {
     }
 
     void query_select(Input q, Input k_cache, Int32In candidates, Int64In past, int64_t tile, int64_t stride,
-                      int64_t share, int64_t local, int64_t sink, Int32 memory_next, const Pages& pages,
-                      int32_t page_rows, const Scales& scales) {
+                      int64_t share, int64_t reach, int64_t local, int64_t sink, Int32 memory_next,
+                      const Pages& pages, int32_t page_rows, const Scales& scales) {
         const h2o_shape shape = scored(size_of(memory_next, 1));
         const h2o_tiles tiles{size_of(q, 0),
                               tile,
                               stride,
                               share,
+                              reach,
                               size_of(past, 0),
                               size_of(candidates, 0),
                               size_of(candidates, 2),
@@ -329,8 +330,8 @@ NB_MODULE(_cpu, module) {
         .def("memory_select", &Kernels::memory_select, "score"_a, "memory"_a, "start"_a, "stop"_a, "local"_a,
              "sink"_a, "memory_next"_a.noconvert())
         .def("query_select", &Kernels::query_select, "q"_a, "k_cache"_a, "candidates"_a, "past"_a, "tile"_a,
-             "stride"_a, "share"_a, "local"_a, "sink"_a, "memory_next"_a.noconvert(), "pages"_a = nb::none(),
-             "page_rows"_a = 0, "scales"_a = nb::none())
+             "stride"_a, "share"_a, "reach"_a, "local"_a, "sink"_a, "memory_next"_a.noconvert(),
+             "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
         .def("cached_attention", &Kernels::cached_attention, "q"_a, "k_cache"_a, "v_cache"_a, "length"_a,
              "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none());
 }

@@ -118,14 +118,14 @@ class Kernels {
     }
 
     void query_select(const Stream& stream, int32_t n, int32_t tile, int32_t stride, int32_t share,
-                      int32_t slots, int32_t score_heads, int32_t local, int32_t heavy, int32_t sink,
-                      Address q, Address k_cache, int64_t capacity, Address candidates, Address past,
-                      Address memory_next, Address workspace, size_t workspace_bytes, Address pages,
-                      int32_t page_rows, Address k_scales, Address v_scales) const {
+                      int32_t reach, int32_t slots, int32_t score_heads, int32_t local, int32_t heavy,
+                      int32_t sink, Address q, Address k_cache, int64_t capacity, Address candidates,
+                      Address past, Address memory_next, Address workspace, size_t workspace_bytes,
+                      Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
         const h2o_cuda_shape shape = scored(score_heads);
         const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
-        check(h2o_cuda_query_select(stream.get(), &shape, n, tile, stride, share, slots, local, heavy, sink,
-                                    at<void>(q), &kv, at<int32_t>(candidates), at<int64_t>(past),
+        check(h2o_cuda_query_select(stream.get(), &shape, n, tile, stride, share, reach, slots, local, heavy,
+                                    sink, at<void>(q), &kv, at<int32_t>(candidates), at<int64_t>(past),
                                     at<int32_t>(memory_next), at<void>(workspace), workspace_bytes),
               "query_select");
     }
@@ -207,9 +207,9 @@ void bind_kernels(nb::module_& module) {
         .def("query_select_workspace", &Kernels::query_select_workspace, nb::kw_only(), "n"_a, "tile"_a,
              "stride"_a, "slots"_a, "score_heads"_a, "capacity"_a)
         .def("query_select", &Kernels::query_select, "stream"_a, nb::kw_only(), "n"_a, "tile"_a, "stride"_a,
-             "share"_a, "slots"_a, "score_heads"_a, "local"_a, "heavy"_a, "sink"_a, "q"_a, "k_cache"_a,
-             "capacity"_a, "candidates"_a, "past"_a, "memory_next"_a, "workspace"_a, "workspace_bytes"_a,
-             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
+             "share"_a, "reach"_a, "slots"_a, "score_heads"_a, "local"_a, "heavy"_a, "sink"_a, "q"_a,
+             "k_cache"_a, "capacity"_a, "candidates"_a, "past"_a, "memory_next"_a, "workspace"_a,
+             "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
         .def("cached_attention_workspace", &Kernels::cached_attention_workspace, "n"_a, "capacity"_a)
         .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "q"_a,
              "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a,

@@ -106,7 +106,8 @@ int32_t integer(const Call& c, size_t index) {
     return c.attributes[index].integer;
 }
 
-// Without lists it looks at all rows, which takes more than lists do: a profile may reach from one to the other.
+// Without lists it looks at all rows, which takes more than lists do: a profile may reach from one to the
+// other.
 size_t query_workspace(const Call& c) {
     const auto bytes = [&](int32_t listed) {
         return h2o_cuda_query_select_workspace(&c.shape, c[kTokens], integer(c, 1), integer(c, 2), listed,
@@ -121,9 +122,9 @@ h2o_status query_select(const Call& c, const void* const* in, void* const* out, 
     const bool fit = c[kTiles] == (c[kTokens] + tile - 1) / tile;
     if (!fit || (c[kPrevious] > 0 && c[kLists] < (c[kTiles] + share - 1) / share)) return H2O_BAD_ARGUMENT;
     const h2o_kv kv = kv_of(c, in[1], nullptr);
-    return h2o_cuda_query_select(stream, &c.shape, c[kTokens], tile, integer(c, 2), share, c[kPrevious],
-                                 integer(c, 4), integer(c, 5), integer(c, 6), in[0], &kv, ints(in[2]),
-                                 longs(in[3]), static_cast<int32_t*>(out[0]), workspace, bytes);
+    return h2o_cuda_query_select(stream, &c.shape, c[kTokens], tile, integer(c, 2), share, integer(c, 4),
+                                 c[kPrevious], integer(c, 5), integer(c, 6), integer(c, 7), in[0], &kv,
+                                 ints(in[2]), longs(in[3]), static_cast<int32_t*>(out[0]), workspace, bytes);
 }
 
 size_t cached_workspace(const Call& c) {

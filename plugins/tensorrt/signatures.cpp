@@ -6,8 +6,7 @@ std::vector<Signature> signatures() {
     constexpr AttributeSpec::Kind integer = AttributeSpec::kInt, real = AttributeSpec::kPositiveFloat;
     constexpr Type T = Type::kModel, F = Type::kFloat, I32 = Type::kInt32, I64 = Type::kInt64;
     constexpr Size n = kTokens, w = kWindow, Hq = kQueryHeads, Hkv = kKvHeads, Hs = kScoreHeads,
-                   d = kHeadSize, cap = kRows, M = kSlots, Mp = kPrevious,
-                   t = kTiles, c = kLists;
+                   d = kHeadSize, cap = kRows, M = kSlots, Mp = kPrevious, t = kTiles, c = kLists;
     return {
         {"ChunkedIntraAttention",
          {{integer, "chunk_size", 1}, {real, "scale"}, {integer, "score_heads", 1, Hs}},
@@ -53,6 +52,7 @@ std::vector<Signature> signatures() {
           {integer, "tile", 1},
           {integer, "stride", 1},
           {integer, "share", 1},
+          {integer, "reach", 0},
           {integer, "local", 0, M},
           {integer, "heavy", 0, M},
           {integer, "sink", 0}},

@@ -32,7 +32,8 @@ enum Size {
     kTwo
 };
 constexpr int kSizeCount = kTwo + 1;
-constexpr const char* kSizeNames[kSizeCount] = {"", "n", "w", "Hq", "Hkv", "Hs", "d", "cap", "M", "Mp", "t", "c", "2"};
+constexpr const char* kSizeNames[kSizeCount] = {"",    "n", "w",  "Hq", "Hkv", "Hs", "d",
+                                                "cap", "M", "Mp", "t",  "c",   "2"};
 
 // Every attribute is required: ONNX graphs always carry them all.
 struct AttributeSpec {

@@ -131,6 +131,7 @@ QUERY_SELECT = Operator(
         Attribute("tile", 1),
         Attribute("stride", 1),
         Attribute("share", 1),
+        Attribute("reach", 0),
         Attribute("local", 0, gives="M"),
         Attribute("heavy", 0, gives="M"),
         Attribute("sink", 0),

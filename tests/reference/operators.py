@@ -242,9 +242,10 @@ def same_but_for_near_ties(
 
 
 def query_score(
-    q: Array, k_cache: Array, candidates: Array, past: int, *, scale: float, stride: int
+    q: Array, k_cache: Array, candidates: Array, past: int, *, scale: float, stride: int, reach: int
 ) -> Float64:
-    """What each candidate gets of every `stride`-th query of one tile: softmax over the candidates, summed.
+    """What each candidate gets of every `stride`-th query of one tile: softmax over the candidates, summed; and a
+    quarter of what the candidates up to `reach` rows before and behind it get.
 
     q [n, Hq, d]; k_cache [cap, Hkv, d]; candidates int32 [Hs, C], C = 0: all rows below `past`
     -> [past, Hs], zero for rows that are no candidates.
@@ -260,7 +261,13 @@ def query_score(
             logits = scale * (k_cache[rows, kv] @ q[r, h])[None]  # [1, rows]
             *_, a = softmax_state(logits, np.zeros((len(rows), q.shape[2])))
             score[rows, s] += a[0]
-    return score
+    total = score.copy()
+    for distance in range(1, min(reach, past - 1) + 1):
+        total[distance:] += score[:-distance] / 4
+        total[:-distance] += score[distance:] / 4
+    for s in range(score_heads if candidates.shape[1] else 0):
+        total[np.setdiff1d(np.arange(past), candidates[s]), s] = 0.0
+    return total
 
 
 def query_select(
@@ -273,6 +280,7 @@ def query_select(
     tile: int,
     stride: int,
     share: int,
+    reach: int,
     local: int,
     heavy: int,
     sink: int = 0,
@@ -285,7 +293,9 @@ def query_select(
     chosen = []
     for i, end in enumerate(past.tolist()):
         rows, own = q[i * tile : (i + 1) * tile], candidates[i // share]
-        score = query_score(rows, k_cache, own, end, scale=scale, stride=stride).astype(np.float32)
+        score = query_score(rows, k_cache, own, end, scale=scale, stride=stride, reach=reach).astype(
+            np.float32
+        )
         everything = np.tile(np.arange(end, dtype=np.int32), (len(own), 1))
         for s, looked_at in enumerate(own if own.shape[1] else everything):
             early = looked_at[None, looked_at < end - local]

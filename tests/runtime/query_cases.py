@@ -24,6 +24,7 @@ class Call:
     tile: int
     stride: int
     share: int
+    reach: int
     local: int
     heavy: int
     sink: int
@@ -67,6 +68,7 @@ class Call:
             self.tile,
             self.stride,
             self.share,
+            self.reach,
             self.local,
             self.sink,
             out,
@@ -81,7 +83,7 @@ class Call:
 
     @property
     def attributes(self) -> dict[str, float]:
-        names = ("scale", "tile", "stride", "share", "local", "heavy", "sink")
+        names = ("scale", "tile", "stride", "share", "reach", "local", "heavy", "sink")
         return {name: getattr(self, name) for name in names}
 
     def check(self, got: Array) -> None:
@@ -89,7 +91,9 @@ class Call:
         expected = operators.query_select(self.q, self.k, self.candidates, self.past, **self.attributes)  # type: ignore[arg-type]
         for i, end in enumerate(self.past.tolist()):
             rows, own = self.q[i * self.tile : (i + 1) * self.tile], self.candidates[i // self.share]
-            score = operators.query_score(rows, self.k, own, end, scale=self.scale, stride=self.stride)
+            score = operators.query_score(
+                rows, self.k, own, end, scale=self.scale, stride=self.stride, reach=self.reach
+            )
             assert operators.same_but_for_near_ties(
                 expected[i], got[i], score, stop=end, local=self.local, sink=self.sink
             )
@@ -105,6 +109,7 @@ def calls(draw: st.DrawFn) -> Call:
         tile=draw(st.integers(1, 30)),
         stride=draw(st.integers(1, 8)),
         share=draw(st.integers(1, 3)),
+        reach=draw(st.integers(0, 5)),
         local=local,
         heavy=heavy,
         sink=draw(st.integers(0, heavy)),

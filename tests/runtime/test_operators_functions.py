@@ -210,13 +210,13 @@ def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting)
     np.testing.assert_array_equal(out, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(call=calls())
 def test_queries_select_what_the_reference_selects(tiny_bundle: Path, call: Call) -> None:
     call.check(call.run(FunctionProvider(Bundle.open(tiny_bundle), threads=2)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(call=calls())
 def test_all_tiles_of_a_node_select_at_once(call: Call) -> None:
     """The body as it stands in a graph; the provider runs it tile by tile."""

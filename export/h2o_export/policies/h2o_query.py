@@ -42,6 +42,7 @@ class QueryPhase2(AttentionStep):
             "tile": config.score_tile,
             "stride": config.vote_stride,
             "share": 1,
+            "reach": config.vote_stride // 2,
             "local": config.local,
             "heavy": config.heavy,
             "sink": config.sink,
@@ -142,25 +143,30 @@ class OwnQueriesPass(SinglePass):
         everything = torch.ones(score_heads(self.config, len(q), self.kv_heads), past, dtype=torch.bool)
         if past <= self.config.score_candidates:
             return everything
-        rank = self._rank(q[:, :: self.config.chunk_stride], k, everything)
+        rank = self._rank(q, self.config.chunk_stride, k, everything)
         return self._best(rank, self.config.score_candidates - self.config.local)
 
     def _choose(self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Tensor) -> Tensor:
         """A tile's memory as a mask [Hs, past]; q [Hq, rows, d]."""
-        rank = self._rank(q[:, :: self.config.vote_stride], k, candidates)
+        rank = self._rank(q, self.config.vote_stride, k, candidates)
         chosen = self._best(rank, self.config.heavy)
         if self.adopt is None:
             return chosen
         index = (first - self.config.chunk_size) // self.config.score_tile
         return self._checked(chosen, torch.from_numpy(self.adopt[layer, index]).long(), rank)
 
-    def _rank(self, votes: Tensor, k: Tensor, candidates: Tensor) -> Tensor:
-        """What votes [Hq, w, d] give to rows of the past [Hs, past]; -inf for those that are no candidates."""
+    def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
+        """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for what is no candidate."""
+        votes = q[:, ::stride]
         heads, past = candidates.shape
         group = len(votes) // heads
         seen = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
         given = masked_softmax(votes @ k[:, :past].transpose(1, 2), seen).sum(1).double()
-        rank = given.view(heads, group, past).sum(1)
+        given = given.view(heads, group, past).sum(1)
+        rank = given.clone()
+        for distance in range(1, min(stride // 2, past - 1) + 1):
+            rank[:, distance:] += given[:, :-distance] / 4
+            rank[:, :-distance] += given[:, distance:] / 4
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)
         rank[:, : self.config.sink] = torch.inf
         rank = torch.where(candidates, rank, -torch.inf)

@@ -1,5 +1,7 @@
-// QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory. An item
-// of work is one score head of one tile. Scores are column sums, and no value is read.
+// QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory. An
+// item of work is one score head of one tile. Scores are column sums, and no value is read.
+#include <cstdlib>
+
 #include "rank.h"
 #include "sweep.h"
 
@@ -42,8 +44,8 @@ struct Query {
         return true;
     }
 
-    // Tiles that look at the same rows follow each other, those that see the most first: so a thread packs keys
-    // once for all of them.
+    // Tiles that look at the same rows follow each other, those that see the most first: so a thread packs
+    // keys once for all of them.
     void item(const h2o_cpu* context, SweepScratch& scratch, char* own, int64_t index) const {
         const int64_t together = listed() ? sizes.share : sizes.tiles;
         const int64_t group = index / (together * heads()), within = index % (together * heads());
@@ -64,8 +66,7 @@ struct Query {
         Sweep votes = head_sweep(context, shape, heads(), head, static_cast<const char*>(q) + first * row,
                                  (rows + sizes.stride - 1) / sizes.stride);
         votes.query_heads *= sizes.stride;  // from one vote to the next
-        votes.keys =
-            cache_rows(shape, kv_head(shape, heads(), head), kv.k, nullptr, list(tile, head), count);
+        votes.keys = cache_rows(shape, kv_head(shape, heads(), head), kv.k, nullptr, list(tile, head), count);
         votes.total_keys = votes.offset = votes.key_block = count;
         votes.unit = unit;
         std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
@@ -74,13 +75,24 @@ struct Query {
         context->kernels->sum_lanes(scratch.colsum, count, sums);
     }
 
+    // What place i has with a quarter of what its neighbours have.
+    float with_neighbours(const float* sums, const int32_t* rows, int64_t i, int64_t count) const {
+        const auto near = [&](int64_t j) {
+            return std::abs(listed() ? int64_t{rows[j]} - rows[i] : j - i) <= sizes.reach;
+        };
+        float beside = 0.0f;
+        for (int64_t j = i - 1; j >= 0 && near(j); --j) beside += sums[j];
+        for (int64_t j = i + 1; j < count && near(j); ++j) beside += sums[j];
+        return sums[i] + 0.25f * beside;
+    }
+
     void choose(int64_t tile, int64_t head, const float* sums, uint64_t* ranks) const {
         const int64_t border = past[tile] - sizes.local, best = sizes.slots - sizes.local;
         const int32_t* const rows = list(tile, head);
         const int64_t count = early(tile, head);
         for (int64_t i = 0; i < count; ++i) {
             const int64_t at = listed() ? rows[i] : i;
-            ranks[i] = rank(sums[i], at, at < sizes.sink);
+            ranks[i] = rank(with_neighbours(sums, rows, i, keys(tile)), at, at < sizes.sink);
         }
         int32_t* const out = memory_next + (tile * heads() + head) * sizes.slots;
         take_best(ranks, ranks + count, best, out);
@@ -104,7 +116,8 @@ struct Query {
 };
 
 bool good(const h2o_tiles& sizes) {
-    if (sizes.n <= 0 || sizes.tile <= 0 || sizes.stride <= 0 || sizes.share <= 0) return false;
+    if (sizes.n <= 0 || sizes.tile <= 0 || sizes.stride <= 0 || sizes.share <= 0 || sizes.reach < 0)
+        return false;
     if (sizes.tiles != (sizes.n + sizes.tile - 1) / sizes.tile || sizes.candidates < 0) return false;
     if (sizes.candidates > 0 && sizes.lists * sizes.share < sizes.tiles) return false;
     return sizes.local >= 0 && sizes.slots >= sizes.local && sizes.slots > 0 && sizes.sink >= 0;

@@ -1,9 +1,9 @@
 // QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory.
 //
-// The votes of all tiles are copied next to each other. Then, tile by tile, as in CandidateScore: the states of its
-// votes over all keys that it looks at, cut into parts so that a few rows fill the device, and column sums under
-// them: two passes over the keys, 4 * d FLOP for each (vote, key), and no values are read. One launch selects for
-// all tiles.
+// The votes of all tiles are copied next to each other. Then, tile by tile, as in CandidateScore: the states
+// of its votes over all keys that it looks at, cut into parts so that a few rows fill the device, and column
+// sums under them: two passes over the keys, 4 * d FLOP for each (vote, key), and no values are read. One
+// launch selects for all tiles.
 
 #include "attention.h"
 #include "checks.h"
@@ -18,7 +18,7 @@ constexpr int kMaxParts = 16;
 constexpr int kCopyThreads = 256;
 
 struct Tiles {
-    int n, tile, stride, share;
+    int n, tile, stride, share, reach;
     int listed;  // candidates a list; 0: all rows
     int local, heavy, sink;
 
@@ -44,10 +44,17 @@ __global__ void __launch_bounds__(kCopyThreads)
 struct Candidates {
     const float* score;   // of this head and tile, by place
     const int32_t* list;  // or null: place i is row i
-    int sink;
+    int places, reach, sink;
 
     __device__ __forceinline__ int position(int i) const { return list ? list[i] : i; }
-    __device__ __forceinline__ uint32_t bits(int i) const { return rank_bits(score[i], position(i) < sink); }
+    // With a quarter of what its neighbours have.
+    __device__ __forceinline__ uint32_t bits(int i) const {
+        const int at = position(i);
+        float beside = 0;
+        for (int j = i - 1; j >= 0 && at - position(j) <= reach; --j) beside += score[j];
+        for (int j = i + 1; j < places && position(j) - at <= reach; ++j) beside += score[j];
+        return rank_bits(score[i] + 0.25f * beside, at < sink);
+    }
 };
 
 // How many rows of a sorted list lie below `border`.
@@ -73,8 +80,9 @@ __global__ void __launch_bounds__(kSelectThreads)
     const int64_t set = static_cast<int64_t>(tile) * heads + head;
     const int border = static_cast<int>(past[tile]) - tiles.local;
     const int count = own ? rows_below(own, tiles.listed, border) : border;
+    const int filled = own ? tiles.listed : border + tiles.local;
     out += set * (tiles.local + tiles.heavy);
-    const Candidates all{score + set * places, own, tiles.sink};
+    const Candidates all{score + set * places, own, filled, tiles.reach, tiles.sink};
     take_best(all, count, min(tiles.heavy, count), *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
     for (int i = threadIdx.x; i < tiles.local; i += kSelectThreads) out[tiles.heavy + i] = border + i;
 }
@@ -171,8 +179,9 @@ struct Query {
 };
 
 bool good(const Tiles& tiles) {
-    return tiles.n > 0 && tiles.tile > 0 && tiles.stride > 0 && tiles.share > 0 && tiles.listed >= 0 &&
-           tiles.local >= 0 && tiles.heavy >= 0 && tiles.local + tiles.heavy > 0 && tiles.sink >= 0;
+    return tiles.n > 0 && tiles.tile > 0 && tiles.stride > 0 && tiles.share > 0 && tiles.reach >= 0 &&
+           tiles.listed >= 0 && tiles.local >= 0 && tiles.heavy >= 0 && tiles.local + tiles.heavy > 0 &&
+           tiles.sink >= 0;
 }
 
 }  // namespace
@@ -181,7 +190,7 @@ bool good(const Tiles& tiles) {
 extern "C" size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t tile,
                                                   int32_t stride, int32_t slots, int32_t capacity) {
     using namespace h2o::cuda;
-    const Tiles tiles{n, tile, stride, 1, slots, 1, 0, 0};
+    const Tiles tiles{n, tile, stride, 1, 0, slots, 1, 0, 0};
     if (check_shape(shape) != H2O_OK || !good(tiles) || capacity <= 0) return 0;
     Workspace workspace;
     Scratch scratch(*shape, tiles, capacity, workspace);
@@ -189,12 +198,13 @@ extern "C" size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, i
 }
 
 extern "C" h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
-                                            int32_t tile, int32_t stride, int32_t share, int32_t slots,
-                                            int32_t local, int32_t heavy, int32_t sink, const void* q,
-                                            const h2o_kv* kv, const int32_t* candidates, const int64_t* past,
-                                            int32_t* memory_next, void* workspace, size_t workspace_bytes) {
+                                            int32_t tile, int32_t stride, int32_t share, int32_t reach,
+                                            int32_t slots, int32_t local, int32_t heavy, int32_t sink,
+                                            const void* q, const h2o_kv* kv, const int32_t* candidates,
+                                            const int64_t* past, int32_t* memory_next, void* workspace,
+                                            size_t workspace_bytes) {
     using namespace h2o::cuda;
-    const Tiles tiles{n, tile, stride, share, slots, local, heavy, sink};
+    const Tiles tiles{n, tile, stride, share, reach, slots, local, heavy, sink};
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (!good(tiles) || any_null(q) || !past || !memory_next) return H2O_BAD_ARGUMENT;
     if (slots > 0 && !candidates) return H2O_BAD_ARGUMENT;

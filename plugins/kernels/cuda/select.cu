@@ -53,7 +53,7 @@ extern "C" h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t sco
         return H2O_BAD_ARGUMENT;
     if (!score || !chunk_range || !memory_next || (previous_slots > 0 && !memory) || memory == memory_next)
         return H2O_BAD_ARGUMENT;
-    return launch(select_memory, dim3(static_cast<unsigned>(score_heads), 1, 1), kSelectThreads, sizeof(SelectShared),
-                  stream, score, memory, chunk_range, score_heads, previous_slots, local, heavy, sink,
-                  memory_next);
+    return launch(select_memory, dim3(static_cast<unsigned>(score_heads), 1, 1), kSelectThreads,
+                  sizeof(SelectShared), stream, score, memory, chunk_range, score_heads, previous_slots,
+                  local, heavy, sink, memory_next);
 }

@@ -1,9 +1,9 @@
 // The best of some candidates by score, for one block.
 //
-// Nothing is sorted. Candidates stand in order of position already, so it is enough to find the score of the last
-// one that gets in, and to keep candidates in order: a radix search over the score's bits, 8 at a time, finds that
-// score and how many of its equals get in; one ordered compaction writes the result, sorted, with ties to the
-// lower position.
+// Nothing is sorted. Candidates stand in order of position already, so it is enough to find the score of the
+// last one that gets in, and to keep candidates in order: a radix search over the score's bits, 8 at a time,
+// finds that score and how many of its equals get in; one ordered compaction writes the result, sorted, with
+// ties to the lower position.
 #pragma once
 
 #include "launch.h"

@@ -104,6 +104,7 @@ class AttentionProvider(Protocol):
         tile: int,
         stride: int,
         share: int,
+        reach: int,
         local: int,
         sink: int,
         out: Int32,
@@ -113,8 +114,8 @@ class AttentionProvider(Protocol):
         q [n, Hq, d] in t tiles of `tile` rows, the last may be partial. past int64 [t]: tile i chooses among the
         rows of `kv` below past[i], at least M of them; candidates [c, Hs, C], sorted and all below past: only among
         those of list i // share, unless C is 0. out [t, Hs, M]: the last `local` of the rows below past, and those
-        with the largest softmax probabilities over all that are looked at, summed over the votes. Sinks and ties
-        are as in `memory_select`.
+        with the highest scores: softmax probabilities over all that are looked at, summed over the votes, and a
+        quarter of those of the rows up to `reach` before and behind. Sinks and ties are as in `memory_select`.
         """
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:

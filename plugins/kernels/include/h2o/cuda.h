@@ -108,17 +108,18 @@ h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, i
 size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t tile, int32_t stride,
                                        int32_t slots, int32_t capacity);
 
-// memory_next [tiles, Hs, local + heavy] of the tiles of q [n, Hq, d], `tile` rows each, the last maybe fewer:
-// the last `local` rows below past[i] and the best of the others that tile i looks at, sorted. It looks at the
-// rows in candidates [lists, Hs, slots], sorted and all below past[i], of list i / share; with slots 0 at all
-// rows below past[i]. A row's score is its softmax probability over these, summed over every stride-th row of
-// the tile, the first among them, and the head's group. past [tiles] is read on the device, and is at least
-// local + heavy. Sinks and ties are as in memory_select. The values of the cache are not read.
+// memory_next [tiles, Hs, local + heavy] of the tiles of q [n, Hq, d], `tile` rows each, the last maybe
+// fewer: the last `local` rows below past[i] and the best of the others that tile i looks at, sorted. It
+// looks at the rows in candidates [lists, Hs, slots], sorted and all below past[i], of list i / share; with
+// slots 0 at all rows below past[i]. A row's score is its softmax probability over these, summed over every
+// stride-th row of the tile, the first among them, and the head's group, and a quarter of what the rows up to
+// `reach` before and behind it get. past [tiles] is read on the device, and is at least local + heavy. Sinks
+// and ties are as in memory_select. The values of the cache are not read.
 h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n, int32_t tile,
-                                 int32_t stride, int32_t share, int32_t slots, int32_t local, int32_t heavy,
-                                 int32_t sink, const void* q, const h2o_kv* kv, const int32_t* candidates,
-                                 const int64_t* past, int32_t* memory_next, void* workspace,
-                                 size_t workspace_bytes);
+                                 int32_t stride, int32_t share, int32_t reach, int32_t slots, int32_t local,
+                                 int32_t heavy, int32_t sink, const void* q, const h2o_kv* kv,
+                                 const int32_t* candidates, const int64_t* past, int32_t* memory_next,
+                                 void* workspace, size_t workspace_bytes);
 
 // Bytes of workspace for cached_attention over `capacity` cache rows, for every length up to that.
 size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t capacity);

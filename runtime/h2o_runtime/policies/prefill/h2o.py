@@ -61,9 +61,9 @@ class H2O(PrefillPolicy[MemoryStore]):
         "queries themselves that are to see them.",
     )
     score_window: int = option(64, "Queries that vote under --score window.", symbol="")
-    score_tile: int = option(256, "Queries that share a memory under --score query.", symbol="", least=1)
+    score_tile: int = option(128, "Queries that share a memory under --score query.", symbol="", least=1)
     score_queries: int = option(
-        64, "Queries of a tile that choose its memory under --score query.", symbol="", least=1
+        32, "Queries of a tile that choose its memory under --score query.", symbol="", least=1
     )
     score_candidates: int = option(
         2048,

@@ -78,9 +78,10 @@ class OwnQueries(H2O):
     No chunk waits for another, nothing is forgotten for good, and there are no scores to keep: what a prompt that
     goes on from a cached one sees follows from the cached keys alone.
 
-    `score_queries` of a tile's queries score its candidates by their true probabilities. Where the past is longer
-    than `score_candidates`, a few queries of the whole chunk choose that many for all of its tiles: they alone see
-    all of the past, so that what grows with N² is a small share of full attention.
+    `score_queries` of a tile's queries score its candidates by their true probabilities, and the candidates around
+    those: where a text repeats itself, the queries between two of them look a little further on. Where the past is
+    longer than `score_candidates`, a few queries of the whole chunk choose that many for all of its tiles: they
+    alone see all of the past, so that what grows with N² is a small share of full attention.
     """
 
     def __post_init__(self) -> None:
@@ -204,6 +205,7 @@ class OwnQueries(H2O):
                 self.chunk_size,
                 self.chunk_stride,
                 1,
+                self.chunk_stride // 2,
                 self.local,
                 self.sink,
                 candidates,
@@ -217,6 +219,7 @@ class OwnQueries(H2O):
             self.score_tile,
             self.vote_stride,
             self.chunk_size // self.score_tile,
+            self.vote_stride // 2,
             self.local,
             self.sink,
             state.sets[call.layer][first : first + tiles.stop - tiles.start],
