@@ -133,6 +133,7 @@ struct Query {
         if (tiles.listed > 0) {
             keys.memory =
                 candidates + static_cast<int64_t>(tile / tiles.share) * shape.score_heads * tiles.listed;
+            keys.last_row = static_cast<int>(kv.rows - 1);
         } else {
             keys.length = past + tile;
         }
