@@ -124,8 +124,8 @@ class Forward:
                     self.dense(layer, self._tiles[tile], session, cache)
 
             rows = Rows(session.length, session.length + n)
-            call = self._layer_call(layer, prompt, cache, rows)
             with self._flow.layer(dense):
+                call = self._layer_call(layer, prompt, cache, rows)
                 prompt.policy.attend(call, session.prefill_state)
             self.decoding.observe(layer, call.kv, rows, session.decode_state)
 

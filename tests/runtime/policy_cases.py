@@ -21,7 +21,11 @@ class PolicyCase:
 
 
 @st.composite
-def h2o_configs(draw: st.DrawFn, tails: tuple[int, ...] = (0, 5, 70)) -> PrefillConfig:
+def h2o_configs(
+    draw: st.DrawFn,
+    tails: tuple[int, ...] = (0, 5, 70),
+    scores: tuple[str, ...] = ("colsum", "window", "query"),
+) -> PrefillConfig:
     chunk = draw(st.integers(8, 40))
     local = draw(st.integers(1, chunk - 1))
     heavy = draw(st.integers(0, chunk - 1 - local))
@@ -31,7 +35,7 @@ def h2o_configs(draw: st.DrawFn, tails: tuple[int, ...] = (0, 5, 70)) -> Prefill
         batch_size=chunk + draw(st.integers(0, 60)),
         local=local,
         heavy=heavy,
-        score=draw(st.sampled_from(["colsum", "window", "query"])),
+        score=draw(st.sampled_from(scores)),
         score_window=draw(st.integers(1, local)),
         score_tile=tile,
         score_queries=draw(st.integers(1, tile)),
