@@ -147,7 +147,9 @@ def test_a_memory_of_the_whole_past_is_full_attention(
 
 
 @every
-@given(config=h2o_configs(tails=(0,), scores=KEPT), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9))
+@given(
+    config=h2o_configs(tails=(0,), scores=KEPT), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9)
+)
 def test_later_tokens_change_nothing_at_or_before_a_chunk(
     generator: Generator, config: PrefillConfig, ids: IntArray, chunk: int, seed: int
 ) -> None:
