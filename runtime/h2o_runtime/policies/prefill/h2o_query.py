@@ -44,6 +44,7 @@ class QueryStore:
         self.past_of_chunks: Tensor = device.zeros((chunks,), np.int64)
         self._heads = heads
         self._short: Tensor = device.zeros((heads * policy.memory,), np.int32)
+        self.whole_past: Tensor = self._short[:0].reshape(heads, 0)  # the list of every row before a short history
         self._m: Tensor = device.zeros((rows, model.query_heads), np.float32)
         self._l: Tensor = device.zeros((rows, model.query_heads), np.float32)
 
@@ -54,7 +55,7 @@ class QueryStore:
         tiles = past + np.arange(0, n, tile, dtype=np.int64) // chunk_size * chunk_size
         self.device.upload(tiles, self.past_of_tiles[: len(tiles)])
         few = past if past <= memory else 0
-        self.whole_past: Tensor = self._short[: self._heads * few].reshape(self._heads, few)
+        self.whole_past = self._short[: self._heads * few].reshape(self._heads, few)
         self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
 
     def partial(self, o: Tensor) -> PartialSoftmax:
