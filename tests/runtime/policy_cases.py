@@ -29,7 +29,6 @@ def h2o_configs(
     chunk = draw(st.integers(8, 40))
     local = draw(st.integers(1, chunk - 1))
     heavy = draw(st.integers(0, chunk - 1 - local))
-    tile = draw(st.sampled_from([size for size in range(1, chunk + 1) if chunk % size == 0]))
     return PrefillConfig(
         chunk_size=chunk,
         batch_size=chunk + draw(st.integers(0, 60)),
@@ -37,9 +36,9 @@ def h2o_configs(
         heavy=heavy,
         score=draw(st.sampled_from(scores)),
         score_window=draw(st.integers(1, local)),
-        score_tile=tile,
-        score_queries=draw(st.integers(1, tile)),
-        score_candidates=local + heavy + draw(st.integers(0, 150)),
+        score_tile=draw(st.integers(1, chunk + 5)),
+        score_queries=draw(st.integers(1, chunk)),
+        score_candidates=draw(st.integers(1, local + heavy + 150)),
         score_heads=draw(st.sampled_from(["kv", "query"])),
         sink=draw(st.integers(0, heavy)),
         dense_tail=draw(st.sampled_from(tails)),
@@ -52,8 +51,7 @@ def h2o_covering(draw: st.DrawFn, n: int) -> PrefillConfig:
     if draw(st.booleans()):
         return config.altered(dense_tail=n + draw(st.integers(0, 9)))
     chunk = max(n, config.chunk_size) + draw(st.integers(0, 9))
-    whole = {"chunk_size": chunk, "score_tile": chunk}
-    return config.altered(**whole, batch_size=chunk + draw(st.integers(0, 60)))
+    return config.altered(chunk_size=chunk, batch_size=chunk + draw(st.integers(0, 60)))
 
 
 full_configs = st.builds(

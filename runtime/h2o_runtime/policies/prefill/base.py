@@ -16,6 +16,7 @@ from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import check_options, option
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import Span
 from h2o_runtime.timings import Stopwatch
 
 State = TypeVar("State")
@@ -77,10 +78,14 @@ class PrefillReport:
     last        int32 [layers, Hs, M] after the last full chunk; no layers where nothing was left out
     boundaries  int32 [boundaries, layers, Hs, M]: after every full chunk of a prompt that ran from its first token,
                 or for every tile of queries where each has its own
+    seen_by     rows of the prompt whose queries see each of `boundaries`
+    last_by     those that see `last`
     """
 
     last: NDArray[np.int32]
     boundaries: NDArray[np.int32]
+    seen_by: tuple[Span, ...] = ()
+    last_by: Span = Span(0, 0)
 
     @classmethod
     def empty(cls) -> PrefillReport:

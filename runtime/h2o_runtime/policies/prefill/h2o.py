@@ -40,7 +40,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         least=2,
     )
     local: int = option(
-        256,
+        64,
         "Local window L: the end of a chunk that is always remembered.",
         label="Local window",
         symbol="L",
@@ -48,26 +48,35 @@ class H2O(PrefillPolicy[MemoryStore]):
         least=1,
     )
     heavy: int = option(
-        256,
+        448,
         "Heavy hitters H: earlier tokens remembered by score.",
         label="Heavy hitters",
         symbol="H",
         flags=("--h2o-heavy",),
         least=0,
     )
-    score: Literal["colsum", "window", "query"] = option(
-        "colsum",
-        "How heavy hitters are found: by summed probabilities, by votes of a chunk's last queries, or by the "
-        "queries themselves that are to see them.",
+    score: Literal["query", "colsum", "window"] = option(
+        "query",
+        "How heavy hitters are found: by the queries themselves that are to see them, by summed probabilities of "
+        "all queries before, or by votes of a chunk's last queries.",
     )
     score_window: int = option(64, "Queries that vote under --score window.", symbol="")
-    score_tile: int = option(128, "Queries that share a memory under --score query.", symbol="", least=1)
+    score_tile: int = option(
+        128,
+        "Most queries that share a memory under --score query; a chunk is cut into equal tiles.",
+        symbol="",
+        least=1,
+    )
     score_queries: int = option(
-        32, "Queries of a tile that choose its memory under --score query.", symbol="", least=1
+        32,
+        "Queries of a tile that choose its memory under --score query; a tile of fewer takes all.",
+        symbol="",
+        least=1,
     )
     score_candidates: int = option(
         2048,
-        "Tokens that a chunk's tiles choose from under --score query; a longer past is narrowed first.",
+        "Tokens that a chunk's tiles choose from under --score query; a longer past is narrowed first. At least "
+        "as many as are remembered.",
         symbol="",
         least=1,
     )
@@ -309,7 +318,8 @@ class H2O(PrefillPolicy[MemoryStore]):
 
     def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
         passed = max(origin.prompt - 1, 0) // self.chunk_size
-        return PrefillReport(state.last_sets(), state.boundary_sets(passed))
+        seen_by = tuple(spans(origin.prompt, self.chunk_size, start=self.chunk_size))
+        return PrefillReport(state.last_sets(), state.boundary_sets(passed), seen_by)
 
     def counts(self, n: int) -> dict[str, int]:
         chunks = -(-n // self.chunk_size)

@@ -25,10 +25,18 @@ from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past
 
 
+@dataclass(frozen=True)
+class LastTile:
+    """The last tile that chose a memory: which of the sets is its, and its rows; -1 where none did."""
+
+    index: int = -1
+    rows: Span = Span(0, 0)
+
+
 class QueryStore:
     """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
 
-    sets  int32 [layers, tiles, Hs, M]: what each tile of queries saw, by its first row / tile. A conversation's
+    sets  int32 [layers, tiles, Hs, M]: what each tile of queries saw, in the order of the prompt. A conversation's
           turn begins anywhere: its tiles follow one another behind all that begin before it.
     """
 
@@ -37,26 +45,40 @@ class QueryStore:
         rows = logical_batch_rows(policy.batch_size, policy.chunk_size, capacity)
         self.device = device
         self.sets: Tensor = device.zeros((model.layers, tiles, heads, policy.memory), np.int32)
-        self.last_tile = -1  # the last one that had a memory
+        self.last = LastTile()
+        self._turn, self._before_turn = (
+            0,
+            LastTile(),
+        )  # rows that a conversation's last turn found, and the last tile
         self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
-        self.candidates: Tensor = device.zeros((chunks, heads, policy.score_candidates), np.int32)
+        self.candidates: Tensor = device.zeros((chunks, heads, policy.candidates), np.int32)
         self.past_of_tiles: Tensor = device.zeros((tiles,), np.int64)
         self.past_of_chunks: Tensor = device.zeros((chunks,), np.int64)
         self._heads = heads
         self._short: Tensor = device.zeros((heads * policy.memory,), np.int32)
-        self.whole_past: Tensor = self._short[:0].reshape(heads, 0)  # the list of every row before a short history
+        self.whole_past: Tensor = self._short[:0].reshape(
+            heads, 0
+        )  # the list of every row before a short history
         self._m: Tensor = device.zeros((rows, model.query_heads), np.float32)
         self._l: Tensor = device.zeros((rows, model.query_heads), np.float32)
 
-    def begin(self, past: int, n: int, chunk_size: int, tile: int, memory: int) -> None:
-        """Note where the chunks and tiles of a prompt's n new rows begin, whose first stands at `past`."""
-        chunks = past + np.arange(0, n, chunk_size, dtype=np.int64)
+    def begin(self, past: int, chunks: NDArray[np.int64], tiles: NDArray[np.int64], whole: bool) -> None:
+        """Note what lies before the chunks and tiles of a prompt's new rows, whose first stands at `past`.
+
+        whole: whether the first chunk sees all of that.
+        """
         self.device.upload(chunks, self.past_of_chunks[: len(chunks)])
-        tiles = past + np.arange(0, n, tile, dtype=np.int64) // chunk_size * chunk_size
         self.device.upload(tiles, self.past_of_tiles[: len(tiles)])
-        few = past if past <= memory else 0
+        few = past if whole else 0
         self.whole_past = self._short[: self._heads * few].reshape(self._heads, few)
         self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
+
+    def begin_turn(self, past: int) -> None:
+        """A conversation's turn begins behind `past` rows, 0 for a prompt of its own: where the last one comes again,
+        what it chose is no longer the last."""
+        if past and past == self._turn:
+            self.last = self._before_turn
+        self._turn, self._before_turn = past, self.last
 
     def partial(self, o: Tensor) -> PartialSoftmax:
         """State of a logical batch: o is the layer's output itself, m and l are scratch. o [n, Hq, d].
@@ -85,53 +107,59 @@ class OwnQueries(H2O):
     alone see all of the past, so that what grows with N² is a small share of full attention.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.chunk_size % self.score_tile:
-            raise ConfigError(
-                f"score_tile ({self.score_tile}) must divide chunk_size ({self.chunk_size}): every tile lies in "
-                "one chunk",
-                field="score_tile",
-            )
-        if self.score_queries > self.score_tile:
-            raise ConfigError(
-                f"score_queries ({self.score_queries}) must not exceed score_tile ({self.score_tile}): a tile has "
-                "no more queries",
-                field="score_queries",
-            )
-        if self.score_candidates < self.memory:
-            raise ConfigError(
-                f"score_candidates ({self.score_candidates}) must be at least local + heavy ({self.memory}): the "
-                "memory is chosen among them",
-                field="score_candidates",
-            )
-
     @classmethod
     def serves(cls, settings: Mapping[str, Any]) -> bool:
-        return settings.get("score") == "query"
+        return settings.get("score", cls.score) == "query"
+
+    @property
+    def tile(self) -> int:
+        """Rows of a tile: chunks are cut into as few as `score_tile` allows, all of one size but the last."""
+        return -(-self.chunk_size // -(-self.chunk_size // self.score_tile))
+
+    @property
+    def tiles_of_chunk(self) -> int:
+        return -(-self.chunk_size // self.tile)
+
+    @property
+    def candidates(self) -> int:
+        """Most rows that a tile chooses its memory from."""
+        return max(self.score_candidates, self.memory)
 
     @property
     def vote_stride(self) -> int:
         """From one query of a tile that chooses its memory to the next."""
-        return max(self.score_tile // self.score_queries, 1)
+        return max(self.tile // self.score_queries, 1)
 
     @property
     def chunk_stride(self) -> int:
         """From one query of a chunk that finds its candidates to the next."""
         return max(self.chunk_size // VOTES_OF_CHUNK, 1)
 
+    def tiles_before(self, row: int) -> int:
+        """How many tiles a prompt's rows before this one take."""
+        chunks, rest = divmod(row, self.chunk_size)
+        return chunks * self.tiles_of_chunk + -(-rest // self.tile)
+
+    def tiles(self, start: int, stop: int) -> Iterator[Span]:
+        """Those of some rows that begin with a chunk."""
+        for chunk in spans(stop, self.chunk_size, start=start):
+            yield from spans(chunk.stop, self.tile, start=chunk.start)
+
     def store_sizes(self, model: ModelSpec, capacity: int) -> tuple[int, int, int]:
         """Hs, and how many chunks and tiles there can be. A turn may begin inside a tile."""
         heads = model.score_heads(self.score_heads)
-        return heads, capacity // self.chunk_size + 1, capacity // self.score_tile + 2
+        return heads, capacity // self.chunk_size + 1, self.tiles_before(capacity) + 1
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Any:
         return QueryStore(self, model, capacity, device)
 
     def begin(self, prompt: PromptCall, state: Any) -> None:
-        state.begin(prompt.past, prompt.n, self.chunk_size, self.score_tile, self.memory)
+        chunks = prompt.past + np.arange(0, prompt.n, self.chunk_size, dtype=np.int64)
+        tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(prompt.n)]
+        state.begin(prompt.past, chunks, tiles, prompt.past <= self.memory)
         if prompt.prefix is Prefix.NONE:
-            state.last_tile = -1
+            state.last = LastTile()
+        state.begin_turn(prompt.past if prompt.prefix is Prefix.HISTORY else 0)
 
     def attend(self, call: LayerCall, state: Any) -> None:
         n = len(call.q)
@@ -186,50 +214,55 @@ class OwnQueries(H2O):
         chunks = spans(batch.stop, self.chunk_size, start=batch.start)
         choosing = [one for one in chunks if past + one.start > self.memory]
         for listed in (False, True):
-            some = [one for one in choosing if (past + one.start > self.score_candidates) is listed]
-            if some:
+            some = [one for one in choosing if (past + one.start > self.candidates) is listed]
+            if self.chunk_size % self.tile:  # an operator's tiles are all of one size
+                yield from some
+            elif some:
                 yield Span(some[0].start, some[-1].stop)
 
     def _select(self, call: LayerCall, state: Any, rows: Span) -> None:
         """The memory sets of all tiles of some chunks at once."""
         q = call.q[rows.start : rows.stop]
-        tiles = slice(rows.start // self.score_tile, -(-rows.stop // self.score_tile))
+        tiles = slice(self.tiles_before(rows.start), self.tiles_before(rows.stop))
         candidates, past = state.every_row, state.past_of_tiles[tiles]
-        if call.past + rows.start > self.score_candidates:
-            chunks = slice(rows.start // self.chunk_size, -(-rows.stop // self.chunk_size))
-            candidates = state.candidates[: chunks.stop - chunks.start]
-            call.provider.query_select(
-                q,
-                call.kv,
-                state.every_row,
-                state.past_of_chunks[chunks],
-                self.chunk_size,
-                self.chunk_stride,
-                1,
-                self.chunk_stride // 2,
-                self.local,
-                self.sink,
-                candidates,
-            )
-        first = self._first_set(call) + tiles.start
+        if call.past + rows.start > self.candidates:
+            candidates = self._narrow(call, state, rows)
+        first = self.tiles_before(call.past)
         call.provider.query_select(
             q,
             call.kv,
             candidates,
             past,
-            self.score_tile,
+            self.tile,
             self.vote_stride,
-            self.chunk_size // self.score_tile,
+            self.tiles_of_chunk,
             self.vote_stride // 2,
             self.local,
             self.sink,
-            state.sets[call.layer][first : first + tiles.stop - tiles.start],
+            state.sets[call.layer][first + tiles.start : first + tiles.stop],
         )
-        state.last_tile = first + tiles.stop - tiles.start - 1
+        *_, last = self.tiles(rows.start, rows.stop)
+        own = Span(call.past + last.start, call.past + last.stop)
+        state.last = LastTile(first + tiles.stop - 1, own)
 
-    def _first_set(self, call: LayerCall) -> int:
-        """Which one is that of the call's first row."""
-        return -(-call.past // self.score_tile)
+    def _narrow(self, call: LayerCall, state: Any, rows: Span) -> Tensor:
+        """What the tiles of some chunks choose from, int32 [chunks, Hs, candidates]."""
+        chunks = slice(rows.start // self.chunk_size, -(-rows.stop // self.chunk_size))
+        candidates: Tensor = state.candidates[: chunks.stop - chunks.start]
+        call.provider.query_select(
+            call.q[rows.start : rows.stop],
+            call.kv,
+            state.every_row,
+            state.past_of_chunks[chunks],
+            self.chunk_size,
+            self.chunk_stride,
+            1,
+            self.chunk_stride // 2,
+            self.local,
+            self.sink,
+            candidates,
+        )
+        return candidates
 
     def _remember(self, call: LayerCall, state: Any, chunk: Span, partial: PartialSoftmax) -> None:
         """Attention of one chunk's tiles to their memory, fused into `partial`."""
@@ -240,9 +273,8 @@ class OwnQueries(H2O):
             q = call.q[chunk.start : chunk.stop]
             call.provider.memory_fused_attention(q, call.kv, state.whole_past, partial, None)
             return
-        sets = state.sets[call.layer]
-        for tile in spans(chunk.stop, self.score_tile, start=chunk.start):
-            memory = sets[self._first_set(call) + tile.start // self.score_tile]
+        first = self.tiles_before(call.past) + self.tiles_before(chunk.start)
+        for memory, tile in zip(state.sets[call.layer][first:], self.tiles(chunk.start, chunk.stop)):
             rows = partial.rows(tile.start - chunk.start, tile.stop - chunk.start)
             call.provider.memory_fused_attention(call.q[tile.start : tile.stop], call.kv, memory, rows, None)
 
@@ -256,14 +288,14 @@ class OwnQueries(H2O):
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         heads, chunks, tiles = self.store_sizes(model, context)
-        sets = heads * (model.layers * tiles * self.memory + chunks * self.score_candidates) * 4
+        sets = heads * (model.layers * tiles * self.memory + chunks * self.candidates) * 4
         return sets + min(self.batch_size, context) * model.query_heads * 8
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
         """The set of every tile that has a memory, in the order of the prompt."""
-        first, stop = self.chunk_size // self.score_tile, -(-origin.prompt // self.score_tile)
-        sets = state.host_sets(range(first, max(first, stop))).swapaxes(0, 1)
-        last = (
-            state.host_sets([state.last_tile])[:, 0] if state.last_tile >= 0 else PrefillReport.empty().last
-        )
-        return PrefillReport(last, sets)
+        seen_by = tuple(self.tiles(self.chunk_size, origin.prompt))
+        first = self.tiles_of_chunk
+        sets = state.host_sets(range(first, first + len(seen_by))).swapaxes(0, 1)
+        if state.last.index < 0:
+            return PrefillReport(PrefillReport.empty().last, sets, seen_by)
+        return PrefillReport(state.host_sets([state.last.index])[:, 0], sets, seen_by, state.last.rows)
