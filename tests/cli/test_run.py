@@ -42,7 +42,7 @@ def test_streamed_text_is_that_of_json(h2o: Run, tiny_bundle: Path, answer: Any)
 
 
 def test_json_tells_all(answer: Any) -> None:
-    document = answer("-n", 6, "-ub", 512, "--h2o-heavy", 64, "--ignore-eos", "-c", 600, "--logprobs", 2)
+    document = answer("-n", 6, "-ub", 512, "--h2o-heavy", "auto", "--ignore-eos", "-c", 600, "--logprobs", 2)
     timings = document["timings"]
     assert document["finish_reason"] == "length"
     assert timings["predicted_n"] == len(document["tokens"]) == 6
@@ -54,7 +54,7 @@ def test_json_tells_all(answer: Any) -> None:
         "chunk_size": 512,
         "batch_size": 4096,
         "local": 64,
-        "heavy": 64,
+        "heavy": "auto",
         "score": "query",
         "score_window": 64,
         "score_tile": 128,
@@ -153,6 +153,8 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "L 0": (("-p", "a", "--h2o-local", 0), 2, "local must be at least 1"),
     "w > L": (("-p", "a", "--score", "window", "--score-window", 300), 2, "score_window (300) must be"),
     "sink > H": (("-p", "a", "--sink", 500), 2, "sink (500) must not exceed heavy (448)"),
+    "H no number": (("-p", "a", "--h2o-heavy", "x"), 2, "'x' is not a valid integer, nor auto"),
+    "H auto": (("-p", "a", "--h2o-heavy", "auto", "--score", "window"), 2, "goes with score=query alone"),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
     "top-p": (("-p", "a", "--top-p", 1.5), 2, "top_p is 1.5: it must be between 0 and 1"),

@@ -44,7 +44,7 @@ class QueryPhase2(AttentionStep):
             "share": 1,
             "reach": config.vote_stride // 2,
             "local": config.local,
-            "heavy": config.heavy,
+            "heavy": config.memory - config.local,
             "sink": config.sink,
         }
 
@@ -141,19 +141,20 @@ class OwnQueriesPass(SinglePass):
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Tensor:
         """What a chunk's tiles may choose from, a mask [Hs, past]; q [Hq, rows, d]."""
         everything = torch.ones(score_heads(self.config, len(q), self.kv_heads), past, dtype=torch.bool)
-        if past <= self.config.candidates:
+        if past <= self.config.candidates_at(past):
             return everything
         rank = self._rank(q, self.config.chunk_stride, k, everything)
-        return self._best(rank, self.config.candidates - self.config.local)
+        return self._best(rank, self.config.candidates_at(past) - self.config.local)
 
     def _choose(self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Tensor) -> Tensor:
         """A tile's memory as a mask [Hs, past]; q [Hq, rows, d]."""
         rank = self._rank(q, self.config.vote_stride, k, candidates)
-        chosen = self._best(rank, self.config.heavy)
+        chosen = self._best(rank, self.config.memory_at(past) - self.config.local)
         if self.adopt is None:
             return chosen
         index = self.config.tiles_before(first) - self.config.tiles_of_chunk
-        return self._checked(chosen, torch.from_numpy(self.adopt[layer, index]).long(), rank)
+        size = self.config.memory_at(past)  # what is behind that only fills up
+        return self._checked(chosen, torch.from_numpy(self.adopt[layer, index][:, :size]).long(), rank)
 
     def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
         """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for what is no candidate."""

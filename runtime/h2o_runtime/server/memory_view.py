@@ -41,9 +41,9 @@ class MemorySnapshot:
         """Copy from the generator, right after a prefill."""
         report, config, n = generator.report(), generator.session.origin.config, len(ids)
         assert config is not None, "there was a prefill"
-        fresh = len(report.boundaries) > 0 and np.array_equal(report.boundaries[-1], report.last)
+        fresh = _ends_with(report.boundaries, report.last)
         kept = report.last[None] if len(report.last) else np.zeros((0, 0, 0, 0), np.int32)
-        last_by = (report.last_by,) if len(report.last) and len(report.last_by) else ()
+        last_by = (report.last_by,) if report.last_by else ()
         return cls(
             name,
             ids,
@@ -86,5 +86,13 @@ class MemorySnapshot:
 
     def counts(self, boundary: int, layer: int) -> list[int]:
         """How many heads of the layer kept each token of the prompt after chunk `boundary`."""
-        positions = self.sets[boundary, layer].ravel()
+        positions = self.sets[boundary, layer]
+        positions = positions[positions >= 0]
         return [int(count) for count in np.bincount(positions, minlength=len(self.ids))]
+
+
+def _ends_with(boundaries: NDArray[np.int32], last: NDArray[np.int32]) -> bool:
+    """Whether `last` is the last of `boundaries`, which may be filled up with -1."""
+    return (
+        len(boundaries) > 0 and len(last) > 0 and np.array_equal(boundaries[-1][..., : last.shape[-1]], last)
+    )

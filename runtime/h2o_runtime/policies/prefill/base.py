@@ -77,15 +77,15 @@ class PrefillReport:
 
     last        int32 [layers, Hs, M] after the last full chunk; no layers where nothing was left out
     boundaries  int32 [boundaries, layers, Hs, M]: after every full chunk of a prompt that ran from its first token,
-                or for every tile of queries where each has its own
+                or for every tile of queries where each has its own; -1 fills up sets that have fewer
     seen_by     rows of the prompt whose queries see each of `boundaries`
-    last_by     those that see `last`
+    last_by     those that see `last`, where a policy tells
     """
 
     last: NDArray[np.int32]
     boundaries: NDArray[np.int32]
     seen_by: tuple[Span, ...] = ()
-    last_by: Span = Span(0, 0)
+    last_by: Span | None = None
 
     @classmethod
     def empty(cls) -> PrefillReport:

@@ -20,6 +20,8 @@ from h2o_runtime.policies.prefill.h2o_memory import LayerMemory, MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
+AUTO = "auto"  # of `heavy`
+
 
 @dataclass(frozen=True)
 class H2O(PrefillPolicy[MemoryStore]):
@@ -47,9 +49,9 @@ class H2O(PrefillPolicy[MemoryStore]):
         flags=("--h2o-local",),
         least=1,
     )
-    heavy: int = option(
+    heavy: int | Literal["auto"] = option(
         448,
-        "Heavy hitters H: earlier tokens remembered by score.",
+        "Heavy hitters H: earlier tokens remembered by score. auto under --score query: L + H grow with the past.",
         label="Heavy hitters",
         symbol="H",
         flags=("--h2o-heavy",),
@@ -90,6 +92,11 @@ class H2O(PrefillPolicy[MemoryStore]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.heavy == AUTO and self.score != "query":
+            raise ConfigError(
+                f"heavy is {AUTO}, which goes with score=query alone: under {self.score} the memory is of one size",
+                field="heavy",
+            )
         if self.memory >= self.chunk_size:
             raise ConfigError(
                 f"local + heavy is {self.local} + {self.heavy} = {self.memory}, which must be below chunk_size "
@@ -102,7 +109,7 @@ class H2O(PrefillPolicy[MemoryStore]):
                 "lower the chunk size or raise the batch size",
                 field="chunk_size",
             )
-        if self.sink > self.heavy:
+        if self.sink > self.memory_at(0) - self.local:
             raise ConfigError(
                 f"sink ({self.sink}) must not exceed heavy ({self.heavy}): sinks are kept among the heavy hitters",
                 field="sink",
@@ -116,7 +123,12 @@ class H2O(PrefillPolicy[MemoryStore]):
     @property
     def memory(self) -> int:
         """M = L + H, the size of a memory set."""
+        assert isinstance(self.heavy, int), "another class serves score=query"
         return self.local + self.heavy
+
+    def memory_at(self, past: int) -> int:
+        """Size of the memory of what comes behind `past` rows."""
+        return self.memory
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
         return MemoryStore(
@@ -126,7 +138,7 @@ class H2O(PrefillPolicy[MemoryStore]):
             capacity=capacity,
             chunk_size=self.chunk_size,
             local=self.local,
-            heavy=self.heavy,
+            heavy=self.memory - self.local,
             batch=logical_batch_rows(self.batch_size, self.chunk_size, capacity),
             device=device,
         )
@@ -138,7 +150,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         state.turn.begin(prompt.past)
         state.note_generated(prompt.generated)
         if prompt.n > self.chunk_size and prompt.past > self.memory:
-            state.favour_generated(prompt.generated, self.local, self.heavy)
+            state.favour_generated(prompt.generated, self.local, self.memory - self.local)
 
     def attend(self, call: LayerCall, state: MemoryStore) -> None:
         n = len(call.q)
@@ -302,7 +314,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         pairs = 0
         for chunk in spans(n, self.chunk_size):
             rows = len(chunk)
-            pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
+            pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
         tail = min(self.dense_tail, n)
         return pairs + tail * n - tail * (tail - 1) // 2
 
@@ -313,7 +325,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         pairs = n if tail < n else 0
         for chunk in spans(n, self.chunk_size, start=first):
             rows = len(chunk)
-            pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
+            pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
         return pairs
 
     def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
