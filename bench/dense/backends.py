@@ -4,7 +4,7 @@
     python bench/dense/backends.py BUNDLE... [--rows 1 1024] [--threads 2] [--rounds 15]
 
 Rounds are interleaved; the median of each is told. Inputs are random, outputs are compared with the form `exact`.
-OpenVINO is asked twice: for activations that stay floats, and for integers in blocks of 32 where weights are integers.
+OpenVINO is asked twice: for activations that stay floats, and for integers in blocks of 32, where weights are such.
 """
 
 from __future__ import annotations
