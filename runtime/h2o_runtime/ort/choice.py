@@ -88,8 +88,7 @@ def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
 
 def choice_file(manifest: Manifest, threads: int) -> Path:
     """One file for a machine, a version of ONNX Runtime, a number of threads and a bundle's graphs and weights."""
-    files = {name: file.sha256 for name, file in manifest.files.items() if name.startswith("onnx/")}
-    key = {**machine(threads), "files": files}
+    key = {**machine(threads), "bundle": manifest.identity}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "h2o-edge" / "dense" / f"{name}.json"
