@@ -108,6 +108,7 @@ def test_a_small_context(saved: Path, bundle: Path) -> None:
         assert generator.length == 3  # nothing was begun
 
 
+TURN = {"has_last": 1, "turn_rows": 0, "turn_had_last": 0}
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
     "text": lambda data: b"Once upon a time",

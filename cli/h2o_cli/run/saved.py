@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import OutputError
 from h2o_runtime.generator import Generator
 from h2o_runtime.saved_session import SavedSession, save_session
+
+log = logging.getLogger(__name__)
 
 _OPTIONS = (
     click.option(
@@ -62,4 +65,4 @@ class SavedCache:
         if self.save is not None:
             save_session(generator, self.save)
             size = self.save.stat().st_size
-            click.echo(f"saved {generator.length:,} tokens, {size / 2**20:,.1f} MiB: {self.save}", err=True)
+            log.info("saved %d tokens, %.1f MiB: %s", generator.length, size / 2**20, self.save)
