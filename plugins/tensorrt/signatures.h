@@ -27,10 +27,12 @@ enum Size {
     kRows,
     kSlots,
     kPrevious,
+    kBlocks,
     kTwo
 };
 constexpr int kSizeCount = kTwo + 1;
-constexpr const char* kSizeNames[kSizeCount] = {"", "n", "w", "Hq", "Hkv", "Hs", "d", "cap", "M", "Mp", "2"};
+constexpr const char* kSizeNames[kSizeCount] = {"",  "n",   "w", "Hq", "Hkv", "Hs",
+                                                "d", "cap", "M", "Mp", "Nb",  "2"};
 
 // Every attribute is required: ONNX graphs always carry them all.
 struct AttributeSpec {

@@ -123,8 +123,9 @@ class Forward:
                     self.dense(layer, tile, session, cache)
             rows = Rows(session.length, session.length + n)
             call = self._layer_call(layer, prompt, cache, rows)
-            self.decoding.observe(layer, call.kv, rows, session.decode_state)
             prompt.policy.attend(call, session.prefill_state)
+            # Only now has the attention provider waited for all of the rows.
+            self.decoding.observe(layer, call.kv, rows, self.provider, session.decode_state)
 
     def decode(self, token: int, session: Session) -> Float32:
         """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
@@ -154,7 +155,7 @@ class Forward:
                 run()
                 cache.commit(rows)
                 kv = cache.view(length)
-                self.decoding.observe(layer, kv, rows, state)
+                self.decoding.observe(layer, kv, rows, self.provider, state)
                 self.decoding.attend(StepCall(layer, q, o, kv, self.provider), state)
         self._step_head()
         return self.buffers.logits[:1]

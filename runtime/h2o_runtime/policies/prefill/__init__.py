@@ -10,6 +10,7 @@ from typing import Any
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O
+from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 from h2o_runtime.registry import Registry
 
 __all__ = ["PREFILL", "LayerCall", "PrefillPolicy", "PrefillReport", "PromptCall"]
@@ -17,6 +18,7 @@ __all__ = ["PREFILL", "LayerCall", "PrefillPolicy", "PrefillReport", "PromptCall
 PREFILL: Registry[PrefillPolicy[Any]] = Registry(
     H2O,
     Full,
+    Subquadratic,
     field="policy",
     flag="--prefill",
     label="Attention",
