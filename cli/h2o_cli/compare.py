@@ -23,7 +23,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
-from h2o_cli.model_options import execution_options
+from h2o_cli.model_options import execution_options, form_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
@@ -61,6 +61,7 @@ Progress = Callable[[str], None]
     "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
 )
 @prefill_options
+@form_option
 @threads_option
 @json_option
 @verbose_option
@@ -82,6 +83,8 @@ def main(
     attention  each attention graph against the ONNX function bodies in float64
     pipeline   log-probabilities against transformers (policy full) and against an independent
                computation of the sparse policy
+
+    Where weights are integers, both have their errors told apart from what rounding costs (rounding, quantization).
 
     The prefill flags set the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
     of 1,100 tokens has several). Exit code 3: a tolerance was missed.
@@ -127,6 +130,7 @@ class CompareOptions:
     device: Any
     attention: Any
     threads: int | None
+    form: Any
 
 
 def _run(options: CompareOptions, progress: Progress) -> tuple[list[Row], list[str]]:
@@ -134,7 +138,12 @@ def _run(options: CompareOptions, progress: Progress) -> tuple[list[Row], list[s
     rows: list[Row] = []
     notes: list[str] = []
     compared = library.ComparedBundle(
-        options.bundle, options.backend, options.device, options.attention, options.threads
+        options.bundle,
+        options.backend,
+        options.device,
+        options.attention,
+        options.threads,
+        options.form,
     )
     comparison = library.GraphComparison(compared, options.save)
     try:

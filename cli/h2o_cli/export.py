@@ -28,17 +28,45 @@ from h2o_cli.progress import stages
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import BackendError
-from h2o_runtime.manifest import GraphSpec, Manifest, TensorSpec, Validation
+from h2o_runtime.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
 from h2o_runtime.ort.library import import_onnxruntime
 
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
+
+WEIGHTS = ("float", "int8", "int4")  # names of h2o_export.formats, which is slow to import
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("checkpoint")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write the bundle to.")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+@click.option(
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    default="float",
+    show_default=True,
+    help="Of matrices: as --dtype, or integers with a scale a block.",
+)
+@click.option(
+    "--block-size",
+    type=click.Choice(BLOCK_SIZES),
+    default=32,
+    show_default=True,
+    help="Weights that share a scale, where they are integers.",
+)
+@click.option(
+    "--head-weights",
+    type=click.Choice(WEIGHTS),
+    help="Of the language-model head, and of an embedding tied to it.  [default: float, or int8 with integers]",
+)
+@click.option(
+    "--calibrate",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With int8: scale channels by this text's activations, so that activations can be integers too.",
+)
 @prefill_options
 @click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need.")
 @click.option(
@@ -55,6 +83,10 @@ def main(
     checkpoint: str,
     output: Path | None,
     dtype: Any,
+    weights: str,
+    block_size: int,
+    head_weights: str | None,
+    calibrate: Path | None,
     dry_run: bool,
     ctx_size: int | None,
     validate: bool,
@@ -76,7 +108,9 @@ def main(
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
     prefill = prefill_config(PrefillConfig(), flags)
     exporter, checkpoints = _import_exporter(validate and not dry_run)
-    options = exporter.ExportOptions(checkpoint, output, dtype, prefill, force)
+    options = exporter.ExportOptions(
+        checkpoint, output, dtype, prefill, force, weights, block_size, head_weights, calibrate
+    )
     if not dry_run:
         check_output(options.output, force)
     opened = checkpoints.open_checkpoint(checkpoint)
@@ -138,7 +172,7 @@ def _show_preview(preview: ExportPreview) -> None:
         f"{model.family}: {model.layers} layers, hidden {model.hidden_size}, {model.query_heads} query and "
         f"{model.kv_heads} key/value heads of {model.head_size}, MLP {model.intermediate_size}, "
         f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
-        f"{model.parameters / 1e6:,.1f} M parameters in {model.dtype}",
+        f"{model.parameters / 1e6:,.1f} M parameters in {_weights(model)}",
         f"prefill defaults: {preview.options.prefill}",
         table,
         f"on disk: {_mib(preview.disk_bytes)} of weights",
@@ -147,6 +181,14 @@ def _show_preview(preview: ExportPreview) -> None:
         f"in all about {_mib(size.total)}",
         "dry run: nothing was written",
     )
+
+
+def _weights(model: ModelSpec) -> str:
+    """In what form weights are, in words."""
+    if model.weights is None or not model.weights.quantized:
+        return model.dtype
+    w = model.weights
+    return f"{w.projections} (head {w.head}) with a scale every {w.block_size}, activations {model.dtype}"
 
 
 def _distinct(graphs: Sequence[GraphSpec]) -> Iterator[tuple[str, GraphSpec]]:
@@ -177,6 +219,8 @@ def _validation_table(validation: Validation) -> Table:
     table.add_row(
         "logits", f"{_error(validation.relative_error)} (tolerance {validation.tolerance:.1e}: {verdict})"
     )
+    if validation.quantization_error is not None:
+        table.add_row("logits, what rounding of weights costs", f"{validation.quantization_error:.2e}")
     table.add_row(
         "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
     )

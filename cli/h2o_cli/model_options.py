@@ -9,7 +9,7 @@ import click
 from h2o_cli.common import Command, threads_option
 from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
-from h2o_runtime.names import BACKENDS, DEVICES, PROVIDERS
+from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PROVIDERS
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.registry import Registry
 
@@ -35,6 +35,15 @@ _EXECUTION = (
         show_default=True,
         help="Who executes attention: native kernels, or the ONNX function bodies.",
     ),
+)
+form_option = click.option(
+    "--dense-form",
+    "form",
+    type=click.Choice(("auto", *DENSE_FORMS)),
+    default="auto",
+    show_default=True,
+    help="How ONNX Runtime multiplies with integer weights on a CPU: auto is what h2o-bench dense found best; both "
+    "keeps weights in memory twice.",
 )
 _CONTEXT = click.option(
     "-c",
@@ -64,7 +73,7 @@ def model_options(command: Command) -> Command:
     for registry in reversed(_CHOICES):
         for one in reversed(registry.options if _has_choice(registry) else ()):
             command = click_option(one)(command)
-    return _CONTEXT(threads_option(execution_options(command)))
+    return _CONTEXT(form_option(threads_option(execution_options(command))))
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +81,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
     Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
     """
-    plain = ("backend", "device", "attention", "context", "threads")
+    plain = ("backend", "device", "attention", "context", "threads", "form")
     decoding, cache = (registry.make(_given(registry, flags)) for registry in _CHOICES)
     return {name: flags.pop(name) for name in plain} | {"decoding": decoding, "cache": cache}
 

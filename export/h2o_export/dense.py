@@ -17,15 +17,17 @@ from torch import Tensor, nn
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_export.formats import FLOATS, WeightFormat
+from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
 from h2o_export.layers import layer_kind
 from h2o_export.mlp import MLP
 from h2o_export.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.trace import trace
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
+from h2o_runtime.model import WeightSpec
 
 EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 FREQUENCIES = "inv_freq"  # the one parameter that no checkpoint has
 
 
@@ -94,9 +96,9 @@ def dense_spec(part: DensePart, config: ModelConfig, dtype: str, weights: tuple[
 
 def parameter_source(part: DensePart, parameter: str, config: ModelConfig) -> str:
     """The checkpoint's name of a module's parameter."""
-    if parameter == "embed_tokens.weight" or (parameter == "lm_head.weight" and config.tied):
+    if parameter == "embed_tokens.weight" or (parameter == HEAD and config.tied):
         return EMBEDDING
-    if parameter == "lm_head.weight":
+    if parameter == HEAD:
         return parameter
     if parameter == "norm.weight":
         return "model.norm.weight"
@@ -135,6 +137,34 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in checkpoint_tensors(config).values())
 
 
+def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -> WeightFormat | None:
+    """The format of a checkpoint's tensor; None for what is no matrix and has the model's dtype."""
+    if len(shape) != 2:
+        return None
+    return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
+
+
+def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> WeightSpec:
+    """What weights take on disk, by what they are for."""
+    sizes = dict.fromkeys(("projections", "table", "head", "rest"), 0)
+    elements = 0
+    for name, shape in checkpoint_tensors(config).items():
+        format = tensor_format(name, shape, formats) or FLOATS[dtype]
+        kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if len(shape) == 2 else "rest")
+        sizes[kind] += format.nbytes(shape)
+        elements += math.prod(shape) if kind == "projections" else 0
+    return WeightSpec(
+        projections=formats.projections.name,
+        head=(formats.table if config.tied else formats.head).name,
+        block_size=formats.projections.block_size,
+        projection_elements=elements,
+        projection_bytes=sizes["projections"],
+        table_bytes=sizes["table"],
+        head_bytes=sizes["head"],
+        other_bytes=sizes["rest"],
+    )
+
+
 @dataclass(frozen=True)
 class TracedPart:
     """One kind of part as a graph. `stands_for` names, for each parameter, the initializers that hold it."""
@@ -147,13 +177,13 @@ class TracedPart:
 class DenseExporter:
     """Writes dense graphs and weight files below one bundle folder, one part after the other.
 
-    `weights` is the format of the matrices of projections; everything else is kept in `dtype`.
+    `formats` are those of matrices; everything else is kept in `dtype`.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str, weights: WeightFormat, bundle: Path) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: str, formats: MatrixFormats, bundle: Path) -> None:
         self.checkpoint = checkpoint
         self.dtype = dtype
-        self.weights = weights
+        self.formats = formats
         self.folder = bundle / "onnx"
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
         self._traced: dict[type[nn.Module], TracedPart] = {}
@@ -188,11 +218,10 @@ class DenseExporter:
         return TracedPart(model, tuple(parameters), stands_for)
 
     def _format(self, part: DensePart, value: ir.Value) -> WeightFormat:
-        """Matrices have the format that was asked for, but for the table that a tied head shares."""
         assert value.name is not None
         assert value.shape is not None
-        table = parameter_source(part, value.name, self.checkpoint.config) == EMBEDDING
-        return self.weights if len(value.shape) == 2 and not table else FLOATS[self.dtype]
+        source = parameter_source(part, value.name, self.checkpoint.config)
+        return tensor_format(source, tuple(value.shape.numpy()), self.formats) or FLOATS[self.dtype]
 
     def _store(self, part: DensePart, traced: TracedPart) -> dict[str, tuple[StoredTensor, ...]]:
         """Stream the part's weights into its file. A tied embedding is stored once, in a file of its own."""
@@ -206,16 +235,16 @@ class DenseExporter:
                 if value.name == FREQUENCIES:
                     stored[value.name] = (file.add(self._inverse_frequencies()),)
                 elif source == EMBEDDING:
-                    stored[value.name] = self._store_embedding(shape)
+                    stored[value.name] = self._store_table(shape)
                 else:
                     stored[value.name] = self._format(part, value).store(self.checkpoint, source, shape, file)
         self.files[f"onnx/{part.weight_file}"] = file.spec()
         return stored
 
-    def _store_embedding(self, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
+    def _store_table(self, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
         if not self._embedding:
             with WeightFile(self.folder, "weights/embedding.bin") as file:
-                self._embedding = FLOATS[self.dtype].store(self.checkpoint, EMBEDDING, shape, file)
+                self._embedding = self.formats.table.store(self.checkpoint, EMBEDDING, shape, file)
             self.files["onnx/weights/embedding.bin"] = file.spec()
         return self._embedding
 

@@ -11,17 +11,21 @@ from typing import Literal
 
 import onnx
 
+from h2o_export.calibration import TOKENS, ScaledCheckpoint, calibrate, save_factors
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_export.dense import DenseExporter, parameter_count
-from h2o_export.formats import FORMATS
+from h2o_export.dense import DenseExporter, parameter_count, weight_spec
+from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
+from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
 from h2o_export.soundness import check_checkpoint
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
+from h2o_runtime.text import Tokenizer, decode_utf8
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
@@ -31,17 +35,40 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to export and where to. `force` replaces an existing output folder, once the new one is complete."""
+    """What to export and where to. `force` replaces an existing output folder, once the new one is complete.
+
+    weights       a key of FORMATS, for the matrices of layers
+    block_size    weights that share a scale, where the format has blocks
+    head_weights  another key for the head; None: see `choose_formats`
+    calibrate     a text whose activations say how channels are scaled, see h2o_export.calibration
+    """
 
     checkpoint: str
     output: Path
     dtype: Literal["float32", "float16"] = "float32"
     prefill: PrefillConfig = field(default_factory=PrefillConfig)
     force: bool = False
+    weights: str = "float"
+    block_size: int = BLOCK_SIZE
+    head_weights: str | None = None
+    calibrate: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.calibrate is not None and self.weights != "int8":
+            raise ConfigError(
+                f"calibrate is for weights int8, but they are {self.weights}: scaling makes room "
+                "for activations of 8 bits, and takes it from weights that have fewer",
+                field="calibrate",
+            )
+
+    def formats(self, config: ModelConfig) -> MatrixFormats:
+        """Raises ConfigError."""
+        return choose_formats(self.dtype, self.weights, self.block_size, self.head_weights, config.tied)
 
 
-def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> ModelSpec:
-    """The part of the model's configuration that the runtime needs."""
+def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
+    """The part of the model's configuration that the runtime needs. Raises ConfigError."""
+    dtype, formats = options.dtype, options.formats(config)
     shape = layer_kind(config.family).shape(config, dtype)
     return ModelSpec(
         family=config.family,
@@ -57,6 +84,7 @@ def model_spec(config: ModelConfig, dtype: Literal["float32", "float16"]) -> Mod
         tied=config.tied,
         scale=shape.scale,
         dtype=dtype,
+        weights=weight_spec(config, dtype, formats),
     )
 
 
@@ -69,12 +97,18 @@ def write_bundle(
     """
     check_checkpoint(checkpoint)
     files: dict[str, FileSpec] = {}
-    dense = DenseExporter(checkpoint, options.dtype, FORMATS[options.dtype], folder)
+    if options.calibrate is not None:
+        progress("calibration")
+        checkpoint = _calibrated(checkpoint, options.calibrate, folder)
+    formats = options.formats(checkpoint.config)
+    dense = DenseExporter(checkpoint, options.dtype, formats, folder)
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
     progress("attention graphs")
     shape = layer_kind(checkpoint.config.family).shape(checkpoint.config, options.dtype)
+    opset = BLOCKS_OPSET if options.weights != "float" else OPSET
     for graph in policy_graphs(options.prefill, shape):
+        _set_opset(graph.model, opset)
         onnx.checker.check_model(graph.model, full_check=True)
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
         graphs.append(graph.spec)
@@ -89,15 +123,39 @@ def write_bundle(
     progress("checkpoint hash")
     manifest = Manifest(
         created_by=_versions(),
-        opset={"": OPSET, DOMAIN: VERSION},
+        opset={"": opset, DOMAIN: VERSION},
         checkpoint=CheckpointSpec(source=_source(checkpoint), sha256=checkpoint.sha256()),
-        model=model_spec(checkpoint.config, options.dtype),
+        model=model_spec(checkpoint.config, options),
         prefill=options.prefill,
         graphs=tuple(graphs),
         files=files,
     )
     manifest.write(folder)
     return manifest
+
+
+def _set_opset(model: onnx.ModelProto, version: int) -> None:
+    """All graphs of a bundle have the same; what attention graphs use means the same in each of them."""
+    for holder in (model, *model.functions):
+        for opset in holder.opset_import:
+            if opset.domain == "":
+                opset.version = version
+
+
+def _calibrated(checkpoint: Checkpoint, text: Path, folder: Path) -> Checkpoint:
+    """The same model with its channels scaled; the factors go into the bundle, for comparisons."""
+    try:
+        content = decode_utf8(text.read_bytes(), str(text))
+    except OSError as error:
+        raise InputError(f"{text}: cannot be read: {error.strerror}") from error
+    checkpoint.write_tokenizer(folder)
+    longest = min(TOKENS, checkpoint.config.max_position_embeddings)
+    ids = Tokenizer.load(folder).encode(content)[:longest]
+    if not ids:
+        raise InputError(f"{text}: holds no text to calibrate with")
+    factors = calibrate(checkpoint, [token % checkpoint.config.vocab_size for token in ids])
+    save_factors(factors, folder)
+    return ScaledCheckpoint.of(checkpoint, factors)
 
 
 def _source(checkpoint: Checkpoint) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
@@ -28,7 +26,7 @@ class ExportPreview:
     @property
     def disk_bytes(self) -> int:
         """Weights; graphs and tokenizer add a few megabytes."""
-        return self.model.parameters * np.dtype(self.model.dtype).itemsize
+        return self.model.weight_bytes
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -52,7 +50,7 @@ def preview_export(
     """
     check_checkpoint(checkpoint)
     config = checkpoint.config
-    model = model_spec(config, options.dtype)
+    model = model_spec(config, options)
     context = context or min(config.max_position_embeddings, 8192)
     shape = layer_kind(config.family).shape(config, options.dtype)
     graphs = [dense_spec(part, config, options.dtype) for part in dense_parts(config)]

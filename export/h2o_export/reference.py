@@ -51,6 +51,12 @@ class StreamedModel:
         self._model.eval()
         self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
 
+    def watch(self, seen: Callable[[str, Tensor], None]) -> None:
+        """From now on `seen` is called with each matrix of a layer, by its name, and what it multiplies."""
+        for name, module in self._model.named_modules():
+            if isinstance(module, nn.Linear) and name.startswith("model.layers."):
+                module.register_forward_pre_hook(lambda _, given, name=name: seen(f"{name}.weight", given[0]))
+
     @torch.inference_mode()
     def hidden_states(self, ids: list[int]) -> Iterator[Tensor]:
         """Residual stream before layer 0, after layer 0, … after the last layer: [n, D] each."""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 HEAD = "lm_head.weight"
 # Buffers that older versions of transformers wrote: computed, not learned.
 _COMPUTED = re.compile(r"\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|masked_bias)$")
-_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
 _USER = {"role": "user", "content": "Hello."}
 _ANSWERED = [_USER, {"role": "assistant", "content": "Hello."}, _USER]
 _CONVERSATIONS = (
@@ -53,7 +53,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 def _check_tensors(checkpoint: Checkpoint) -> None:
     config = checkpoint.config
     used = checkpoint_tensors(config)
-    left = sorted(name for name in checkpoint.names() if name not in used and not _COMPUTED.search(name))
+    left = sorted(name for name in checkpoint.unused(used) if not _COMPUTED.search(name))
     if HEAD in left and config.tied:
         left.remove(HEAD)
         shape = used[EMBEDDING]
@@ -62,17 +62,19 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
                 f"{checkpoint.source}: config.json ties the head to the embedding, and '{HEAD}' is another matrix; "
                 "correct tie_word_embeddings"
             )
+    settings = checkpoint.config_file.name
+    remedy = "is config.json the right one?" if settings == "config.json" else "was it converted rightly?"
     for name in left:
         layer = _LAYER.match(name)
         if layer and int(layer[1]) >= config.layers:
             raise CheckpointError(
-                f"{checkpoint.source}: has the tensor '{name}', and config.json says num_hidden_layers = "
-                f"{config.layers}; correct it"
+                f"{checkpoint.source}: has the tensor '{name}', and {settings} says {config.layers} layers; "
+                f"{remedy}"
             )
-        if name.startswith(("model.", "lm_head.")):
+        if name.startswith(("model.", "lm_head.", "blk.", "output")):
             raise CheckpointError(
-                f"{checkpoint.source}: has the tensor '{name}', for which the model of config.json has no place: "
-                "without it the results would be others; is config.json the right one?"
+                f"{checkpoint.source}: has the tensor '{name}', for which the model of {settings} has no place: "
+                f"without it the results would be others; {remedy}"
             )
     if left:
         log.warning("left out, as the exported model has no use for them: %s", _some(left))

@@ -16,8 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from h2o_export.calibration import scaled_as
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.formats import formats_of
 from h2o_export.reference import StreamedModel
+from h2o_export.rounded import RoundedCheckpoint
 from h2o_runtime.activations import Activations
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
@@ -79,9 +82,14 @@ class Errors:
 
 def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], None]) -> Validation:
     """Compare the bundle in `folder` with `checkpoint`. float32 must be within 1e-4; float16 within twice the
-    error that transformers itself makes in float16, plus 1e-3."""
+    error that transformers itself makes in float16, plus 1e-3. Weights that are integers are told apart: see
+    `Validation`."""
     bundle = Bundle.open(folder)
     ids = _prompt_ids(bundle, folder)
+    formats = formats_of(bundle.manifest.model)
+    original = checkpoint
+    if formats is not None:
+        checkpoint = RoundedCheckpoint.of(scaled_as(folder, original), formats)
     reference = StreamedModel(checkpoint, torch.float32)
     half = bundle.manifest.model.dtype == "float16"
     twin = StreamedModel(checkpoint, torch.float16) if half else None
@@ -103,16 +111,29 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
     if twin is not None:
         own = Errors.between(twin.logits(twin_hidden[-rows:]).float().numpy(), expected)
         tolerance = 2 * min(own.relative, 1.0) + FLOAT16_FLOOR  # float16 may overflow in transformers too
+    lost = None
+    if formats is not None:
+        progress("validate quantization")
+        lost = Errors.between(expected.numpy(), _logits(original, ids, rows)).relative
+    weights = ", weights rounded" if formats is not None else ""
     return Validation(
         tokens=len(ids),
-        reference="transformers, float32, full attention",
+        reference=f"transformers, float32, full attention{weights}",
         max_abs_error=errors.max_abs,
         max_abs_value=errors.max_value,
         relative_error=errors.relative,
         tolerance=tolerance,
         layers=tuple(layers),
         passed=bool(errors.relative <= tolerance),
+        quantization_error=lost,
     )
+
+
+def _logits(checkpoint: Checkpoint, ids: list[int], rows: int) -> Tensor:
+    """Of the last rows, under transformers in float32."""
+    model = StreamedModel(checkpoint, torch.float32)
+    *_, hidden = model.hidden_states(ids)
+    return model.logits(hidden[-rows:])
 
 
 def _prompt_ids(bundle: Bundle, folder: Path) -> list[int]:
@@ -128,7 +149,7 @@ class _LayerwiseRun:
     def __init__(self, bundle: Bundle, ids: list[int]) -> None:
         model = bundle.manifest.model
         self._n, device = len(ids), HostDevice()
-        self._backend = OnnxRuntimeBackend(bundle)
+        self._backend = OnnxRuntimeBackend(bundle, form="exact")
         self._provider = make_provider("auto", bundle, device, None)
         self._provider.activate(model.attention)
         self._buffers = Activations(model, self._n, device)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_runtime.manifest import FileSpec
@@ -22,7 +25,7 @@ class StoredTensor:
     file: str
     offset: int
     length: int
-    dtype: torch.dtype
+    dtype: ir.DataType
     shape: tuple[int, ...]
 
     def bind(self, value: ir.Value, folder: Path) -> None:
@@ -33,7 +36,7 @@ class StoredTensor:
             self.file,
             self.offset,
             self.length,
-            _IR_DTYPES[self.dtype],
+            self.dtype,
             shape=ir.Shape(self.shape),
             name=value.name or "",
             base_dir=folder,
@@ -62,10 +65,15 @@ class WeightFile:
         self._stream.close()
 
     def add(self, tensor: Tensor) -> StoredTensor:
+        data = tensor.contiguous().flatten().view(torch.uint8).numpy()
+        return self.add_array(data, _IR_DTYPES[tensor.dtype], tuple(tensor.shape))
+
+    def add_array(self, data: NDArray[Any], dtype: ir.DataType, shape: tuple[int, ...]) -> StoredTensor:
+        """The bytes of `data`, C-contiguous, as a tensor of another dtype or shape, such as packed int4."""
         self._write(bytes(-self._size % ALIGNMENT))
         offset = self._size
-        self._write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-        return StoredTensor(self.file, offset, self._size - offset, tensor.dtype, tuple(tensor.shape))
+        self._write(data.reshape(-1).view(np.uint8).data)
+        return StoredTensor(self.file, offset, self._size - offset, dtype, shape)
 
     def spec(self) -> FileSpec:
         return FileSpec(bytes=self._size, sha256=self._digest.hexdigest())

@@ -26,7 +26,7 @@ from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, Inp
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
 from h2o_runtime.generator import Generator
-from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.request import (
     Completion,
@@ -88,9 +88,10 @@ class TextModel:
         device: DeviceChoice = "auto",
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
+        form: DenseChoice = "auto",
     ) -> TextModel:
         """Open a bundle; arguments and errors are those of `Generator.load`."""
-        generator = Generator.load(path, backend, context, attention, threads, device, cache, decoding)
+        generator = Generator.load(path, backend, context, attention, threads, device, cache, decoding, form)
         try:
             tokenizer = Tokenizer.load(path)
             template: ChatTemplate | BundleError

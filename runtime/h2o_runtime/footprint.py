@@ -11,6 +11,7 @@ from h2o_runtime.activations import logits_rows
 from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import DenseForm
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 
@@ -18,7 +19,8 @@ from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 class Footprint:
     """Bytes by purpose, for a full context.
 
-    weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix
+    weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix. Integers
+                 of 4 bits take 8 in the form "rows"; "both" has the layers twice
     cache        keys and values of every layer
     activations  buffers between dense graphs and attention, and a few rows of logits
     memory       what the policies remember, as scores and memory sets
@@ -43,18 +45,33 @@ def footprint(
     prefill: PrefillConfig,
     cache: Cache | None = None,
     decode: DecodePolicy[Any] | None = None,
+    form: DenseForm = "blocks",
 ) -> Footprint:
     """For `context` tokens. Python and the native libraries come on top: some 65 MB before a model is loaded."""
     item = np.dtype(model.dtype).itemsize
     row = model.query_heads * model.head_size
     rows = min(prefill.algorithm.batch_size, context)
-    embedding = model.vocab_size * model.hidden_size
     logits = logits_rows(model, context) * 4 * model.vocab_size
     policies = (prefill.algorithm, decode or FullDecode())
     return Footprint(
-        weights=(model.parameters + (embedding if model.tied else 0)) * item,
+        weights=weight_bytes(model, form),
         cache=(cache or Contiguous()).store_bytes(model, context),
         activations=context * ((2 * row + 2 * model.hidden_size) * item + model.head_size * 4 + 16) + logits,
         memory=sum(policy.state_bytes(model, context) for policy in policies),
         scratch=rows * (4 * model.intermediate_size + 2 * model.hidden_size) * item,
     )
+
+
+def weight_bytes(model: ModelSpec, form: DenseForm) -> int:
+    """Weights in memory while the model runs. `form` counts where they are integers.
+
+    "exact" keeps a layer's matrices as floats for the length of a call; that is scratch, and not counted.
+    """
+    item = np.dtype(model.dtype).itemsize
+    stored, weights = model.weight_bytes, model.weights
+    if model.tied:
+        stored += weights.table_bytes if weights else model.vocab_size * model.hidden_size * item
+    if weights is None or not weights.quantized or form in ("exact", "blocks"):
+        return stored
+    rows = weights.projection_elements  # int8; a scale a column is a thousandth of it
+    return stored + rows if form == "both" else stored - weights.projection_bytes + rows

@@ -26,7 +26,7 @@ from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, Inp
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, PromptRun, Watch
 from h2o_runtime.limits import MAX_CONTEXT
-from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
 from h2o_runtime.process import check_threads, let_go_at_exit
@@ -88,6 +88,7 @@ class Generator:
         device: DeviceChoice = "auto",
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
+        form: DenseChoice = "auto",
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
@@ -95,7 +96,8 @@ class Generator:
         trained for, at most 8192. `attention` chooses who executes the attention operators; "auto" takes the
         native kernels where they are built. `device` "auto" takes a GPU where the backend can use it. `cache`
         owns keys and values, contiguous by default; `decoding` says what a generated token sees, everything by
-        default. Raises BundleError, BackendError or ConfigError.
+        default. `form` says how ONNX Runtime multiplies with weights that are integers, by default as measured on
+        this machine. Raises BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
         model = opened.manifest.model
@@ -112,7 +114,7 @@ class Generator:
                 model.max_position_embeddings,
             )
         place = make_device(device, backend)
-        executor = make_backend(backend, opened, place, threads, context)
+        executor = make_backend(backend, opened, place, threads, context, form)
         provider = make_provider(attention, opened, place, threads)
         executor.activate()
         provider.activate(model.attention)

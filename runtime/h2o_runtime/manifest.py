@@ -104,7 +104,11 @@ class CheckpointSpec(_Strict):
 
 
 class Validation(_Strict):
-    """Errors against the checkpoint under transformers, measured at export."""
+    """Errors against the checkpoint under transformers, measured at export.
+
+    Where weights are integers, errors are against the checkpoint with its weights rounded alike, and what that
+    rounding costs is `quantization_error`: relative, of the logits.
+    """
 
     tokens: int
     reference: str
@@ -114,6 +118,7 @@ class Validation(_Strict):
     tolerance: float
     layers: tuple[float, ...]  # relative error of each layer's hidden states
     passed: bool
+    quantization_error: float | None = None
 
 
 class Manifest(_Strict):

@@ -29,6 +29,36 @@ class AttentionShape:
         return self.dtype == np.float16
 
 
+class WeightSpec(BaseModel):
+    """In what form a bundle holds its weights, and what they take on disk.
+
+    projections  format of the matrices of layers: float32, float16, int8 or int4
+    head         that of the head; where it is tied, of the embedding
+    block_size   weights that share a scale, None for floats
+    table_bytes  the embedding's, which a tied head shares; then `head_bytes` is 0
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    projections: str
+    head: str
+    block_size: int | None = None
+    projection_elements: int = Field(ge=0)
+    projection_bytes: int = Field(ge=0)
+    table_bytes: int = Field(ge=0)
+    head_bytes: int = Field(ge=0)
+    other_bytes: int = Field(ge=0)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether layers are integers."""
+        return self.block_size is not None
+
+    @property
+    def total(self) -> int:
+        return self.projection_bytes + self.table_bytes + self.head_bytes + self.other_bytes
+
+
 class ModelSpec(BaseModel):
     """The model's shape, as the runtime needs it."""
 
@@ -47,6 +77,17 @@ class ModelSpec(BaseModel):
     tied: bool
     scale: float = Field(gt=0)
     dtype: Literal["float32", "float16"]
+    weights: WeightSpec | None = None  # None in bundles from before there was a choice
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the layers' weights are integers."""
+        return self.weights is not None and self.weights.quantized
+
+    @property
+    def weight_bytes(self) -> int:
+        """All weights on disk, each once."""
+        return self.weights.total if self.weights else self.parameters * np.dtype(self.dtype).itemsize
 
     @property
     def attention(self) -> AttentionShape:

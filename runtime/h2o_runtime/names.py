@@ -13,6 +13,12 @@ ProviderChoice: TypeAlias = Literal["auto", ProviderName]
 DeviceName: TypeAlias = Literal["cpu", "cuda"]
 DeviceChoice: TypeAlias = Literal["auto", DeviceName]
 
+# How ONNX Runtime multiplies with weights that are integers, see h2o_runtime.ort.forms; "both" has blocks for one
+# row and rows for more, and so weights in memory twice.
+DenseForm: TypeAlias = Literal["exact", "blocks", "rows", "both"]
+DenseChoice: TypeAlias = Literal["auto", DenseForm]
+
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
+DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)

@@ -6,6 +6,8 @@ import csv
 import importlib.util
 import io
 import json
+import math
+import os
 import re
 import signal
 import time
@@ -14,13 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import bundles
 from tests.cli.conftest import Run, Start
 
 from h2o_cli.bench.contestants import Contestant
-from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, visible_pairs
+from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, dense_flop, visible_pairs
 from h2o_cli.bench.gguf_file import pairs_side_by_side
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.report import COLUMNS
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense import checkpoint_tensors
 from h2o_runtime import PrefillConfig
 from h2o_runtime.manifest import Manifest
 
@@ -224,6 +229,21 @@ def test_floor_of_the_example(tiny_bundle: Path) -> None:
     assert cache == 10 * 2 * model.layers * model.kv_heads * model.head_size * 4
 
 
+def test_all_of_the_last_layer_but_its_keys_values_and_queries_runs_on_one_row(shared_folder: Path) -> None:
+    checkpoint, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    model = Manifest.read(bundle).model
+    shapes = checkpoint_tensors(open_checkpoint(str(checkpoint)).config)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) == 2}
+    sizes.pop("model.embed_tokens.weight", None)
+    last = f"model.layers.{model.layers - 1}."
+    once = [name for name in sizes if name.startswith(last) and ("o_proj" in name or "mlp" in name)]
+    assert len(once) == 4
+    head = model.vocab_size * model.hidden_size
+    every = sum(sizes.values()) - sizes.get("lm_head.weight", 0)
+    assert dense_flop(model, 1) == 2 * (every + head)
+    assert dense_flop(model, 11) - dense_flop(model, 1) == 20 * (every - sum(sizes[name] for name in once))
+
+
 def test_better_takes_the_faster_of_each() -> None:
     assert better(MachineRates(2, "a", 3, "b"), MachineRates(1, "c", 4, "d")) == MachineRates(2, "a", 4, "d")
 
@@ -231,3 +251,30 @@ def test_better_takes_the_faster_of_each() -> None:
 def test_gguf_rotates_neighbours_where_the_checkpoint_rotates_halves() -> None:
     weight = np.arange(8)[:, None] * np.ones((1, 2))
     assert pairs_side_by_side(weight, heads=2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+# Forms of integer weights
+
+
+def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:
+    bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = h2o("bench", "dense", bundle, "--rows", 64, "--repetitions", 2, "-t", 1, "--json", env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    document = json.loads(done.stdout)
+    assert set(document["forms"]) == {"exact", "blocks", "rows"}
+    assert document["forms"]["exact"]["loss"] == 0.0
+    assert document["best"] in document["forms"]
+    assert Path(document["file"]).is_relative_to(tmp_path)
+    ran = h2o("run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "--json", env=env)
+    assert json.loads(ran.stdout)["dense_form"] == document["best"]
+    said = h2o(
+        "run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "-v", env=os.environ | {"XDG_CACHE_HOME": "/none"}
+    )
+    assert b"blocks, not measured; h2o-bench dense" in b" ".join(said.stderr.split())
+
+
+def test_dense_refuses_floats(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("bench", "dense", tiny_bundle)
+    assert done.returncode == 2
+    assert b"its weights are floats, which have one form" in b" ".join(done.stderr.split())

@@ -379,6 +379,14 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"blk.0.attn_norm.weight": np.ones(65, np.float32)},
         r"tensor 'blk.0.attn_norm.weight' has shape \[65\], but the metadata imply \[64\]",
     ),
+    "a norm that Llama has not": (
+        {"blk.0.attn_q_norm.weight": np.ones(16, np.float32)},
+        "'blk.0.attn_q_norm.weight', for which the model of model.gguf has no place",
+    ),
+    "a layer too many": (
+        {"blk.7.attn_norm.weight": np.ones(64, np.float32)},
+        "'blk.7.attn_norm.weight', and model.gguf says 1 layers; was it converted rightly",
+    ),
 }
 
 

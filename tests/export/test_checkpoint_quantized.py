@@ -17,6 +17,7 @@ from tests.reference.packed_folders import AWQ, GPTQ, Compressed, Packer
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense import checkpoint_tensors
+from h2o_export.soundness import check_checkpoint
 from h2o_export.validate import validate
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -105,6 +106,37 @@ def test_a_bundle_of_it_computes_what_transformers_computes(plain: Path, tmp_pat
     packed_folders.write(plain, tmp_path / "model", settings, packer)
     bundle = bundles.export(tmp_path / "model", tmp_path / "bundle")
     assert validate(bundle, open_checkpoint(str(tmp_path / "model")), lambda stage: None).passed
+
+
+OWN_FILES = {
+    "gptq-4": ("quantize_config.json", {"bits": 4, "group_size": 32, "desc_act": False, "sym": True}),
+    "awq": ("quant_config.json", {"w_bit": 4, "q_group_size": 32, "zero_point": True, "version": "GEMM"}),
+}
+
+
+@pytest.mark.parametrize("form", OWN_FILES)
+def test_settings_may_stand_in_a_file_of_their_own(plain: Path, tmp_path: Path, form: str) -> None:
+    settings, packer, _, _ = FORMS[form]
+    folder = tmp_path / "model"
+    truth = packed_folders.write(plain, folder, settings, packer)
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
+    file, own = OWN_FILES[form]
+    (folder / file).write_text(json.dumps(own))
+    opened = open_checkpoint(str(folder))
+    name = f"{Q}.weight"
+    assert np.array_equal(opened.tensor(name, truth[name].shape).double().numpy(), truth[name])
+    assert not hasattr(opened.transformers_config(), "quantization_config")
+
+
+def test_a_bias_that_has_no_place_is_told_unless_it_is_zero(plain: Path, tmp_path: Path) -> None:
+    packed_folders.write(plain, tmp_path / "model", gptq(), GPTQ())
+    edit(tmp_path / "model", lambda tensors: tensors.update({f"{Q}.bias": torch.zeros(8)}))
+    check_checkpoint(open_checkpoint(str(tmp_path / "model")))
+    edit(tmp_path / "model", lambda tensors: tensors.update({f"{Q}.bias": torch.ones(8)}))
+    with pytest.raises(CheckpointError, match=f"has the tensor '{Q}.bias', for which"):
+        check_checkpoint(open_checkpoint(str(tmp_path / "model")))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

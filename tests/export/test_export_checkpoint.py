@@ -18,6 +18,7 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.formats.floats import to_dtype
 from h2o_export.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.text import Tokenizer
 
 NORM = "model.norm.weight"
 INDEX = "model.safetensors.index.json"
@@ -167,7 +168,7 @@ CONTRADICTIONS |= {
     ),
     "fewer layers than weights": (
         edit_config(num_hidden_layers=1),
-        r"has the tensor 'model.layers.1.*num_hidden_layers = 1; correct it",
+        r"has the tensor 'model.layers.1.*config.json says 1 layers; is config.json the right one",
     ),
     "an untied head that is said to be tied": (
         edit_config(tie_word_embeddings=True),
@@ -226,6 +227,16 @@ def test_what_changes_no_result_is_told(
     caplog.clear()
     check_checkpoint(open_checkpoint(str(whole)))
     assert not caplog.text
+
+
+def test_ends_of_config_json_go_with_the_tokenizer(whole: Path, tmp_path: Path) -> None:
+    folder = copy(whole, tmp_path)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    edit_json("tokenizer_config.json", eos_token=None)(folder)
+    edit_config(eos_token_id=[2, 7])(folder)
+    (tmp_path / "written").mkdir()
+    open_checkpoint(str(folder)).write_tokenizer(tmp_path / "written")
+    assert Tokenizer.load(tmp_path / "written").eos_ids == {2, 7}
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_told(

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
+from h2o_cli.bench.dense import dense
 from h2o_cli.bench.estimate import estimated_seconds, in_words
 from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
@@ -69,6 +70,9 @@ def decode(tokens: int, **flags: Any) -> None:
 def attention(**flags: Any) -> None:
     """One layer's attention alone, scores and selection included."""
     _measure("attention", flags)
+
+
+main.add_command(dense)
 
 
 def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:

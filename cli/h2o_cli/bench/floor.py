@@ -103,11 +103,12 @@ def better(one: MachineRates, other: MachineRates) -> MachineRates:
 
 
 def dense_flop(model: ModelSpec, tokens: int) -> int:
-    """Every matrix but the head on every token, the head on the last."""
-    heads = model.query_heads + 2 * model.kv_heads
-    attention = model.hidden_size * model.head_size * (heads + model.query_heads)
-    layer = attention + 3 * model.hidden_size * model.intermediate_size
-    return 2 * (model.layers * layer * tokens + model.hidden_size * model.vocab_size)
+    """Every matrix on every token; what follows the last layer's attention, and the head, on the last one."""
+    projections = model.query_heads + 2 * model.kv_heads
+    before = model.hidden_size * model.head_size * projections
+    after = model.hidden_size * (model.head_size * model.query_heads + 3 * model.intermediate_size)
+    rows_after = (model.layers - 1) * tokens + 1
+    return 2 * (model.layers * before * tokens + after * rows_after + model.hidden_size * model.vocab_size)
 
 
 def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
@@ -129,9 +130,11 @@ def visible_pairs(config: PrefillConfig, tokens: int) -> int:
 def decode_bytes(model: ModelSpec, context: int) -> int:
     """Every weight once, but of the embedding only what the head reads, and the whole cache."""
     item = np.dtype(model.dtype).itemsize
-    unread = 0 if model.tied else model.vocab_size * model.hidden_size
+    unread = 0 if model.tied else model.vocab_size * model.hidden_size * item
+    if not model.tied and model.weights:
+        unread = model.weights.table_bytes
     cache = 2 * model.layers * context * model.kv_heads * model.head_size
-    return (model.parameters - unread + cache) * item
+    return model.weight_bytes - unread + cache * item
 
 
 def _best(work: Callable[[], object], repetitions: int) -> float:

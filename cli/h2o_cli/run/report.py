@@ -28,6 +28,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "cache": {"name": model.generator.cache.name, **asdict(model.generator.cache)},
         "context": model.generator.context,
         "backend": model.generator.backend.name,
+        "dense_form": getattr(model.generator.backend, "form", None),
         "device": model.generator.device.name,
         "attention": model.generator.provider.name,
         "peak_memory_bytes": peak_bytes(),

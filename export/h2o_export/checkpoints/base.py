@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,8 +47,8 @@ class Checkpoint(ABC):
     def config_file(self) -> Path:
         """Where the configuration was read from, for errors about it."""
 
-    def names(self) -> frozenset[str]:
-        """All tensors that it holds, so that none is left out unseen; none where a kind sees to that itself."""
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        """Tensors that its files hold beside those `used`, by their own names: none is left out unseen."""
         return frozenset()
 
     @abstractmethod

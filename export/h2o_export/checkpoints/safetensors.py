@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,21 @@ from h2o_runtime.manifest import file_sha256
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text.files import REMEDY
 
+GENERATION = "generation_config.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "generation_config.json",
+    GENERATION,
     "chat_template.jinja",
 )
-HUB_PATTERNS = ("config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES)
+HUB_PATTERNS = (
+    "config.json",
+    "*quant*_config.json",  # of older packed checkpoints
+    "*.safetensors",
+    "*.safetensors.index.json",
+    *TOKENIZER_FILES,
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,8 @@ class SafetensorsCheckpoint(Checkpoint):
     def config_file(self) -> Path:
         return self.path / "config.json"
 
-    def names(self) -> frozenset[str]:
-        return frozenset(self.files)
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        return frozenset(self.files) - frozenset(used)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor in its stored dtype."""
@@ -95,6 +103,11 @@ class SafetensorsCheckpoint(Checkpoint):
             file = confined(self.path, name, CheckpointError)
             if file.is_file():
                 shutil.copyfile(file, folder / name)
+        if not (folder / GENERATION).exists():  # transformers then asks config.json, which a bundle has not
+            raw = read_json(self.config_file)
+            ends = {key: raw[key] for key in ("bos_token_id", "eos_token_id") if raw.get(key) is not None}
+            if ends:
+                (folder / GENERATION).write_text(json.dumps(ends) + "\n", encoding="utf-8")
 
     def transformers_config(self) -> Any:
         from transformers import AutoConfig

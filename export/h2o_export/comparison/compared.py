@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
@@ -10,18 +10,19 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.generator import Generator
-from h2o_runtime.names import BackendName, DeviceChoice, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
 
 
 @dataclass(frozen=True)
 class ComparedBundle:
-    """`backend`, `on`, `attention` and `threads` are those of `Generator.load`, which calls the second `device`."""
+    """`backend`, `on`, `attention`, `threads` and `form` are those of `Generator.load`; it calls `on` `device`."""
 
     bundle: Bundle
     backend: BackendName = "onnxruntime"
     on: DeviceChoice = "auto"
     attention: ProviderChoice = "auto"
     threads: int | None = None
+    form: DenseChoice = "auto"
     device: Device = field(init=False)
 
     def __post_init__(self) -> None:
@@ -30,10 +31,27 @@ class ComparedBundle:
 
     def open_backend(self, context: int) -> Backend:
         """Not activated yet."""
-        return make_backend(self.backend, self.bundle, self.device, self.threads, context)
+        return make_backend(self.backend, self.bundle, self.device, self.threads, context, self.form)
 
     def load(self, context: int, attention: ProviderChoice | None = None) -> Generator:
         """All of the bundle, ready to run; with another attention provider where one is named."""
         return Generator.load(
-            self.bundle.folder, self.backend, context, attention or self.attention, self.threads, self.on
+            self.bundle.folder,
+            self.backend,
+            context,
+            attention or self.attention,
+            self.threads,
+            self.on,
+            form=self.form,
         )
+
+    @property
+    def exact(self) -> ComparedBundle:
+        """With integer weights multiplied as floats: what is left are errors, and not what a form gives up."""
+        return replace(self, form="exact")
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether another form than that can be chosen."""
+        on_cpu = self.backend == "onnxruntime" and self.device.memory == "cpu"
+        return self.bundle.manifest.model.quantized and on_cpu

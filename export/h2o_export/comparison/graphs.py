@@ -15,12 +15,13 @@ from polygraphy.json import save_json
 from h2o_export.attention_graphs import AttentionStep, Feed, Room
 from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.engines import AttentionEngines
-from h2o_export.comparison.report import RELATIVE_TOLERANCE, Row, compare_runs
+from h2o_export.comparison.report import RELATIVE_TOLERANCE, ROUNDING_TOLERANCE, Row, compare_runs
 from h2o_export.comparison.runners import BackendRunner, StepRunner
 from h2o_export.comparison.twin import save_twin
 from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_entry, policy_steps
 from h2o_runtime.attention.select import make_provider
+from h2o_runtime.backends import Backend
 from h2o_runtime.engines import TARGETS, EngineManifest
 from h2o_runtime.errors import BundleError, ConfigError, OutputError
 from h2o_runtime.manifest import GraphSpec
@@ -45,10 +46,15 @@ class GraphComparison:
         self.share = RELATIVE_TOLERANCE[self.model.dtype]
 
     def dense(self, ids: Sequence[int], progress: Progress) -> Iterator[Row]:
-        """Each dense graph on what really reaches it: the truth's outputs run on into the next graph."""
+        """Each dense graph on what really reaches it: the truth's outputs run on into the next graph.
+
+        Integer weights are first multiplied as floats, which finds errors, and then in the form that is used here,
+        which rounds activations too.
+        """
         known: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
         kind = layer_kind(self.model.family)
-        backend = self.compared.open_backend(len(ids))
+        backend = self.compared.exact.open_backend(len(ids))
+        rounding = self.compared.open_backend(len(ids)) if self.compared.rounds_activations else None
         for graph in self.bundle.manifest.dense_graphs():
             progress(graph.name)
             if "residual_out" in known:
@@ -57,11 +63,18 @@ class GraphComparison:
                     "residual": known["residual_out"],
                 }
             feed = {spec.name: known[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
-            backend.activate(only=[graph.name])
-            results = self._run(graph, feed, [BackendRunner(backend, graph, self.compared.device)])
-            backend.deactivate()
+            results = self._dense_graph(graph, feed, backend)
             yield from compare_runs("dense", graph.name, results, {}, self.share)
+            if rounding is not None:
+                rounded = self._dense_graph(graph, feed, rounding)
+                yield from compare_runs("rounding", graph.name, rounded, {}, ROUNDING_TOLERANCE)
             known |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
+
+    def _dense_graph(self, graph: GraphSpec, feed: Feed, backend: Backend) -> RunResults:
+        backend.activate(only=[graph.name])
+        results = self._run(graph, feed, [BackendRunner(backend, graph, self.compared.device)])
+        backend.deactivate()
+        return results
 
     def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
         """Each attention graph on random inputs, by every provider named, and by its engine where there is one."""

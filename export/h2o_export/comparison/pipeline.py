@@ -9,17 +9,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from h2o_export.calibration import scaled_as
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.report import Row, compare_arrays
+from h2o_export.formats import formats_of
 from h2o_export.policies import MakeReference, Reference, policy_entry
 from h2o_export.reference import StreamedModel
+from h2o_export.rounded import RoundedCheckpoint
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.generator import Generator
 from h2o_runtime.names import ProviderChoice
 
 TOLERANCE = 1e-4  # of the largest value, float32
 HALF_FLOOR = 1e-3
+QUANTIZATION_TOLERANCE = {"int8": 0.15, "int4": 0.6}  # the same; the largest measured are in docs/weights.md
 Progress = Callable[[str], None]
 
 
@@ -33,16 +37,37 @@ class PipelineComparison:
     def against_checkpoint(
         self, checkpoint: Checkpoint, configs: Sequence[PrefillConfig], progress: Progress
     ) -> Iterator[Row]:
-        """The bundle under each configuration against the policy's reference, where it has one."""
-        with self.compared.load(len(self.ids)) as generator:
+        """The bundle under each configuration against the policy's reference, where it has one.
+
+        Where weights are integers there are two comparisons: of the bundle without any further rounding with the
+        checkpoint's weights rounded alike, which finds errors; and of the bundle as it runs here with the
+        checkpoint as it is, which shows what all rounding costs.
+        """
+        formats = formats_of(self.compared.bundle.manifest.model)
+        if formats is None:
+            yield from self._against("pipeline", self.compared, checkpoint, configs, progress)
+            return
+        rounded = RoundedCheckpoint.of(scaled_as(self.compared.bundle.folder, checkpoint), formats)
+        yield from self._against("pipeline", self.compared.exact, rounded, configs, progress)
+        yield from self._against("quantization", self.compared, checkpoint, configs[:1], progress)
+
+    def _against(
+        self,
+        stage: str,
+        compared: ComparedBundle,
+        checkpoint: Checkpoint,
+        configs: Sequence[PrefillConfig],
+        progress: Progress,
+    ) -> Iterator[Row]:
+        with compared.load(len(self.ids)) as generator:
             for config in configs:
                 make = policy_entry(config).reference(config)
                 if make is None:
                     continue
-                progress(f"pipeline, {describe(config)}")
+                progress(f"{stage}, {describe(config)}")
                 actual = generator.logprobs(self.ids, config)
                 sets = generator.boundary_memory()
-                yield self._row(checkpoint, config, make, generator, actual, sets)
+                yield self._row(stage, checkpoint, config, make, generator, actual, sets)
 
     def between(
         self, configs: Sequence[PrefillConfig], other: ProviderChoice, progress: Progress
@@ -60,6 +85,7 @@ class PipelineComparison:
 
     def _row(
         self,
+        stage: str,
         checkpoint: Checkpoint,
         config: PrefillConfig,
         make: MakeReference,
@@ -75,8 +101,10 @@ class PipelineComparison:
         if half:
             own = self._expected(checkpoint, make(kv_heads, sets), torch.float16)
             tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
+        if stage == "quantization":
+            tolerance = QUANTIZATION_TOLERANCE[self._weights]
         row = compare_arrays(
-            "pipeline",
+            stage,
             describe(config),
             "logprobs",
             (f"{generator.backend.name}+{generator.provider.name}", actual),
@@ -84,7 +112,8 @@ class PipelineComparison:
             tolerance,
         )
         verdict = reference.verdict()
-        good = verdict.sound or half  # float16 moves scores by more than a near tie
+        # Rounding of weights moves scores by more than a near tie, and so does float16.
+        good = verdict.sound or half or stage == "quantization"
         return replace(row, note=verdict.note, passed=row.passed and good)
 
     def _expected(
@@ -101,6 +130,11 @@ class PipelineComparison:
         chosen = torch.tensor(self.ids[start + 1 : stop + 1])[:, None]
         values: NDArray[np.float64] = logits.gather(1, chosen)[:, 0].numpy()
         return values
+
+    @property
+    def _weights(self) -> str:
+        weights = self.compared.bundle.manifest.model.weights
+        return weights.projections if weights else self._dtype
 
     @property
     def _dtype(self) -> str:

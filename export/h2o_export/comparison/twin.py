@@ -1,7 +1,8 @@
 """The float64 twin of a graph: the same nodes on the same weights, computed in double precision.
 
 RoPE angles stay in float32 in the twin too. Their rounding belongs to the model: it was trained with it, and
-transformers computes them in float32 whatever the model's dtype.
+transformers computes them in float32 whatever the model's dtype. Weights that are integers become the floats that
+DequantizeLinear makes of them, and those are widened.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def float64_twin(path: Path) -> ModelProto:
         model = inliner.inline_local_functions(model)
     graph = model.graph
     del graph.value_info[:]
-    kept = _angle_nodes(graph)  # indices of nodes that stay float32
+    # Indices of nodes that stay float32.
+    kept = _nodes_up_to(graph, ("Cos", "Sin")) | _nodes_up_to(graph, ("DequantizeLinear",))
     narrow = {name for index in kept for name in graph.node[index].input}
     for tensor in graph.initializer:
         if tensor.data_type in _NARROW and tensor.name not in narrow:
@@ -41,7 +43,7 @@ def float64_twin(path: Path) -> ModelProto:
     for index, node in enumerate(graph.node):
         if index in kept:
             nodes.append(node)
-            if node.op_type in ("Cos", "Sin"):
+            if node.op_type in ("Cos", "Sin", "DequantizeLinear"):
                 nodes.append(_widen(node.output[0], renamed))
             continue
         for position, name in enumerate(node.input):
@@ -52,15 +54,15 @@ def float64_twin(path: Path) -> ModelProto:
     graph.node.extend(nodes)
     for value in graph.output:
         kind = value.type.tensor_type
-        if kind.elem_type in _NARROW and value.name not in renamed:  # cos and sin stay as they are
+        if kind.elem_type in _NARROW and value.name not in renamed:  # what was kept stays as it is
             kind.elem_type = TensorProto.DOUBLE
     return model
 
 
-def _angle_nodes(graph: onnx.GraphProto) -> set[int]:
-    """Indices of the Cos and Sin nodes and of everything before them."""
+def _nodes_up_to(graph: onnx.GraphProto, ends: tuple[str, ...]) -> set[int]:
+    """Indices of the nodes of these kinds and of everything before them."""
     producers = {name: index for index, node in enumerate(graph.node) for name in node.output}
-    pending = [index for index, node in enumerate(graph.node) if node.op_type in ("Cos", "Sin")]
+    pending = [index for index, node in enumerate(graph.node) if node.op_type in ends]
     found: set[int] = set()
     while pending:
         index = pending.pop()

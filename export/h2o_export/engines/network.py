@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from h2o_export.engines.table import words_for_rows
 from h2o_runtime.engines import Profile
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.errors import BackendError, Cancelled
@@ -53,7 +54,9 @@ class PlanBuilder:
         builder = self._new_builder()
         network = builder.create_network(1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self.trt.OnnxParser(network, self.logger)
-        if not parser.parse_from_file(str(model)):
+        words = words_for_rows(model) if recorded else None
+        parsed = parser.parse(words, str(model)) if words else parser.parse_from_file(str(model))
+        if not parsed:
             raise BackendError(f"{model}: TensorRT's parser refuses it: {self._parse_error(parser)}")
         config = self._configure(builder, recorded)
         for profile in profiles:

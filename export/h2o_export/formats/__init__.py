@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 import torch
 
 from h2o_export.formats.base import WeightFormat
+from h2o_export.formats.blocks import BLOCK_SIZES, Blocks
 from h2o_export.formats.floats import Floats
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
 
-__all__ = ["FLOATS", "FORMATS", "WeightFormat"]
+__all__ = [
+    "BLOCK_SIZES",
+    "FLOATS",
+    "FORMATS",
+    "MatrixFormats",
+    "WeightFormat",
+    "choose_formats",
+    "formats_of",
+]
+
+DType: TypeAlias = Literal["float32", "float16"]
+BLOCK_SIZE = 32  # of GGUF too; by the table in docs/weights.md
 
 # By the dtype of a model: what is no matrix lies in these, whatever the format of the matrices is.
 FLOATS: Mapping[str, Floats] = MappingProxyType(
@@ -19,4 +35,52 @@ FLOATS: Mapping[str, Floats] = MappingProxyType(
         "float16": Floats("float16", torch.float16),
     }
 )
-FORMATS: Mapping[str, WeightFormat] = MappingProxyType({**FLOATS})
+# For a dtype and a block size, of a table of rows or of a matrix that MatMul reads. "float" is the model's dtype.
+FORMATS: Mapping[str, Callable[[DType, int, bool], WeightFormat]] = MappingProxyType(
+    {
+        "float": lambda dtype, block_size, table: FLOATS[dtype],
+        "int8": lambda dtype, block_size, table: Blocks(8, block_size, dtype, table),
+        "int4": lambda dtype, block_size, table: Blocks(4, block_size, dtype, table),
+    }
+)
+
+
+@dataclass(frozen=True)
+class MatrixFormats:
+    """projections: of all layers. table: the embedding, and with it a head that is tied. head: one of its own."""
+
+    projections: WeightFormat
+    table: WeightFormat
+    head: WeightFormat
+
+
+def choose_formats(
+    dtype: DType, weights: str, block_size: int, head_weights: str | None, tied: bool
+) -> MatrixFormats:
+    """`weights` and `head_weights` are keys of FORMATS. Raises ConfigError for what ONNX has no operator for.
+
+    ONNX's Gather knows no int4, so a table has 8 bits at least. A head has no fewer than that either, unless it is
+    asked for: it is read once a token, and its rounding goes straight into the logits.
+    """
+    head = head_weights or ("float" if weights == "float" else "int8")
+    if tied and head == "int4":
+        raise ConfigError(
+            "head_weights must be int8 or float where the head is tied to the embedding: ONNX looks up no rows of "
+            "int4",
+            field="head_weights",
+        )
+    table = head if tied else ("float" if weights == "float" else "int8")
+    return MatrixFormats(
+        projections=FORMATS[weights](dtype, block_size, False),
+        table=FORMATS[table](dtype, block_size, True),
+        head=FORMATS[head](dtype, block_size, False),
+    )
+
+
+def formats_of(model: ModelSpec) -> MatrixFormats | None:
+    """Those of a bundle; None where all its weights are floats."""
+    weights = model.weights
+    if weights is None or weights.block_size is None:
+        return None
+    head = weights.head if weights.head in FORMATS else "float"
+    return choose_formats(model.dtype, weights.projections, weights.block_size, head, model.tied)

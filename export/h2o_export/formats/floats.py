@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -20,13 +21,23 @@ class Floats:
     name: str
     dtype: torch.dtype
 
+    @property
+    def block_size(self) -> None:
+        return None
+
     def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
         return (weight,)
 
     def store(
         self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...], file: WeightFile
     ) -> tuple[StoredTensor, ...]:
-        return (file.add(to_dtype(checkpoint.tensor(name, shape), self.dtype, name)),)
+        return (file.add(self.rounded(checkpoint, name, shape)),)
+
+    def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
+        return to_dtype(checkpoint.tensor(name, shape), self.dtype, name)
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) * self.dtype.itemsize
 
 
 def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:

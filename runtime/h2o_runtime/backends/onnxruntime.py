@@ -10,38 +10,56 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.manifest import GraphSpec
+from h2o_runtime.names import DenseChoice, DenseForm
+from h2o_runtime.ort.choice import chosen_form
+from h2o_runtime.ort.forms import rewrite
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads
 
 
 class OnnxRuntimeBackend:
-    """One session a dense graph. On the CPU weights are mapped from the bundle's files, not read."""
+    """One session a dense graph. On the CPU weights are mapped from the bundle's files, not read.
+
+    Weights that are integers are rewritten on the CPU, to what `form` says: see h2o_runtime.ort.forms.
+    """
 
     name = "onnxruntime"
     most_rows = sys.maxsize
     recordable = False
 
-    def __init__(self, bundle: Bundle, threads: int | None = None, device: Device | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        threads: int | None = None,
+        device: Device | None = None,
+        form: DenseChoice = "auto",
+    ) -> None:
         self.bundle = bundle
         self.threads = threads or default_threads()
         self.device = device or HostDevice()
+        self.form: DenseForm = "exact"
+        if bundle.manifest.model.quantized and self.device.memory == "cpu":
+            self.form = chosen_form(bundle.manifest, self.threads) if form == "auto" else form
         self._sessions: dict[str, BoundSession] = {}
+        self._steps: dict[str, BoundSession] = {}  # for one row, where weights are there in two forms
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all dense graphs, or those named in `only`."""
         for graph in self.bundle.manifest.dense_graphs():
             if only is None or graph.name in only:
-                self._sessions[graph.name] = self._load(graph)
+                self._sessions[graph.name] = self._load(graph, "rows" if self.form == "both" else self.form)
+                if self.form == "both":
+                    self._steps[graph.name] = self._load(graph, "blocks")
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
-        session = self._loaded(graph)
+        session = self._loaded(graph, one_row=len(next(iter(inputs.values()))) == 1)
         try:
             session.run(inputs, outputs)
         except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
             raise _failed(graph, error) from error
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
-        run = self._loaded(graph).bound(inputs, outputs)
+        run = self._loaded(graph, one_row=True).bound(inputs, outputs)
 
         def call() -> None:
             try:
@@ -53,18 +71,22 @@ class OnnxRuntimeBackend:
 
     def deactivate(self) -> None:
         self._sessions.clear()
+        self._steps.clear()
 
-    def _loaded(self, graph: str) -> BoundSession:
+    def _loaded(self, graph: str, one_row: bool) -> BoundSession:
         try:
-            return self._sessions[graph]
+            return self._steps[graph] if one_row and graph in self._steps else self._sessions[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
 
-    def _load(self, graph: GraphSpec) -> BoundSession:
+    def _load(self, graph: GraphSpec, form: DenseForm) -> BoundSession:
         path = self.bundle.path(graph)
         try:
             threads = self.threads if self.device.memory == "cpu" else 1  # those of a GPU's session are idle
-            session = open_session(str(path), threads, device=self.device)
+            if form == "exact":
+                session = open_session(str(path), threads, device=self.device)
+            else:
+                session = open_session(rewrite(path, form == "rows"), threads, beside=path.parent)
             return BoundSession(session, self.device.memory)
         except BackendError:
             raise

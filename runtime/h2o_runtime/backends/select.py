@@ -7,15 +7,25 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.names import BACKENDS
+from h2o_runtime.names import BACKENDS, DenseChoice
 
 
-def make_backend(name: str, bundle: Bundle, device: Device, threads: int | None, context: int) -> Backend:
-    """For at most `context` tokens. Raises ConfigError for an unknown name."""
+def make_backend(
+    name: str,
+    bundle: Bundle,
+    device: Device,
+    threads: int | None,
+    context: int,
+    form: DenseChoice = "auto",
+) -> Backend:
+    """For at most `context` tokens; `form` is for integer weights on ONNX Runtime.
+
+    Raises ConfigError for an unknown name.
+    """
     if name == "onnxruntime":
         from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(bundle, threads, device)
+        return OnnxRuntimeBackend(bundle, threads, device, form)
     if name in TARGETS:
         from h2o_runtime.backends.tensorrt import TensorRTBackend
         from h2o_runtime.devices.cuda import CudaDevice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from h2o_runtime.devices import Tensor
@@ -34,8 +35,12 @@ class SharedArena:
         cls._registered = True
 
 
-def open_session(model: str | bytes, threads: int, optimize: bool = True, device: Any = None) -> Any:
+def open_session(
+    model: str | bytes, threads: int, optimize: bool = True, device: Any = None, beside: Path | None = None
+) -> Any:
     """A session with threads of its own on the shared arena; on a GPU where `device` is a CudaDevice.
+
+    beside  of a model that is given as bytes: the folder that its weights' files are named from
 
     Errors are ONNX Runtime's own, but for a BackendError where it is not installed or cannot use the device.
 
@@ -54,6 +59,10 @@ def open_session(model: str | bytes, threads: int, optimize: bool = True, device
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     else:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # On its own ONNX Runtime makes other arithmetic of integer weights; who wants that rewrites the graph.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if beside is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     on_gpu = device is not None and device.memory == "cuda"

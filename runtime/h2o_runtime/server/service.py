@@ -9,6 +9,7 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.footprint import footprint
 from h2o_runtime.grammar import GrammarCompiler
+from h2o_runtime.names import DenseForm
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.inference import InferenceThread
 from h2o_runtime.server.metrics import Metrics
@@ -73,4 +74,5 @@ class Service:
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
-        return footprint(generator.model, generator.context, self.prefill).total
+        form: DenseForm = getattr(generator.backend, "form", "blocks")
+        return footprint(generator.model, generator.context, self.prefill, form=form).total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,13 @@ from torch import Tensor
 
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.checkpoints.gguf.blocks import BLOCKS
-from h2o_export.checkpoints.gguf.config import ARCHITECTURES, architecture, huggingface_config, model_config
+from h2o_export.checkpoints.gguf.config import (
+    ARCHITECTURES,
+    ROPE_FACTORS,
+    architecture,
+    huggingface_config,
+    model_config,
+)
 from h2o_export.checkpoints.gguf.header import Header, TensorEntry, read_header
 from h2o_export.checkpoints.gguf.tokenizer import tokenizer_files, write_files
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
@@ -61,6 +68,9 @@ class GGUFCheckpoint(Checkpoint):
     @property
     def config_file(self) -> Path:
         return self.header.path
+
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        return frozenset(self.header.tensors) - {self._own(name) for name in used} - {ROPE_FACTORS}
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor as float32. The file is opened anew, so no mapping outlives the call."""
@@ -107,11 +117,14 @@ class GGUFCheckpoint(Checkpoint):
         return AutoConfig.for_model(**{**self.raw, **spellings})
 
     def _stored(self, name: str) -> TensorEntry:
-        own = self.own_names.get_name(name, (".weight", ".bias"))
-        stored = self.header.tensors.get(own or name)
+        own = self._own(name)
+        stored = self.header.tensors.get(own)
         if stored is None:
-            raise CheckpointError(f"{self.source}: no tensor '{own or name}' in it; is it incomplete?")
+            raise CheckpointError(f"{self.source}: no tensor '{own}' in it; is it incomplete?")
         return stored
+
+    def _own(self, name: str) -> str:
+        return self.own_names.get_name(name, (".weight", ".bias")) or name
 
     def _halves(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Rows of q and k in transformers' order. llama.cpp rotates neighbours in Llama, and puts them so."""

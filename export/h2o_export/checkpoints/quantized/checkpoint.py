@@ -1,8 +1,8 @@
-"""A Hugging Face folder whose `config.json` has a `quantization_config`."""
+"""A Hugging Face folder whose `config.json` has a `quantization_config`, or an older one beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from h2o_export.checkpoints.quantized.grouped import Grouped
 from h2o_export.checkpoints.quantized.method import Method
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint, read_json, tensor_files
 from h2o_export.config import ModelConfig
+from h2o_runtime.confined import confined
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {method.name: method for method in (AWQ, GPTQ, CompressedTensors)}
 )
 
+OWN_FILES = ("quantize_config.json", "quant_config.json")  # of older versions of AutoGPTQ and AutoAWQ
+
 
 @dataclass(frozen=True)
 class QuantizedCheckpoint(SafetensorsCheckpoint):
@@ -35,23 +38,30 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
 
     method: Method
 
-    def names(self) -> frozenset[str]:
-        """None: which of the packed tensors belong to which matrix, the method knows."""
-        return frozenset()
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        """What lies beside a packed matrix is a part of it, but for a bias other than AutoGPTQ's zeros."""
+        return frozenset(name for name in super().unused(used) if not self._is_part(name))
+
+    def _is_part(self, name: str) -> bool:
+        module, _, kind = name.rpartition(".")
+        if not self.method.packs(module, self.files):
+            return False
+        return kind != "bias" or not bool(self.read(name).any())
 
     @classmethod
     def takes(cls, path: Path) -> bool:
         if not path.is_dir():
             return False
         try:
-            return read_json(path / "config.json").get("quantization_config") is not None
+            return _settings(path) is not None
         except CheckpointError:
             return False  # for the plain kind to complain about
 
     @classmethod
     def open(cls, path: Path, source: str) -> QuantizedCheckpoint:
         raw = read_json(path / "config.json")
-        settings = raw.pop("quantization_config")
+        raw.pop("quantization_config", None)
+        settings = _settings(path)
         config = ModelConfig.from_huggingface(raw)
         name = settings.get("quant_method") if isinstance(settings, dict) else None
         method = METHODS.get(str(name))
@@ -82,7 +92,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
 
     def transformers_config(self) -> Any:
         config = super().transformers_config()
-        del config.quantization_config  # its layers get the dequantized weights
+        config.__dict__.pop("quantization_config", None)  # its layers get the dequantized weights
         return config
 
     def _matrix(self, name: str) -> Grouped | None:
@@ -104,3 +114,17 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
         tensor = self.read(name)
         array: NDArray[Any] = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         return array
+
+
+def _settings(folder: Path) -> Any:
+    """What `quantization_config` says; None for a checkpoint that is not quantized. Raises CheckpointError.
+
+    Before config.json had a place for them, AutoGPTQ and AutoAWQ wrote files of their own, AutoAWQ in other words.
+    """
+    settings = read_json(folder / "config.json").get("quantization_config")
+    if settings is None and (folder / OWN_FILES[0]).is_file():
+        settings = {"quant_method": GPTQ.name, **read_json(confined(folder, OWN_FILES[0], CheckpointError))}
+    elif settings is None and (folder / OWN_FILES[1]).is_file():
+        own = read_json(confined(folder, OWN_FILES[1], CheckpointError))
+        settings = {"quant_method": AWQ.name, "bits": own.get("w_bit"), "version": own.get("version", "gemm")}
+    return settings

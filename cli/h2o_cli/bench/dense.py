@@ -1,0 +1,145 @@
+"""h2o-bench dense: every form of a bundle's integer weights on this machine, by speed and by what it loses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from h2o_cli.common import (
+    guarded,
+    json_option,
+    print_json,
+    show,
+    start_logging,
+    threads_option,
+    verbose_option,
+)
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.manifest import GraphSpec
+from h2o_runtime.names import DENSE_FORMS, DenseForm
+from h2o_runtime.ort.choice import FormTimes, Measured, keep, machine
+from h2o_runtime.process import default_threads
+from h2o_runtime.text import Tokenizer
+
+TEXT_TOKENS = 512
+SEEN = 64  # tokens before those whose log-probabilities count
+FORMS: tuple[DenseForm, ...] = tuple(form for form in DENSE_FORMS if form != "both")  # its times are theirs
+
+
+@click.command()
+@click.argument("folder", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.option("--rows", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens of a call.")
+@click.option("--repetitions", type=click.IntRange(min=1), default=7, show_default=True)
+@threads_option
+@json_option
+@verbose_option
+@guarded
+def dense(
+    folder: Path, rows: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
+) -> None:
+    """Measure once how integer weights run best here; ONNX Runtime on a CPU uses it from then on."""
+    start_logging(verbose)
+    bundle = Bundle.open(folder)
+    if not bundle.manifest.model.quantized:
+        raise ConfigError(f"{folder}: its weights are floats, which have one form: nothing to measure")
+    cores = threads or default_threads()
+    speeds = _speeds(bundle, cores, rows, repetitions)
+    losses = _losses(folder, bundle, cores)
+    forms = {
+        form: FormTimes(row_s=speeds[form][0], many_s=speeds[form][1] / rows, loss=losses[form])
+        for form in FORMS
+    }
+    measured = Measured(machine=machine(cores), forms=forms)
+    path = keep(measured, bundle.manifest, cores)
+    if as_json:
+        print_json({**measured.model_dump(), "best": measured.best, "file": str(path)})
+    else:
+        _show(measured, path)
+
+
+def _speeds(
+    bundle: Bundle, threads: int, rows: int, repetitions: int
+) -> dict[DenseForm, tuple[float, float]]:
+    """Seconds of all dense graphs for one row with the head, and for many without; the best of interleaved rounds.
+
+    Middle layers are alike, so one of them stands for all.
+    """
+    graphs = bundle.manifest.dense_graphs()
+    first, middle, last = graphs[0], graphs[len(graphs) // 2], graphs[-1]
+    alike = len(graphs) - 2
+    backends: dict[DenseForm, OnnxRuntimeBackend] = {}
+    for form in FORMS:
+        backends[form] = OnnxRuntimeBackend(bundle, threads, form=form)
+        backends[form].activate(only=[first.name, middle.name, last.name])
+    best: dict[tuple[DenseForm, str, int], float] = {}
+    feeds = {(graph.name, n): _feed(graph, n) for graph in (first, middle, last) for n in (1, rows)}
+    for _ in range(repetitions):
+        for graph in {graph.name: graph for graph in (first, middle, last)}.values():
+            for n in (1, rows) if graph is not last else (1,):
+                inputs, outputs = feeds[graph.name, n]
+                for form, backend in backends.items():
+                    spent = _timed(lambda: backend.infer(graph.name, inputs, outputs))  # noqa: B023 (called here)
+                    key = (form, graph.name, n)
+                    best[key] = min(best.get(key, spent), spent)
+    return {
+        form: (
+            best[form, first.name, 1] + alike * best[form, middle.name, 1] + best[form, last.name, 1],
+            best[form, first.name, rows] + alike * best.get((form, middle.name, rows), 0.0),
+        )
+        for form in FORMS
+    }
+
+
+def _feed(graph: GraphSpec, n: int) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    draw = np.random.default_rng(0)
+
+    def array(shape: tuple[int | str, ...], dtype: str) -> NDArray[Any]:
+        sizes = tuple(n if isinstance(size, str) else size for size in shape)
+        if dtype == "int64":
+            return np.arange(np.prod(sizes), dtype=np.int64).reshape(sizes) % 64
+        return draw.standard_normal(sizes).astype(dtype)
+
+    inputs = {spec.name: array(spec.shape, spec.dtype) for spec in graph.inputs}
+    return inputs, {spec.name: array(spec.shape, spec.dtype) for spec in graph.outputs}
+
+
+def _timed(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float]:
+    """Mean log-probability of a text under "exact", less that under each form."""
+    from pydoc_data.topics import topics
+
+    text = "\n".join(str(topic) for topic in topics.values())[: 12 * TEXT_TOKENS]
+    model = bundle.manifest.model
+    ids = [token % model.vocab_size for token in Tokenizer.load(folder).encode(text)]
+    ids = ids[: min(TEXT_TOKENS, model.max_position_embeddings)]
+    means = {}
+    for form in FORMS:
+        with Generator.load(folder, context=len(ids), threads=threads, device="cpu", form=form) as generator:
+            logprobs = generator.logprobs(ids, PrefillConfig(policy="full")).astype(np.float64)
+            means[form] = float(logprobs[min(SEEN, len(ids) // 2) :].mean())
+    return {form: means["exact"] - mean for form, mean in means.items()}
+
+
+def _show(measured: Measured, path: Path) -> None:
+    table = Table("form", "one token", "a token of many", "loss of log-probability", "")
+    for form, times in measured.forms.items():
+        chosen = "chosen" if form == measured.best else ""
+        table.add_row(
+            form, f"{1e3 * times.row_s:.2f} ms", f"{1e3 * times.many_s:.3f} ms", f"{times.loss:+.4f}", chosen
+        )
+    show(table, f"kept in {path}")

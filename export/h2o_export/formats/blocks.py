@@ -1,0 +1,199 @@
+"""Weights as small integers, each block of a row with a scale: DequantizeLinear stands before what reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.formats.floats import to_dtype
+from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.weights import StoredTensor, WeightFile
+from h2o_runtime.errors import UnsupportedModelError
+
+OPSET = 21  # blocks in DequantizeLinear, and int4
+IR_VERSION = 10
+BLOCK_SIZES = (16, 32, 64, 128, 256)  # what MatMulNBits of ONNX Runtime takes
+ROUNDED_AT_ONCE = 1 << 23  # elements
+
+_DTYPES = {4: ir.DataType.INT4, 8: ir.DataType.INT8}
+_FLOATS = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Symmetric integers of 4 or 8 bits; blocks lie along the inputs of a matrix [out, in].
+
+    dtype  of the graph, and so of the scales
+    table  for a table of rows that are looked up, and for a head that shares it: stored [out, in] as checkpoints
+           have it. Else stored [in, out], as MatMul wants it and ONNX Runtime fuses it to MatMulNBits.
+    """
+
+    bits: Literal[4, 8]
+    block_size: int
+    dtype: Literal["float32", "float16"]
+    table: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"int{self.bits}"
+
+    def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
+        assert weight.shape is not None
+        rows, columns = (int(size) for size in weight.shape.numpy())
+        shapes = [(rows, columns), (rows, columns // self.block_size)]
+        q, scales = (
+            ir.Value(name=name, shape=ir.Shape(self._as_stored(*shape)), type=ir.TensorType(dtype))
+            for name, shape, dtype in (
+                (str(weight.name), shapes[0], _DTYPES[self.bits]),
+                (f"{weight.name}.scales", shapes[1], _FLOATS[self.dtype]),
+            )
+        )
+        for node, index in tuple(weight.uses()):
+            if node.op_type == "Gather":
+                self._look_up(model.graph, node, q, scales)
+            else:
+                self._multiply(model.graph, node, index, q, scales)
+        del model.graph.initializers[str(weight.name)]
+        for value in (q, scales):
+            model.graph.initializers.add(value)
+        model.opset_imports[""] = max(OPSET, model.opset_imports[""])
+        model.ir_version = max(IR_VERSION, model.ir_version)
+        return q, scales
+
+    def store(
+        self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...], file: WeightFile
+    ) -> tuple[StoredTensor, ...]:
+        found = self._quantized(checkpoint, name, shape)
+        q, scales = found.q, found.scales.astype(self.dtype)
+        if not self.table:
+            q, scales = q.T, scales.T
+        packed = np.ascontiguousarray(q) if self.bits == 8 else pack(q)
+        stored = file.add_array(packed, _DTYPES[self.bits], q.shape)
+        return stored, file.add_array(np.ascontiguousarray(scales), _FLOATS[self.dtype], scales.shape)
+
+    def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
+        return torch.from_numpy(self._quantized(checkpoint, name, shape).dequantize())
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        elements = int(np.prod(shape))
+        return elements * self.bits // 8 + elements // self.block_size * np.dtype(self.dtype).itemsize
+
+    def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
+        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+        if shape[1] % self.block_size:
+            raise UnsupportedModelError(
+                f"tensor '{name}' has {shape[1]} columns, no multiple of the block size {self.block_size}; "
+                "choose a smaller --block-size, or leave out --weights"
+            )
+        own = checkpoint.blocks(name)
+        if own is not None and own.bits <= self.bits and own.block_size % self.block_size == 0:
+            scales = np.repeat(own.scales, own.block_size // self.block_size, axis=1)
+            return QuantizedTensor(self.bits, self.block_size, own.q, scales)
+        return quantize(checkpoint.tensor(name, shape), self.bits, self.block_size, self.dtype, name)
+
+    def _look_up(self, graph: ir.Graph, gather: ir.Node, q: ir.Value, scales: ir.Value) -> None:
+        """Rows of integers and rows of scales are looked up; only they become floats, not the whole table."""
+        _, indices = gather.inputs
+        found = [
+            ir.node("Gather", [value, indices], {"axis": 0}, name=f"{value.name}/Gather")
+            for value in (q, scales)
+        ]
+        rows, row_scales = (node.outputs[0] for node in found)
+        self._replace(
+            graph, gather, [*found, self._dequantize(rows, row_scales, f"{q.name}/DequantizeLinear")]
+        )
+
+    def _multiply(self, graph: ir.Graph, gemm: ir.Node, index: int, q: ir.Value, scales: ir.Value) -> None:
+        assert gemm.op_type == "Gemm", gemm.op_type
+        assert index == 1, index
+        floats = self._dequantize(q, scales, f"{gemm.name}/DequantizeLinear")
+        if self.table:  # Gemm transposes it, as it did
+            graph.insert_before(gemm, floats)
+            gemm.replace_input_with(index, floats.outputs[0])
+            return
+        product = ir.node("MatMul", [gemm.inputs[0], floats.outputs[0]], name=_renamed(gemm, "MatMul"))
+        nodes = [floats, product]
+        if len(gemm.inputs) > 2:
+            nodes.append(ir.node("Add", [product.outputs[0], gemm.inputs[2]], name=_renamed(gemm, "Add")))
+        self._replace(graph, gemm, nodes)
+
+    def _dequantize(self, q: ir.Value, scales: ir.Value, name: str) -> ir.Node:
+        axis = 1 if self.table else 0
+        return ir.node(
+            "DequantizeLinear", [q, scales], {"axis": axis, "block_size": self.block_size}, name=name
+        )
+
+    def _replace(self, graph: ir.Graph, old: ir.Node, nodes: list[ir.Node]) -> None:
+        """`nodes` take the place of `old`; the last one's output has its name."""
+        given, made = old.outputs[0], nodes[-1].outputs[0]
+        made.name, made.shape, made.type = given.name, given.shape, given.type
+        for node in nodes[:-1]:
+            node.outputs[0].name = node.name
+        graph.insert_before(old, nodes)
+        given.replace_all_uses_with(made, replace_graph_outputs=True)
+        graph.remove(old, safe=True)
+
+    def _as_stored(self, rows: int, columns: int) -> tuple[int, int]:
+        return (rows, columns) if self.table else (columns, rows)
+
+
+def quantize(
+    values: Tensor, bits: Literal[4, 8], block_size: int, dtype: Literal["float32", "float16"], name: str
+) -> QuantizedTensor:
+    """Round to the nearest; a few million elements at a time are floats.
+
+    values [N, K] of any float dtype; scales have the precision of `dtype`. Raises CheckpointError for values that
+    are beyond it.
+    """
+    rows, columns = values.shape
+    q = np.empty((rows, columns), np.int8)
+    scales = np.empty((rows, columns // block_size), np.float32)
+    step = max(1, ROUNDED_AT_ONCE // columns)
+    for start in range(0, rows, step):
+        cut = slice(start, start + step)
+        blocks = values[cut].float().reshape(-1, columns // block_size, block_size)
+        rounded, scale = _round(blocks, bits, dtype, name)
+        q[cut] = rounded.reshape(-1, columns).numpy()
+        scales[cut] = scale.numpy()
+    return QuantizedTensor(bits, block_size, q, scales)
+
+
+def _round(blocks: Tensor, bits: int, dtype: str, name: str) -> tuple[Tensor, Tensor]:
+    """blocks float32 [n, blocks, block size] → int8 of that shape, scales float32 [n, blocks]."""
+    if bits == 8:
+        scale = _storable(blocks.abs().amax(dim=2) / 127, dtype, name)
+        return _to_integers(blocks, scale, bits), scale
+    # Of 16 values one more is negative than positive: the scale's sign puts the largest element where it is.
+    largest = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))[..., 0]
+    scale = _storable(largest / -8, dtype, name)
+    return _to_integers(blocks, scale, bits), scale
+
+
+def _storable(scale: Tensor, dtype: str, name: str) -> Tensor:
+    """Scales as they will be read back; a block of zeros has one too."""
+    stored = to_dtype(scale, getattr(torch, dtype), name).float()
+    return torch.where(stored == 0, torch.ones_like(stored), stored)
+
+
+def _to_integers(blocks: Tensor, scale: Tensor, bits: int) -> Tensor:
+    limit = 1 << (bits - 1)
+    return (blocks / scale[..., None]).round().clamp(-limit, limit - 1).to(torch.int8)
+
+
+def pack(q: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """Two integers of 4 bits a byte, the first in its low half, as ONNX has them."""
+    flat = np.ascontiguousarray(q).reshape(-1).view(np.uint8)
+    low = np.bitwise_and(flat[0::2], np.uint8(0xF))
+    packed: NDArray[np.uint8] = np.bitwise_or(low, np.left_shift(flat[1::2], np.uint8(4)))
+    return packed
+
+
+def _renamed(node: ir.Node, op_type: str) -> str:
+    return str(node.name).replace("Gemm", op_type)

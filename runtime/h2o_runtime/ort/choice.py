@@ -1,0 +1,119 @@
+"""Which form of integer weights is best on this machine: measured once by h2o-bench dense, and kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from h2o_runtime.errors import OutputError
+from h2o_runtime.manifest import Manifest
+from h2o_runtime.names import DenseForm
+from h2o_runtime.ort.library import import_onnxruntime
+
+log = logging.getLogger(__name__)
+
+DEFAULT: DenseForm = "blocks"  # keeps what the weights keep on any machine
+# What `best` weighs a form by: a prompt of so many tokens, and an answer.
+PROMPT_TOKENS, ANSWER_TOKENS = 4096, 128
+MOST_LOSS = 0.01  # of log-probability a token against "exact", in the mean: one percent of perplexity
+
+
+class FormTimes(BaseModel):
+    """One form of one bundle's dense graphs on this machine.
+
+    row_s   seconds of all dense graphs for one token
+    many_s  seconds a token where a call has many
+    loss    mean log-probability of a text's tokens under "exact" less that under this form
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    row_s: float = Field(gt=0)
+    many_s: float = Field(gt=0)
+    loss: float
+
+    @property
+    def weighed_s(self) -> float:
+        return PROMPT_TOKENS * self.many_s + ANSWER_TOKENS * self.row_s
+
+
+class Measured(BaseModel):
+    """What was measured of one bundle. `machine` says where."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    machine: dict[str, Any]
+    forms: dict[DenseForm, FormTimes]
+
+    @property
+    def best(self) -> DenseForm:
+        """The fastest that keeps weights in memory once and loses little; "blocks" where none does."""
+        good = [name for name, times in self.forms.items() if name != "both" and times.loss <= MOST_LOSS]
+        return min(good, key=lambda name: self.forms[name].weighed_s, default=DEFAULT)
+
+
+def chosen_form(manifest: Manifest, threads: int) -> DenseForm:
+    """The best as it was measured, or the default."""
+    path = choice_file(manifest, threads)
+    try:
+        measured = Measured.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError:
+        log.info("form of integer weights: %s, not measured; h2o-bench dense measures it once", DEFAULT)
+        return DEFAULT
+    except ValidationError as error:
+        log.warning("%s: not what h2o-bench dense writes (%s); it is ignored", path, error.errors()[0]["msg"])
+        return DEFAULT
+    log.info("form of integer weights: %s, measured in %s", measured.best, path)
+    return measured.best
+
+
+def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
+    """Write what was measured where `chosen_form` finds it. Raises OutputError."""
+    path = choice_file(manifest, threads)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(measured.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def choice_file(manifest: Manifest, threads: int) -> Path:
+    """One file for a machine, a version of ONNX Runtime, a number of threads and a bundle's weights."""
+    weights = manifest.model.weights
+    key = {
+        **machine(threads),
+        "checkpoint": manifest.checkpoint.sha256,
+        "weights": weights.model_dump() if weights else None,
+    }
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder / "h2o-edge" / "dense" / f"{name}.json"
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """What a measurement depends on."""
+    return {"cpu": _cpu(), "onnxruntime": import_onnxruntime().__version__, "threads": threads}
+
+
+def _cpu() -> str:
+    """Name and instruction sets: machines in a cloud share names."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    wanted = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
+    found = {
+        line.partition(":")[0].strip(): line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith(wanted)
+    }
+    flags = found.pop("flags", "") + found.pop("Features", "")
+    return " ".join([*found.values(), hashlib.sha256(flags.encode()).hexdigest()[:8]])

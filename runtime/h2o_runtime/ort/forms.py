@@ -1,0 +1,165 @@
+"""Forms in which ONNX Runtime multiplies with integer weights on a CPU: a dense graph rewritten as it is loaded.
+
+exact   as the graph says: every call makes floats of all weights, and multiplies those
+blocks  MatMulNBits: activations become integers too, in blocks as small as those of the weights
+rows    activations become integers with one scale a row, weights get one scale a column: the CPU's own products of
+        small integers then run over the whole length. Fast for many rows; less precise where a few activations are
+        far larger than the rest of their row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, quantized_products
+
+MICROSOFT = "com.microsoft"
+INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
+ROUNDED_AT_ONCE = 1 << 22  # elements
+
+
+def rewrite(path: Path, rows: bool) -> bytes:
+    """The graph at `path` with products of the form "rows", or else "blocks". Weights that change are inside.
+
+    A table of rows, and a head that shares it, are blocks in either form: a head runs on few rows, and its rounding
+    goes straight into the logits.
+    """
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    graph = model.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    found = list(quantized_products(graph))
+    made = _Rewritten(tensors, path.parent)
+    products = {product.product.output[0]: product for product in found}
+    gone = {product.dequantize.output[0] for product in found}
+    nodes = list(graph.node)
+    for node in nodes:
+        if node.output[0] in products:
+            product = products[node.output[0]]
+            if rows and not product.transposed:
+                made.rows(product)
+            else:
+                made.blocks(product)
+        elif node.output[0] not in gone:
+            made.nodes.append(node)
+    used = {name for node in made.nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    result = onnx.ModelProto(ir_version=model.ir_version)
+    result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(MICROSOFT, 1)])
+    result.graph.CopyFrom(
+        onnx.helper.make_graph(made.nodes, graph.name, graph.input, graph.output, [*kept, *made.tensors])
+    )
+    serialized: bytes = result.SerializeToString()
+    return serialized
+
+
+class _Rewritten:
+    """Nodes and initializers of the new graph, as they are made."""
+
+    def __init__(self, tensors: dict[str, Any], folder: Path) -> None:
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+        self._given = tensors
+        self._folder = folder
+        self._rounded: dict[str, tuple[str, str]] = {}  # activations → their integers, and a scale a row
+
+    def blocks(self, product: QuantizedProduct) -> None:
+        matrix = Matrix.read(product, self._given, self._folder)
+        n, k = matrix.q.shape
+        q: NDArray[np.uint8] = matrix.q.view(np.uint8)
+        if product.bits == 8:
+            q = np.bitwise_xor(q, np.uint8(0x80))  # from signed to an offset of 128
+        else:
+            offset = np.bitwise_and(np.bitwise_xor(q, np.uint8(8)), np.uint8(15))
+            q = np.bitwise_or(offset[:, 0::2], np.left_shift(offset[:, 1::2], np.uint8(4)))
+        shape = (n, k // matrix.block_size, matrix.block_size * product.bits // 8)
+        weight = self._add(product.weight, q.reshape(shape))
+        scales = self._add(product.scales, matrix.scales)
+        self._node(
+            "MatMulNBits",
+            [product.product.input[0], weight, scales],
+            product.product.output[0],
+            domain=MICROSOFT,
+            K=k,
+            N=n,
+            bits=product.bits,
+            block_size=matrix.block_size,
+            accuracy_level=INTEGER_ACTIVATIONS,
+        )
+
+    def rows(self, product: QuantizedProduct) -> None:
+        q, scales = one_scale(Matrix.read(product, self._given, self._folder))
+        integers, row_scales = self._round_rows(product.product.input[0])
+        weight = self._add(product.weight, np.ascontiguousarray(q.T))
+        columns = self._add(product.scales, scales)
+        out = product.product.output[0]
+        one, middle = self._constant("one", np.float32(1)), self._constant("middle", np.uint8(128))
+        product_of_integers = f"{out}/MatMulIntegerToFloat"
+        self._node(
+            "MatMulIntegerToFloat",
+            [integers, weight, one, columns, middle],
+            product_of_integers,
+            domain=MICROSOFT,
+        )
+        self._node("Mul", [product_of_integers, row_scales], out)
+
+    def _round_rows(self, x: str) -> tuple[str, str]:
+        """x [n, K] → uint8 [n, K] around 128, float32 [n, 1]. Once for all products that read x."""
+        if x not in self._rounded:
+            last = self._constant("last", np.array([1], np.int64))
+            self._node("Abs", [x], f"{x}/Abs")
+            self._node("ReduceMax", [f"{x}/Abs", last], f"{x}/ReduceMax", keepdims=0)
+            self._node("Max", [f"{x}/ReduceMax", self._constant("tiny", np.float32(1e-30))], f"{x}/Max")
+            self._node("Mul", [f"{x}/Max", self._constant("step", np.float32(1 / 127))], f"{x}/scale")
+            self._node("Shape", [f"{x}/scale"], f"{x}/Shape")
+            middle = self._constant("middle", np.uint8(128))
+            self._node("Expand", [middle, f"{x}/Shape"], f"{x}/middle")
+            rounded, column = f"{x}/QuantizeLinear", f"{x}/Unsqueeze"
+            self._node("QuantizeLinear", [x, f"{x}/scale", f"{x}/middle"], rounded, axis=0)
+            self._node("Unsqueeze", [f"{x}/scale", last], column)
+            self._rounded[x] = rounded, column
+        return self._rounded[x]
+
+    def _constant(self, name: str, value: Any) -> str:
+        name = f"rows/{name}"
+        if all(tensor.name != name for tensor in self.tensors):
+            self._add(name, np.asarray(value))
+        return name
+
+    def _add(self, name: str, array: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self.tensors.append(
+            numpy_helper.from_array(array, f"{name}" if name.startswith("rows/") else f"{name}/rewritten")
+        )
+        return str(self.tensors[-1].name)
+
+    def _node(
+        self, op_type: str, inputs: Sequence[str], output: str, domain: str = "", **settings: Any
+    ) -> None:
+        from onnx import helper
+
+        node = helper.make_node(op_type, inputs, [output], name=output, domain=domain, **settings)
+        self.nodes.append(node)
+
+
+def one_scale(matrix: Matrix) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Blocks → int8 [N, K] with one scale a row of N, float32 [N]."""
+    n, k = matrix.q.shape
+    q = np.empty((n, k), np.int8)
+    scales = np.empty(n, np.float32)
+    step = max(1, ROUNDED_AT_ONCE // k)
+    for start in range(0, n, step):
+        cut = slice(start, start + step)
+        blocks = matrix.q[cut].reshape(-1, matrix.scales.shape[1], matrix.block_size)
+        values = blocks * matrix.scales[cut, :, None]
+        scale = np.maximum(np.abs(values).max(axis=(1, 2)) / 127, np.finfo(np.float32).tiny)
+        q[cut] = np.rint(values / scale[:, None, None]).reshape(-1, k)
+        scales[cut] = scale
+    return q, scales

@@ -1,0 +1,96 @@
+"""Matrices of integers in a dense graph: where they are, and their numbers as the files beside it have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class QuantizedProduct:
+    """A product of activations [n, K] with a matrix that DequantizeLinear makes of integers.
+
+    dequantize, product  its nodes; product is a MatMul, or a Gemm that transposes the matrix
+    weight, scales       initializers: [K, N] and [K / block, N]; where transposed [N, K] and [N, K / block]
+    """
+
+    dequantize: Any
+    product: Any
+    weight: str
+    scales: str
+    bits: int
+    block_size: int
+    transposed: bool
+
+
+def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
+    """All of a GraphProto. Rows that are looked up are none: they are few, and become floats by themselves."""
+    from onnx import TensorProto
+
+    bits = {TensorProto.INT8: 8, TensorProto.INT4: 4}
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    readers: dict[str, list[Any]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for node in graph.node:
+        if node.op_type != "DequantizeLinear" or types.get(node.input[0]) not in bits:
+            continue
+        settings = {attribute.name: attribute.i for attribute in node.attribute}
+        (product,) = readers[node.output[0]]
+        yield QuantizedProduct(
+            dequantize=node,
+            product=product,
+            weight=node.input[0],
+            scales=node.input[1],
+            bits=bits[types[node.input[0]]],
+            block_size=settings["block_size"],
+            transposed=product.op_type == "Gemm",
+        )
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """q int8 [N, K]; scales float32 [N, K / block size]."""
+
+    q: NDArray[np.int8]
+    scales: NDArray[np.float32]
+
+    @classmethod
+    def read(cls, product: QuantizedProduct, tensors: Mapping[str, Any], folder: Path) -> Matrix:
+        """`tensors` are initializers by their names, whose data lie in files below `folder`."""
+        weight = tensors[product.weight]
+        data = _mapped(weight, folder)
+        q = data.view(np.int8) if product.bits == 8 else unpack(data)
+        q = q.reshape(tuple(weight.dims))
+        given = tensors[product.scales]
+        scales = _mapped(given, folder).view(np.float32).reshape(tuple(given.dims))
+        if not product.transposed:
+            q, scales = q.T, scales.T
+        return cls(np.ascontiguousarray(q), np.ascontiguousarray(scales))
+
+    @property
+    def block_size(self) -> int:
+        size: int = self.q.shape[1] // self.scales.shape[1]
+        return size
+
+
+def unpack(data: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Two integers of 4 bits a byte, the first in its low half → int8."""
+    out = np.empty((len(data), 2), np.int8)
+    out[:, 0] = (data << 4).view(np.int8) >> 4
+    out[:, 1] = data.view(np.int8) >> 4
+    return out.reshape(-1)
+
+
+def _mapped(tensor: Any, folder: Path) -> NDArray[np.uint8]:
+    where = {entry.key: entry.value for entry in tensor.external_data}
+    if not where:
+        return np.frombuffer(tensor.raw_data, np.uint8)
+    offset, length = int(where["offset"]), int(where["length"])
+    return np.memmap(folder / where["location"], np.uint8, "r", offset, (length,))

@@ -1,0 +1,218 @@
+"""Integer weights: how they are rounded, how they lie in a bundle; nothing but rounding changes a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from tests import bundles
+
+from h2o_export.calibration import ScaledCheckpoint, calibrate
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
+from h2o_export.comparison import ComparedBundle, GraphComparison
+from h2o_export.dense import checkpoint_tensors
+from h2o_export.exporter import ExportOptions, write_bundle
+from h2o_export.formats import choose_formats
+from h2o_export.formats.blocks import pack, quantize
+from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.preview import preview_export
+from h2o_export.reference import StreamedModel
+from h2o_export.validate import validate
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import ConfigError, UnsupportedModelError
+from h2o_runtime.manifest import Manifest
+from h2o_runtime.ort.matrices import unpack
+
+TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"  # the second has biases
+Bits = Literal[4, 8]
+
+
+# Rounding
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounding_is_to_the_nearest_of_a_block(bits: Bits) -> None:
+    values = torch.randn(7, 96, generator=torch.Generator().manual_seed(0))
+    found = quantize(values, bits, 32, "float32", "w")
+    assert (found.q.shape, found.scales.shape) == ((7, 96), (7, 3))
+    error = np.abs(found.dequantize() - values.numpy()).reshape(7, 3, 32)
+    # Only what is as large as the block's largest, but of the other sign, can miss by more: 16 values are lopsided.
+    inside = np.abs(values.numpy().reshape(7, 3, 32)) <= np.abs(found.scales[..., None]) * (
+        2 ** (bits - 1) - 0.5
+    )
+    assert (error <= np.abs(found.scales[..., None]) * 0.5001)[inside].all()
+    assert np.abs(found.q.astype(int)).max() == (8 if bits == 4 else 127)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_blocks_of_zeros_stay_zeros(bits: Bits) -> None:
+    found = quantize(torch.zeros(2, 64), bits, 32, "float32", "w")
+    assert not found.dequantize().any()
+    assert np.isfinite(found.scales).all()
+    assert found.scales.all()
+
+
+def test_scales_have_the_precision_of_the_graph() -> None:
+    values = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    scales = quantize(values, 8, 32, "float16", "w").scales
+    np.testing.assert_array_equal(scales, scales.astype(np.float16).astype(np.float32))
+
+
+def test_four_bits_are_packed_as_onnx_has_them() -> None:
+    q = np.random.default_rng(0).integers(-8, 8, (5, 6)).astype(np.int8)
+    tensor = onnx.TensorProto(data_type=onnx.TensorProto.INT4, dims=q.shape, raw_data=pack(q).tobytes())
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor).astype(np.int8), q)
+    np.testing.assert_array_equal(unpack(pack(q)).reshape(q.shape), q)
+
+
+# In a bundle
+
+
+@pytest.fixture(scope="module", params=[(TIED, "int8"), (TIED, "int4"), (UNTIED, "int8"), (UNTIED, "int4")])
+def made(request: pytest.FixtureRequest, shared_folder: Path) -> tuple[Path, Path, str]:
+    """Checkpoint, bundle and the name of the format."""
+    shape, weights = request.param
+    return *bundles.named(shared_folder, shape, f"-{weights}", weights=weights), weights
+
+
+def test_no_float_matrix_is_left(made: tuple[Path, Path, str]) -> None:
+    _, folder, weights = made
+    bundle = Bundle.open(folder)
+    kind = {"int8": onnx.TensorProto.INT8, "int4": onnx.TensorProto.INT4}[weights]
+    for graph in bundle.manifest.dense_graphs():
+        model = onnx.load(bundle.path(graph), load_external_data=False)
+        matrices = [t for t in model.graph.initializer if len(t.dims) == 2 and "scales" not in t.name]
+        assert len(matrices) >= 4
+        for tensor in matrices:
+            table = tensor.name in ("embed_tokens.weight", "lm_head.weight")
+            assert tensor.data_type == (onnx.TensorProto.INT8 if table else kind), tensor.name
+        assert model.opset_import[0].version == 21
+
+
+def test_each_graph_computes_its_weights_exactly(made: tuple[Path, Path, str]) -> None:
+    """Multiplied as floats, within float32's tolerance of the float64 twin; in a form, within the stated one."""
+    compared = ComparedBundle(Bundle.open(made[1]), threads=1, form="rows")
+    rows = list(GraphComparison(compared, None).dense(bundles.random_ids(24).tolist(), lambda name: None))
+    assert {row.stage for row in rows} == {"dense", "rounding"}
+    assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+    rounded = [row for row in rows if row.stage == "rounding" and row.output == "logits"]
+    assert rounded[0].max_error > 10 * next(r.max_error for r in rows if r.output == "logits")
+
+
+def test_the_manifest_knows_every_byte(made: tuple[Path, Path, str]) -> None:
+    checkpoint, folder, weights = made
+    manifest = Manifest.read(folder)
+    files = sum(spec.bytes for name, spec in manifest.files.items() if name.startswith("onnx/weights/"))
+    stored = manifest.model.weight_bytes
+    tensors = 12 * manifest.model.layers * 2
+    assert stored <= files < stored + tensors * 4096
+    assert manifest.model.weights is not None
+    assert (manifest.model.weights.projections, manifest.model.weights.head) == (weights, "int8")
+    preview = preview_export(open_checkpoint(str(checkpoint)), ExportOptions("", folder, weights=weights))
+    assert preview.disk_bytes == stored
+
+
+def test_a_tied_table_is_stored_once(shared_folder: Path) -> None:
+    folder = bundles.named(shared_folder, TIED, "-int8", weights="int8")[1]
+    bundle = Bundle.open(folder)
+    first, last = bundle.manifest.dense_graphs()[0], bundle.manifest.dense_graphs()[-1]
+    assert "onnx/weights/embedding.bin" in first.weights
+    assert "onnx/weights/embedding.bin" in last.weights
+    model = onnx.load(bundle.path(first), load_external_data=False)
+    looked_up = [node.input[0] for node in model.graph.node if node.op_type == "Gather"]
+    assert looked_up == [
+        "embed_tokens.weight",
+        "embed_tokens.weight.scales",
+    ]  # rows, and not a table of floats
+
+
+def test_validation_tells_errors_from_what_rounding_costs(made: tuple[Path, Path, str]) -> None:
+    checkpoint, folder, weights = made
+    found = validate(folder, open_checkpoint(str(checkpoint)), lambda stage: None)
+    assert found.passed
+    assert found.relative_error < 1e-5
+    assert found.quantization_error is not None
+    assert 1e-3 < found.quantization_error < (0.05 if weights == "int8" else 0.5)
+
+
+@dataclass(frozen=True)
+class _Blocked(SafetensorsCheckpoint):
+    """A checkpoint whose files hold blocks: of 4 bits, in blocks of 32."""
+
+    def blocks(self, name: str) -> QuantizedTensor | None:
+        shape = checkpoint_tensors(self.config).get(name, ())
+        return quantize(self.tensor(name, shape), 4, 32, "float32", name) if len(shape) == 2 else None
+
+
+@pytest.mark.parametrize(("weights", "block_size"), [("int4", 32), ("int8", 32), ("int4", 16)])
+def test_a_checkpoints_own_blocks_are_taken_as_they_are(
+    shared_folder: Path, tmp_path: Path, weights: str, block_size: int
+) -> None:
+    folder = bundles.named(shared_folder, TIED)[0]
+    opened = open_checkpoint(str(folder))
+    assert isinstance(opened, SafetensorsCheckpoint)
+    checkpoint = _Blocked(opened.path, opened.source, opened.config, opened.files)
+    write_bundle(
+        checkpoint,
+        ExportOptions("", tmp_path, weights=weights, block_size=block_size),
+        tmp_path,
+        lambda s: None,
+    )
+    formats = choose_formats("float32", weights, block_size, None, True)
+    for name in ("model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"):
+        shape = checkpoint_tensors(opened.config)[name]
+        own = checkpoint.blocks(name)
+        assert own is not None
+        format = formats.table if "embed" in name else formats.projections
+        np.testing.assert_array_equal(format.rounded(checkpoint, name, shape).numpy(), own.dequantize())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"weights": "int4", "head_weights": "int4"}, ConfigError, "head_weights must be int8 or float"),
+        ({"weights": "int8", "block_size": 256}, UnsupportedModelError, "no multiple of the block size 256"),
+        ({"weights": "int4", "calibrate": Path("x")}, ConfigError, "calibrate is for weights int8"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    shared_folder: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    checkpoint = open_checkpoint(str(bundles.named(shared_folder, TIED)[0]))
+    with pytest.raises(error, match=says):
+        write_bundle(checkpoint, ExportOptions("", tmp_path, **options), tmp_path, lambda stage: None)
+
+
+# Scaling of channels
+
+
+def test_scaled_channels_compute_the_same_model(shared_folder: Path) -> None:
+    checkpoint = open_checkpoint(str(bundles.named(shared_folder, UNTIED)[0]))
+    ids = bundles.random_ids(40).tolist()
+    factors = calibrate(checkpoint, ids)
+    scaled = ScaledCheckpoint.of(checkpoint, factors)
+    assert max(float(factor.max() / factor.min()) for factor in factors.values()) > 1.5
+    expected, found = (
+        list(StreamedModel(one, torch.float32).hidden_states(ids))[-1] for one in (checkpoint, scaled)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_calibrated_bundle_is_validated_against_its_own_weights(
+    shared_folder: Path, tmp_path: Path
+) -> None:
+    checkpoint = bundles.named(shared_folder, TIED)[0]
+    text = tmp_path / "text.txt"
+    text.write_text("Nine masons and a lamp. " * 40)
+    folder = bundles.export(checkpoint, tmp_path / "bundle", weights="int8", calibrate=text)
+    assert "calibration.safetensors" in Manifest.read(folder).files
+    found = validate(folder, open_checkpoint(str(checkpoint)), lambda stage: None)
+    assert found.passed
+    assert found.relative_error < 1e-5
+    assert Bundle.open(folder).altered_files() == []
