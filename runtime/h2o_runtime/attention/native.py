@@ -104,18 +104,31 @@ class NativeCpuProvider(HostRows):
         count_bias: int,
         o: Tensor,
     ) -> None:
-        cache, pattern = (kv.k, kv.v), (window, block_size, strides, count_bias)
-        landmarks, layout = (k_mean, v_mean), (kv.pages, kv.page_rows, kv.scales)
         self._active.subquadratic_attention(
-            q, *cache, *landmarks, global_rows, kv.length, *pattern, o, *layout
+            q,
+            kv.k,
+            kv.v,
+            k_mean,
+            v_mean,
+            global_rows,
+            kv.length,
+            window,
+            block_size,
+            strides,
+            count_bias,
+            o,
+            kv.pages,
+            kv.page_rows,
+            kv.scales,
         )
 
     def page_bounds(
         self, kv: KV, k_min: Float32, k_max: Float32, start: int | Tensor, page_size: int
     ) -> None:
         first = start if isinstance(start, int) else int(start[0])
-        layout = (kv.pages, kv.page_rows, kv.scales)
-        self._active.page_bounds(kv.k, k_min, k_max, first, kv.length, page_size, *layout)
+        self._active.page_bounds(
+            kv.k, k_min, k_max, first, kv.length, page_size, kv.pages, kv.page_rows, kv.scales
+        )
 
     def page_select(
         self, q: Tensor, k_min: Float32, k_max: Float32, kv: KV, page_size: int, page_list: Int32
@@ -123,8 +136,9 @@ class NativeCpuProvider(HostRows):
         self._active.page_select(q, k_min, k_max, kv.length, page_size, page_list)
 
     def page_attention(self, q: Tensor, kv: KV, page_list: Int32, page_size: int, o: Tensor) -> None:
-        layout = (kv.pages, kv.page_rows, kv.scales)
-        self._active.page_attention(q, kv.k, kv.v, page_list, kv.length, page_size, o, *layout)
+        self._active.page_attention(
+            q, kv.k, kv.v, page_list, kv.length, page_size, o, kv.pages, kv.page_rows, kv.scales
+        )
 
     @property
     def _active(self) -> Kernels:
