@@ -23,6 +23,7 @@ def export(
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
+    options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:
         write_bundle(open_checkpoint(str(checkpoint)), chosen, folder, progress=lambda stage: None)

@@ -119,6 +119,27 @@ def test_h2o_bench_measures_it_beside_full_attention(tiny_bundle: Path) -> None:
     assert rows["toy"]["floor_s"] < rows["full"]["floor_s"]
 
 
+def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bundle: Path) -> None:
+    flags = (
+        "-n",
+        256,
+        "--prefill",
+        "toy",
+        "--block",
+        32,
+        "--also",
+        "every=1",
+        "--baselines",
+        "none",
+        "--json",
+    )
+    report = json.loads(run("h2o_cli.eval", tiny_bundle, *flags, "--decode-tokens", 4))
+    rows = {row["contestant"]: row for row in report["summary"]}
+    assert set(rows) == {"full", "toy", "toy every=1"}
+    assert abs(rows["toy every=1"]["increase"]) < 1e-4 < rows["toy"]["divergence"]
+    assert rows["toy"]["past_share"] < rows["toy every=1"]["past_share"] == pytest.approx(1.0)
+
+
 # --- A decode policy --------------------------------------------------------------------------------------
 
 

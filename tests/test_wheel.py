@@ -106,7 +106,7 @@ def test_packages_and_metadata_are_those_of_the_wheel(installed: Installed) -> N
     assert any(f"-{version}." in name for name in installed.gained)
 
 
-COMMANDS = ["h2o-export", "h2o-run", "h2o-serve", "h2o-compare", "h2o-bench", "h2o-build"]
+COMMANDS = ["h2o-export", "h2o-run", "h2o-serve", "h2o-compare", "h2o-bench", "h2o-build", "h2o-eval"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,7 +1,8 @@
 """A whole bundle on the GPU against the same bundle on the CPU: python bench/gpu_check/end_to_end.py BUNDLE
 
-Greedy tokens after a long prompt must be equal under every policy, and two runs must agree to the last bit.
-Exit code 0: so it was; 1: it was not; 2: it could not be run here, and the last line says why.
+Greedy tokens after a long prompt must be equal under every policy, and two runs must agree to the last bit. The
+backend `torch` needs a GPU build of nothing but torch; with it lanes, staging and the recorded step run as they do
+with engines. Exit code 0: so it was; 1: it was not; 77: it could not be run here, and the last line says why.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from steps import NOT_HERE
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import H2OError
@@ -59,12 +62,26 @@ def greedy(generator: Generator, ids: Ids, config: PrefillConfig, steps: int) ->
     return Run(tokens, np.stack(rows), 1e3 * first, 1e3 * statistics.median(seconds))
 
 
+def load(bundle: Path, backend: Any, context: int, device: Any) -> Generator:
+    """As Generator.load, which knows nothing of the backend `torch`."""
+    if backend != "torch":
+        return Generator.load(bundle, backend, context=context, device=device)
+    from torch_dense import load_on_torch
+
+    return load_on_torch(bundle, context, device)
+
+
+def truth_of(backend: str) -> str:
+    """What runs the dense graphs on the CPU: torch, too, where that is all there is."""
+    return "torch" if backend == "torch" and find_spec("onnxruntime") is None else "onnxruntime"
+
+
 def compare(bundle: Path, backend: Any, n: int, steps: int) -> list[dict[str, Any]]:
     """One row a policy. Raises what `Generator.load` raises."""
     rows = []
     with (
-        Generator.load(bundle, backend, context=n + steps, device="cuda") as gpu,
-        Generator.load(bundle, context=n + steps, device="cpu") as cpu,
+        load(bundle, backend, n + steps, "cuda") as gpu,
+        load(bundle, truth_of(backend), n + steps, "cpu") as cpu,
     ):
         ids = np.random.default_rng(5).integers(3, gpu.model.vocab_size, n)
         for name, config in policies(gpu.bundle.manifest.prefill).items():
@@ -98,7 +115,7 @@ def main() -> int:
         rows = compare(arguments.bundle, arguments.backend, arguments.tokens, arguments.steps)
     except H2OError as error:
         print(error)
-        return 2
+        return NOT_HERE
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0 if all(row["tokens_equal"] and row["runs_identical"] for row in rows) else 1

@@ -64,6 +64,7 @@ class Layer:
         self.run(
             self.kernels.memory_select,
             KV_HEADS,
+            self.n,
             slots,
             LOCAL,
             HEAVY,

@@ -47,8 +47,10 @@ def declarations() -> Declarations:
         lines = [line.strip() for line in body.split(";") if line.strip()]
         fields = [(re.findall(r"\w+", line)[-1], found.kind(line)) for line in lines]
         found.structures[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-    for result, name, arguments in re.findall(r"(\w+) h2o_cuda_(\w+)\(([^)]*)\);", text):
-        found.functions[name] = _SCALARS[result], [found.kind(each) for each in arguments.split(",")]
+    for result, name, arguments in re.findall(r"([\w ]+\*?) h2o_cuda_(\w+)\(([^)]*)\);", text):
+        kind = ctypes.c_char_p if "char" in result else _SCALARS[result.strip()]
+        kinds = [] if arguments == "void" else [found.kind(each) for each in arguments.split(",")]
+        found.functions[name] = kind, kinds
     return found
 
 
@@ -66,17 +68,18 @@ class Library:
         for name, (result, arguments) in declared.functions.items():
             function = getattr(library, f"h2o_cuda_{name}")
             function.restype, function.argtypes = result, arguments
-            setattr(self, name, _method(name, function))
+            setattr(self, name, _method(name, function, library.h2o_cuda_last_error))
 
 
-def _method(name: str, function: Any) -> Callable[..., int]:
-    if name.endswith("_workspace"):
-        return lambda *arguments: int(function(*map(_plain, arguments)))
+def _method(name: str, function: Any, last_error: Any) -> Callable[..., Any]:
+    if name.endswith(("_workspace", "last_error")):
+        return lambda *arguments: function(*map(_plain, arguments))
 
     def run(*arguments: Any) -> int:
         status = int(function(*map(_plain, arguments)))
         if status != 0:
-            raise RuntimeError(f"h2o_cuda_{name} returned {status}: {STATUS[status]}")
+            said = f", {last_error().decode()}" if STATUS[status] == "CUDA error" else ""
+            raise RuntimeError(f"h2o_cuda_{name} returned {status}: {STATUS[status]}{said}")
         return status
 
     return run

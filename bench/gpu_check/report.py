@@ -1,4 +1,4 @@
-"""The report of one GPU run, as JSON for machines and Markdown for people."""
+"""The report of one GPU run, as JSON for machines and Markdown for people, from what there is so far."""
 
 from __future__ import annotations
 
@@ -7,62 +7,100 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+Tables = dict[str, list[Row]]
 
-# (table, column, least value) of the goals for a GPU run; a layer's goals depend on its length.
+# (table, column, least value). Rates are shares of a long non-causal FlashAttention-2 of the same head size in the
+# same run: both use mma.sync, which reaches about two thirds of what cuBLAS does with warp-group products on SM90.
+# Below 1 by construction: tiles that cross the diagonal (0.89 of them are seen at chunks of 1,024), column sums
+# (half of attention's products once more), and launches of some 20 µs (phase 2).
 GOALS = [
-    ("phase1", "plain_of_flash", 0.70),
-    ("phase1", "scored_of_flash", 0.45),
+    ("phase1", "plain_of_flash", 0.65),
+    ("phase1", "scored_of_flash", 0.40),
+    ("phase2", "fused_of_flash", 0.50),
     ("phase2", "gather_of_copy", 0.50),
-    ("phase2", "fused_of_limit", 0.60),
+    ("layer", "h2o_of_flash", 0.45),
+    ("layer", "window_of_flash", 0.45),
+    ("decode", "of_copy", 0.60),
 ]
-LAYER_GOALS = {16384: 5.0, 32768: 10.0}
+LONG = 16384  # tokens from which on a layer's goals hold: shorter ones are mostly launches
 
 
-def missed_goals(timings: Row) -> list[str]:
+def tables(folder: Path) -> Tables:
+    """Rows by their table as timings wrote them, with the ratios that the rest of the run allows."""
+    found: Tables = {}
+    file = folder / "rows.jsonl"
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:  # of a process that was ended while it wrote
+            continue
+        found.setdefault(row.pop("table"), []).append(row)
+    with_ratios(found)
+    return found
+
+
+def with_ratios(found: Tables) -> None:
+    rate = {row["head_size"]: row["tflop_s"] for row in found.get("flash", ())}
+    copy = next((row["copy_gb_s"] for row in found.get("ceilings", ())), None)
+    for name, column in (("plain", "phase1"), ("scored", "phase1"), ("fused", "phase2"), ("h2o", "layer"),
+                         ("window", "layer")):  # fmt: skip
+        for row in found.get(column, ()):
+            if row.get("head_size") in rate and f"{name}_tflop_s" in row:
+                row[f"{name}_of_flash"] = row[f"{name}_tflop_s"] / rate[row["head_size"]]
+    for row in found.get("phase2", ()) if copy else ():
+        row["gather_of_copy"] = row["gather_gb_s"] / copy
+    for row in found.get("decode", ()) if copy else ():
+        row["of_copy"] = row["gb_s"] / copy
+
+
+def missed_goals(found: Tables) -> list[str]:
     missed = []
     for table, column, least in GOALS:
-        for row in timings[table]:
+        for row in found.get(table, ()):
+            if column not in row or row.get("n", LONG) < LONG:
+                continue
             if row[column] < least:
-                missed.append(
-                    f"{column} at head size {row['head_size']}: {row[column]:.2f}, wanted {least:.2f}"
-                )
-    for row in timings["layer"]:
-        least = LAYER_GOALS.get(row["n"], 0.0)
-        if row["speedup"] < least:
-            missed.append(
-                f"N = {row['n']}, head size {row['head_size']}: {row['speedup']:.1f}x, wanted {least:.0f}x"
-            )
-    if not timings["repeatable"]:
+                where = ", ".join(f"{key} {row[key]}" for key in ("head_size", "n", "length") if key in row)
+                missed.append(f"{column} at {where}: {row[column]:.2f}, wanted {least:.2f}")
+    if any(not row["same"] for row in found.get("repeatable", ())):
         missed.append("two runs of the same prefill differ")
     return missed
 
 
+def unmeasured(found: Tables) -> list[str]:
+    return [
+        f"{table}.{column}"
+        for table, column, _ in GOALS
+        if not any(column in row for row in found.get(table, ()))
+    ]
+
+
 def _table(rows: list[Row]) -> str:
     def cell(value: Any) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        return text.replace("|", "\\|").replace("\n", " ")
 
-    head = list(rows[0])
+    head = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(cell(row[name]) for name in head) + " |" for row in rows]
+    lines += ["| " + " | ".join(cell(row.get(name, "")) for name in head) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def markdown(report: Row) -> str:
-    parts = ["# GPU check", _table([report["machine"]]), "## Checks", _table(report["checks"])]
-    timings = report.get("timings")
-    if timings is None:
-        parts.append(f"No timings: {report['no_timings']}")
-    else:
-        missed = missed_goals(timings)
-        parts.append("## Goals\n\n" + ("\n".join(f"- missed: {line}" for line in missed) or "All met."))
-        parts.append("## Timings\n\nMedians of CUDA graph replays. " + json.dumps(timings["setting"]))
-        for name in ("phase1", "phase2", "layer", "decode"):
-            parts += [f"### {name}", _table(timings[name])]
-        parts += ["### ceilings", _table([timings["ceilings"]])]
+def markdown(machine: Row, checks: list[Row], found: Tables) -> str:
+    missed, missing = missed_goals(found), unmeasured(found)
+    goals = [f"- missed: {line}" for line in missed] + [f"- not measured: {name}" for name in missing]
+    parts = ["# GPU check", _table([machine]), "## Checks", _table(checks)]
+    parts += ["## Goals", "\n".join(goals) or "All met."]
+    if found:
+        parts.append("## Timings\n\nMedians of CUDA graph replays. Rates are of float16.")
+    for name, rows in found.items():
+        parts += [f"### {name}", _table(rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def write(report: Row, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    (folder / "report.md").write_text(markdown(report))
+def write(machine: Row, checks: list[Row], folder: Path) -> None:
+    """report.json and report.md, of the checks so far and of what rows.jsonl holds."""
+    found = tables(folder)
+    whole = {"machine": machine, "checks": checks, "tables": found, "missed": missed_goals(found)}
+    (folder / "report.json").write_text(json.dumps(whole, indent=2) + "\n")
+    (folder / "report.md").write_text(markdown(machine, checks, found))

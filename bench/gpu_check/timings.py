@@ -1,14 +1,21 @@
-"""Times of the kernels beside torch's flash attention, a copy and a matrix product of the same run."""
+"""Times of the kernels, and of torch's flash attention, a copy and a matrix product in the same run.
+
+    python timings.py LIBRARY TABLE ROWS
+
+One table a process. Every row is appended to the file ROWS as soon as it is measured.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from layer import CHUNK, HEAVY, KV_HEADS, LOCAL, QUERY_HEADS, SLOTS, Layer
+from layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
 from library import Library
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -49,126 +56,147 @@ def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
     return statistics.median(times)
 
 
-def flash(q: Any, k: Any, v: Any) -> Any:
-    """torch's flash attention, causal; q [B, n, Hq, d], k and v [B, n, Hkv, d]."""
+def flash(q: Any, k: Any, v: Any, causal: bool = True) -> Any:
+    """torch's FlashAttention-2; q [B, n, Hq, d], k and v [B, n, Hkv, d]."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return torch.nn.functional.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal, enable_gqa=True
         )
 
 
-def ceilings() -> Row:
+def ceilings(library: Library) -> Iterator[Row]:
     """What this device does at best: bytes copied (read plus written) and float16 products."""
     source = torch.randn(1 << (29 if roomy() else 26), device="cuda")
     target = torch.empty_like(source)
     copy = 2 * source.numel() * 4 / milliseconds(lambda: target.copy_(source)) / 1e6
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
     product = 2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9
-    return {"copy_gb_s": copy, "matmul_tflop_s": product}
+    yield {"copy_gb_s": copy, "matmul_tflop_s": product}
 
 
-def layers(library: Library, d: int) -> list[Row]:
-    """A whole layer's prefill attention, two-phase against full."""
-    rows = []
-    for n in LENGTHS:
+def long_flash(library: Library) -> Iterator[Row]:
+    """FlashAttention-2 where it is at its best: long, and without a diagonal. Other rates are shares of this."""
+    n = 16384 if roomy() else 4096
+    for d in HEAD_SIZES:
         layer = Layer(library, n, d)
-        full = milliseconds(lambda: flash(layer.q[None], layer.k[None], layer.v[None]))  # noqa: B023
-        sparse = milliseconds(layer.prefill)
-        window = milliseconds(layer.prefill_window)
-        tail = milliseconds(lambda: layer.cached(128))  # noqa: B023
-        rows.append(
-            {"head_size": d, "n": n, "flash_ms": full, "h2o_ms": sparse, "h2o_window_ms": window,
-             "dense_tail_ms": tail, "speedup": full / sparse, "speedup_window": full / window,
-             "speedup_with_tail": full / (sparse + tail)}
-        )  # fmt: skip
-    return rows
+        time = milliseconds(lambda: flash(layer.q[None], layer.k[None], layer.v[None], causal=False))  # noqa: B023
+        yield {"head_size": d, "n": n, "ms": time, "tflop_s": 4 * d * QUERY_HEADS * n * n / time / 1e9}
 
 
-def phase1(library: Library, d: int, best: Row) -> Row:
-    """Intra-chunk attention of 32 chunks; torch gets the chunks as a batch."""
+def phase1(library: Library) -> Iterator[Row]:
+    """Intra-chunk attention of 32 chunks; torch gets the chunks as a batch. Column sums count as nothing."""
     n = 32 * CHUNK
-    layer = Layer(library, n, d)
-    flop = 4 * d * QUERY_HEADS * n * (CHUNK + 1) / 2
-    batch = [x.view(-1, CHUNK, x.shape[1], d) for x in (layer.q, layer.k, layer.v)]
-    reference = flop / milliseconds(lambda: flash(*batch)) / 1e9
-    plain = flop / milliseconds(lambda: layer.phase1(scores=False)) / 1e9
-    scored = flop / milliseconds(layer.phase1) / 1e9
-    return {
-        "head_size": d, "flash_tflop_s": reference, "plain_tflop_s": plain, "scored_tflop_s": scored,
-        "plain_of_flash": plain / reference, "scored_of_flash": scored / reference,
-        "plain_of_matmul": plain / best["matmul_tflop_s"],
-    }  # fmt: skip
+    for d in HEAD_SIZES:
+        layer = Layer(library, n, d)
+        flop = 4 * d * QUERY_HEADS * n * (CHUNK + 1) / 2
+        batch = [x.view(-1, CHUNK, x.shape[1], d) for x in (layer.q, layer.k, layer.v)]
+        yield {
+            "head_size": d,
+            "torch_tflop_s": flop / milliseconds(lambda: flash(*batch)) / 1e9,  # noqa: B023
+            "plain_tflop_s": flop / milliseconds(lambda: layer.phase1(scores=False)) / 1e9,  # noqa: B023
+            "scored_tflop_s": flop / milliseconds(layer.phase1) / 1e9,
+        }
 
 
-def phase2(library: Library, d: int, best: Row) -> Row:
-    """One chunk's step in its parts, and gather against a contiguous copy."""
-    layer = Layer(library, 16 * CHUNK, d)
-    layer.prefill()
-    flop = 4 * d * QUERY_HEADS * CHUNK * SLOTS
-    moved = (
-        2 * (3 * CHUNK * QUERY_HEADS + 2 * SLOTS * KV_HEADS) * d
-    )  # q, o in, o out; the memory's keys, values
-    floor = max(flop / best["matmul_tflop_s"] / 1e9, moved / best["copy_gb_s"] / 1e6)
-    plain = milliseconds(lambda: layer.attend_memory(8, scores=False))
-    big = Layer(library, (128 if roomy() else 32) * CHUNK, d)
-    slots = big.n // 4
-    memory = torch.stack(
-        [torch.randperm(big.n, device="cuda")[:slots].sort().values for _ in range(KV_HEADS)]
-    ).int()
-    out = [torch.empty(KV_HEADS, slots, d, device="cuda", dtype=torch.float16) for _ in range(2)]
-    gather = milliseconds(lambda: big.run(library.memory_gather, big.shape, slots, big.kv, memory, *out))
-    return {
-        "head_size": d, "fused_ms": plain, "fused_and_scores_ms": milliseconds(lambda: layer.attend_memory(8)),
-        "select_ms": milliseconds(lambda: layer.select(8)), "fused_of_limit": floor / plain,
-        "vote_ms": milliseconds(lambda: layer.vote(8)), "gather_gb_s": 2 * 2 * out[0].numel() * 2 / gather / 1e6,
-        "gather_of_copy": 2 * 2 * out[0].numel() * 2 / gather / 1e6 / best["copy_gb_s"],
-    }  # fmt: skip
+def phase2(library: Library) -> Iterator[Row]:
+    """One chunk's step in its parts, and gather."""
+    for d in HEAD_SIZES:
+        layer = Layer(library, 16 * CHUNK, d)
+        layer.prefill()
+        fused = milliseconds(lambda: layer.attend_memory(8, scores=False))  # noqa: B023
+        times = {
+            "fused_ms": fused,
+            "fused_and_scores_ms": milliseconds(lambda: layer.attend_memory(8)),  # noqa: B023
+            "select_ms": milliseconds(lambda: layer.select(8)),  # noqa: B023
+            "vote_ms": milliseconds(lambda: layer.vote(8)),  # noqa: B023
+        }
+        big = Layer(library, (128 if roomy() else 32) * CHUNK, d)
+        slots = big.n // 4
+        memory = torch.stack(
+            [torch.randperm(big.n, device="cuda")[:slots].sort().values for _ in range(KV_HEADS)]
+        ).int()
+        out = [torch.empty(KV_HEADS, slots, d, device="cuda", dtype=torch.float16) for _ in range(2)]
+        gather = milliseconds(
+            lambda: big.run(library.memory_gather, big.shape, slots, big.kv, memory, *out)  # noqa: B023
+        )
+        yield {
+            "head_size": d,
+            "fused_tflop_s": 4 * d * QUERY_HEADS * CHUNK * SLOTS / fused / 1e9,
+            "gather_gb_s": 2 * 2 * out[0].numel() * 2 / gather / 1e6,
+            **times,
+        }
 
 
-def decode(library: Library, d: int, best: Row) -> list[Row]:
+def decode(library: Library) -> Iterator[Row]:
     """One token against a long cache. Several caches in turn, so that none is still in the chip's own cache."""
-    rows = []
-    for n in (8192, 32768):
-        several = [Layer(library, n, d) for _ in range(8 if roomy() else 2)]
+    for d in HEAD_SIZES:
+        for n in (8192, 32768):
+            several = [Layer(library, n, d) for _ in range(8 if roomy() else 2)]
 
-        def step(several: list[Layer] = several) -> None:
-            for layer in several:
-                layer.cached(1)
+            def step(several: list[Layer] = several) -> None:
+                for layer in several:
+                    layer.cached(1)
 
-        time = milliseconds(step) / len(several)
-        rate = 2 * n * KV_HEADS * d * 2 / time / 1e6
-        rows.append(
-            {"head_size": d, "length": n, "ms": time, "gb_s": rate, "of_copy": rate / best["copy_gb_s"]}
-        )  # fmt: skip
-    return rows
+            time = milliseconds(step) / len(several)
+            yield {
+                "head_size": d,
+                "length": n,
+                "ms": time,
+                "gb_s": 2 * n * KV_HEADS * d * 2 / time / 1e6,
+            }
 
 
-def repeatable(library: Library) -> bool:
-    """Two prefills of the same layer give the same bytes."""
+def layers(library: Library) -> Iterator[Row]:
+    """A whole layer's prefill attention, two-phase against full. Rates count what the pattern needs."""
+    for n in LENGTHS:
+        for d in HEAD_SIZES:
+            layer = Layer(library, n, d)
+            full = milliseconds(lambda: flash(layer.q[None], layer.k[None], layer.v[None]))  # noqa: B023
+            sparse, window = milliseconds(layer.prefill), milliseconds(layer.prefill_window)
+            tail = milliseconds(lambda: layer.cached(128))  # noqa: B023
+            pairs = n * (CHUNK + 1) / 2 + (n - CHUNK) * SLOTS
+            product = 2 * d * QUERY_HEADS * pairs / 1e9
+            yield {
+                "head_size": d, "n": n, "torch_ms": full, "h2o_ms": sparse, "window_ms": window, "tail_ms": tail,
+                "speedup": full / sparse, "speedup_window": full / window,
+                "speedup_with_tail": full / (sparse + tail),
+                "h2o_tflop_s": 3 * product / sparse, "window_tflop_s": 2 * product / window,
+            }  # fmt: skip
+
+
+def repeatable(library: Library) -> Iterator[Row]:
+    """Whether two prefills of the same layer give the same bytes."""
     layer = Layer(library, 8 * CHUNK, 64)
     results = []
     for _ in range(2):
         layer.prefill()
         results.append([x.clone() for x in (layer.o, layer.score, layer.memory)])
-    return all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    yield {"same": all(torch.equal(a, b) for a, b in zip(*results, strict=True))}
 
 
-def all_timings(library_path: Path) -> Row:
+TABLES: dict[str, Callable[[Library], Iterator[Row]]] = {
+    "ceilings": ceilings,
+    "flash": long_flash,
+    "phase1": phase1,
+    "phase2": phase2,
+    "decode": decode,
+    "layer": layers,
+    "repeatable": repeatable,
+}
+
+
+def append(rows: Path, table: str, row: Row) -> None:
+    with rows.open("a") as file:
+        file.write(json.dumps({"table": table, **row}) + "\n")
+
+
+def main() -> None:
+    library, table, rows = sys.argv[1:]
     torch.manual_seed(0)
-    library = Library(library_path)
-    best = ceilings()
-    return {
-        "setting": {
-            "query_heads": QUERY_HEADS,
-            "kv_heads": KV_HEADS,
-            "chunk": CHUNK,
-            "local": LOCAL,
-            "heavy": HEAVY,
-        },
-        "ceilings": best,
-        "phase1": [phase1(library, d, best) for d in HEAD_SIZES],
-        "phase2": [phase2(library, d, best) for d in HEAD_SIZES],
-        "layer": [row for d in HEAD_SIZES for row in layers(library, d)],
-        "decode": [row for d in HEAD_SIZES for row in decode(library, d, best)],
-        "repeatable": repeatable(library),
-    }
+    for row in TABLES[table](Library(Path(library))):
+        append(Path(rows), table, row)
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,15 @@ if TYPE_CHECKING:
     from h2o_export.comparison.report import Row
 
 STAGES = ("files", "dense", "attention", "pipeline")
-SMALL = PrefillConfig(chunk_size=256, batch_size=1024, local=64, heavy=64, score_window=32)
+SMALL = PrefillConfig(
+    chunk_size=256,
+    batch_size=1024,
+    local=64,
+    heavy=64,
+    score_window=32,
+    score_tile=64,
+    score_queries=16,
+)
 DENSE_TOKENS = 64
 Progress = Callable[[str], None]
 

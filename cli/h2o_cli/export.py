@@ -65,8 +65,9 @@ BLOCK_SIZES = (16, 32, 64, 128, 256)
     "--calibrate",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With int8: scale channels by this text's activations, so that activations can be integers too.",
+    help="Text whose activations integer weights are made for.  [default: Python's manual]",
 )
+@click.option("--no-calibrate", is_flag=True, help="Round integer weights to the nearest, and no more.")
 @prefill_options
 @click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need.")
 @click.option(
@@ -87,6 +88,7 @@ def main(
     block_size: int,
     head_weights: str | None,
     calibrate: Path | None,
+    no_calibrate: bool,
     dry_run: bool,
     ctx_size: int | None,
     validate: bool,
@@ -109,7 +111,16 @@ def main(
     prefill = prefill_config(PrefillConfig(), flags)
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(
-        checkpoint, output, dtype, prefill, force, weights, block_size, head_weights, calibrate
+        checkpoint,
+        output,
+        dtype,
+        prefill,
+        force,
+        weights,
+        block_size,
+        head_weights,
+        calibrate,
+        not no_calibrate,
     )
     if not dry_run:
         check_output(options.output, force)

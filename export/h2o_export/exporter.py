@@ -11,7 +11,7 @@ from typing import Literal
 
 import onnx
 
-from h2o_export.calibration import TOKENS, ScaledCheckpoint, calibrate, save_factors
+from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
 from h2o_export.dense import DenseExporter, parameter_count, weight_spec
@@ -23,9 +23,8 @@ from h2o_export.policies import policy_graphs
 from h2o_export.soundness import check_checkpoint
 from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
-from h2o_runtime.errors import ConfigError, InputError
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
-from h2o_runtime.text import Tokenizer, decode_utf8
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
@@ -40,7 +39,8 @@ class ExportOptions:
     weights       a key of FORMATS, for the matrices of layers
     block_size    weights that share a scale, where the format has blocks
     head_weights  another key for the head; None: see `choose_formats`
-    calibrate     a text whose activations say how channels are scaled, see h2o_export.calibration
+    calibrate     a text whose activations integer weights are made for; None: Python's manual
+    calibrated    False: weights are rounded to the nearest, whatever they multiply
     """
 
     checkpoint: str
@@ -52,14 +52,11 @@ class ExportOptions:
     block_size: int = BLOCK_SIZE
     head_weights: str | None = None
     calibrate: Path | None = None
+    calibrated: bool = True
 
     def __post_init__(self) -> None:
-        if self.calibrate is not None and self.weights != "int8":
-            raise ConfigError(
-                f"calibrate is for weights int8, but they are {self.weights}: scaling makes room "
-                "for activations of 8 bits, and takes it from weights that have fewer",
-                field="calibrate",
-            )
+        if self.calibrate is not None and (self.weights == "float" or not self.calibrated):
+            raise ConfigError("calibrate is for integer weights that are calibrated", field="calibrate")
 
     def formats(self, config: ModelConfig) -> MatrixFormats:
         """Raises ConfigError."""
@@ -97,10 +94,10 @@ def write_bundle(
     """
     check_checkpoint(checkpoint)
     files: dict[str, FileSpec] = {}
-    if options.calibrate is not None:
-        progress("calibration")
-        checkpoint = _calibrated(checkpoint, options.calibrate, folder)
     formats = options.formats(checkpoint.config)
+    if options.calibrated:
+        progress("calibration")
+        checkpoint = calibrate(checkpoint, formats, options.calibrate, folder)
     dense = DenseExporter(checkpoint, options.dtype, formats, folder)
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
@@ -125,7 +122,7 @@ def write_bundle(
         created_by=_versions(),
         opset={"": opset, DOMAIN: VERSION},
         checkpoint=CheckpointSpec(source=_source(checkpoint), sha256=checkpoint.sha256()),
-        model=model_spec(checkpoint.config, options),
+        model=_with_rounding(model_spec(checkpoint.config, options), checkpoint),
         prefill=options.prefill,
         graphs=tuple(graphs),
         files=files,
@@ -142,20 +139,11 @@ def _set_opset(model: onnx.ModelProto, version: int) -> None:
                 opset.version = version
 
 
-def _calibrated(checkpoint: Checkpoint, text: Path, folder: Path) -> Checkpoint:
-    """The same model with its channels scaled; the factors go into the bundle, for comparisons."""
-    try:
-        content = decode_utf8(text.read_bytes(), str(text))
-    except OSError as error:
-        raise InputError(f"{text}: cannot be read: {error.strerror}") from error
-    checkpoint.write_tokenizer(folder)
-    longest = min(TOKENS, checkpoint.config.max_position_embeddings)
-    ids = Tokenizer.load(folder).encode(content)[:longest]
-    if not ids:
-        raise InputError(f"{text}: holds no text to calibrate with")
-    factors = calibrate(checkpoint, [token % checkpoint.config.vocab_size for token in ids])
-    save_factors(factors, folder)
-    return ScaledCheckpoint.of(checkpoint, factors)
+def _with_rounding(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
+    """`model` says whether its weights were rounded to the nearest, or as the checkpoint handed them out."""
+    if model.weights is None or not isinstance(checkpoint, CompensatedCheckpoint):
+        return model
+    return model.model_copy(update={"weights": model.weights.model_copy(update={"compensated": True})})
 
 
 def _source(checkpoint: Checkpoint) -> str:

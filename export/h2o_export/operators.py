@@ -245,6 +245,106 @@ def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
 
 
 @script(h2o, default_opset=op)
+def QuerySelect(
+    q,
+    k_cache,
+    candidates,
+    past,
+    scale: float,
+    tile: int,
+    stride: int,
+    share: int,
+    reach: int,
+    local: int,
+    heavy: int,
+    sink: int,
+):
+    """Memory sets of tiles of queries, chosen by themselves: every `stride`-th row of a tile votes, its first too.
+
+    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile i
+    chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below past:
+    list i // share is what tile i looks at; of Mp = 0 it looks at every row.
+    → memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best
+    of the others. What a row gets is its softmax probability over all that are looked at, summed over the votes
+    and the score head's query heads; its score adds a quarter of what the rows up to `reach` before and behind it
+    get: queries between two votes look there. Sinks, ties and what is negligible are as in MemorySelect.
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
+    step = op.Constant(value_int=1)
+    first = op.Constant(value_int=0)
+    n = op.Shape(q, start=0, end=1)
+    d = op.Shape(q, start=2, end=3)
+    tiles = op.Shape(past, start=0, end=1)
+    kv_heads = op.Shape(k_cache, start=1, end=2)
+    score_heads = op.Shape(candidates, start=1, end=2)
+    size = op.Reshape(op.Constant(value_int=tile), one)
+    # The votes, [t, Hs, w, Hq/Hs, d]. Rows behind the last real one do not vote.
+    missing = op.Sub(op.Mul(tiles, size), n)
+    pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), missing, zero, zero, axis=0)
+    tiled = op.Reshape(
+        op.Pad(op.Cast(q, to=1), pads), op.Concat(tiles, size, score_heads, minus_one, d, axis=0)
+    )
+    steps = op.Reshape(op.Constant(value_int=stride), one)
+    sample = op.Transpose(op.Slice(tiled, zero, size, one, steps), perm=[0, 2, 1, 3, 4])
+    every_row = op.Range(first, op.Squeeze(op.Mul(tiles, size), zero), step)
+    grid = op.Reshape(every_row, op.Concat(tiles, one, size, one, one, axis=0))
+    real = op.Less(op.Slice(grid, zero, size, op.Constant(value_ints=[2]), steps), n)  # [t, 1, w, 1, 1]
+    # The rows that are looked at, [t, Hs, K].
+    each_tile = op.Range(first, op.Squeeze(tiles, zero), step)
+    listed = op.Gather(op.Cast(candidates, to=7), op.Div(each_tile, op.Constant(value_int=share)), axis=0)
+    unlisted = op.Cast(op.Equal(op.Shape(candidates, start=2, end=3), zero), to=7)
+    every = op.Squeeze(op.Mul(op.Shape(k_cache, start=0, end=1), unlisted), zero)  # cap, or 0
+    unlisted_rows = op.Expand(op.Range(first, every, step), op.Concat(tiles, score_heads, one, axis=0))
+    rows = op.Concat(listed, unlisted_rows, axis=2)
+    heads = op.Range(first, op.Squeeze(score_heads, zero), step)
+    head = op.Unsqueeze(op.Div(heads, op.Div(score_heads, kv_heads)), one)  # [Hs, 1]
+    flat = op.Reshape(op.Cast(k_cache, to=1), op.Concat(minus_one, d, axis=0))
+    keys = op.Gather(flat, op.Add(op.Mul(rows, kv_heads), head), axis=0)  # [t, Hs, K, d]
+    # Their scores.
+    packed = op.Reshape(sample, op.Concat(tiles, score_heads, minus_one, d, axis=0))
+    dots = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[0, 1, 3, 2])), op.Constant(value_float=scale))
+    end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
+    seen = op.Unsqueeze(op.Less(rows, end), op.Constant(value_ints=[2]))
+    votes = op.Softmax(op.Where(seen, dots, op.Constant(value_float=float("-inf"))), axis=-1)
+    by_vote = op.Concat(op.Shape(sample, start=0, end=4), minus_one, axis=0)
+    counted = op.Where(real, op.Reshape(votes, by_vote), op.Constant(value_float=0.0))
+    got = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hs, K]
+    # By row, with `reach` empty rows before and behind; then what stands around each, itself not.
+    margin = op.Constant(value_int=reach)
+    room = op.Add(
+        op.Shape(k_cache, start=0, end=1), op.Mul(op.Reshape(margin, one), op.Constant(value_int=2))
+    )
+    shape = op.Concat(tiles, score_heads, room, axis=0)
+    by_row = op.ScatterElements(
+        op.Expand(op.Constant(value_float=0.0), shape), op.Add(rows, margin), got, axis=2
+    )
+    around = op.Range(first, op.Add(op.Mul(margin, op.Constant(value_int=2)), step), step)  # [2 reach + 1]
+    at = op.Add(op.Unsqueeze(rows, minus_one), around)  # [t, Hs, K, 2 reach + 1]
+    found = op.GatherElements(
+        by_row, op.Reshape(at, op.Concat(tiles, score_heads, minus_one, axis=0)), axis=2
+    )
+    others = op.Where(op.Equal(around, margin), op.Constant(value_float=0.0), op.Reshape(found, op.Shape(at)))
+    beside = op.ReduceSum(others, minus_one, keepdims=0)
+    ranks = op.Add(got, op.Mul(beside, op.Constant(value_float=0.25)))
+    negligible = op.Less(ranks, op.Constant(value_float=1e-30))
+    ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
+    ranks = op.Where(op.Less(rows, op.Constant(value_int=sink)), op.Constant(value_float=float("inf")), ranks)
+    border = op.Sub(end, op.Constant(value_int=local))
+    ranks = op.Where(op.Less(rows, border), ranks, op.Constant(value_float=-1.0))
+    # They stand in rising order, and TopK prefers the earlier of equals.
+    wanted = op.Reshape(op.Constant(value_int=heavy), one)
+    best, where = op.TopK(ranks, wanted, axis=2, largest=1, sorted=1)
+    rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
+    chosen = op.GatherElements(rows, op.GatherElements(where, order, axis=2), axis=2)
+    window = op.Add(border, op.Range(first, op.Constant(value_int=local), step))  # [t, 1, L]
+    window = op.Expand(window, op.Concat(one, score_heads, one, axis=0))
+    memory_next = op.Cast(op.Concat(chosen, window, axis=2), to=6)
+    return memory_next
+
+
+@script(h2o, default_opset=op)
 def CachedAttention(q, k_cache, v_cache, length, scale: float):
     """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself.
 
@@ -283,6 +383,7 @@ OPERATORS = (
     MemoryFusedAttention,
     CandidateScore,
     MemorySelect,
+    QuerySelect,
     CachedAttention,
     LandmarkUpdate,
     SubquadraticAttention,

@@ -6,7 +6,7 @@ fits the disk but not the memory can still be compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,22 +57,34 @@ class StreamedModel:
             if isinstance(module, nn.Linear) and name.startswith("model.layers."):
                 module.register_forward_pre_hook(lambda _, given, name=name: seen(f"{name}.weight", given[0]))
 
-    @torch.inference_mode()
     def hidden_states(self, ids: list[int]) -> Iterator[Tensor]:
         """Residual stream before layer 0, after layer 0, … after the last layer: [n, D] each."""
-        decoder = self._model.model
-        positions = torch.arange(len(ids)).unsqueeze(0)
-        table = self._load(EMBEDDING, tuple(decoder.embed_tokens.weight.shape))
-        hidden = table[torch.tensor(ids)].unsqueeze(0)  # [1, n, D]
-        del table
-        rope = self._rotary(hidden, positions)
-        yield hidden[0]
-        for index, layer in enumerate(decoder.layers):
-            self._fill(layer, f"model.layers.{index}.")
-            out = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rope)
-            hidden = out[0] if isinstance(out, tuple) else out
-            layer.to("meta")
-            yield hidden[0]
+        (hidden,) = self.embed([ids])
+        yield hidden
+        for index in range(self.checkpoint.config.layers):
+            (hidden,) = self.layer(index, [hidden])
+            yield hidden
+
+    @torch.inference_mode()
+    def embed(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Residual stream before layer 0 of each text, [n, D]."""
+        table = self._load(EMBEDDING, tuple(self._model.model.embed_tokens.weight.shape))
+        return [table[torch.tensor(list(ids))] for ids in texts]
+
+    @torch.inference_mode()
+    def layer(self, index: int, states: Sequence[Tensor]) -> list[Tensor]:
+        """One layer on the residual stream of each text, [n, D] → [n, D]."""
+        layer = self._model.model.layers[index]
+        self._fill(layer, f"model.layers.{index}.")
+        found = []
+        for hidden in states:
+            positions = torch.arange(len(hidden)).unsqueeze(0)
+            given = hidden.unsqueeze(0)  # [1, n, D]
+            rope = self._rotary(given, positions)
+            out = layer(given, attention_mask=None, position_ids=positions, position_embeddings=rope)
+            found.append((out[0] if isinstance(out, tuple) else out)[0])
+        layer.to("meta")
+        return found
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

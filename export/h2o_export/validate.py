@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from h2o_export.calibration import scaled_as
+from h2o_export.calibration import as_stored
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.formats import formats_of
 from h2o_export.reference import StreamedModel
@@ -89,7 +89,7 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
     formats = formats_of(bundle.manifest.model)
     original = checkpoint
     if formats is not None:
-        checkpoint = RoundedCheckpoint.of(scaled_as(folder, original), formats)
+        checkpoint = RoundedCheckpoint.of(as_stored(original, bundle), formats)
     reference = StreamedModel(checkpoint, torch.float32)
     half = bundle.manifest.model.dtype == "float16"
     twin = StreamedModel(checkpoint, torch.float16) if half else None

@@ -126,6 +126,27 @@ class Kernels:
         sink: int,
         memory_next: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu")],
     ) -> None: ...
+    def query_select(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        candidates: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        past: Annotated[NDArray[numpy.int64], dict(order="C", device="cpu", writable=False)],
+        tile: int,
+        stride: int,
+        share: int,
+        reach: int,
+        local: int,
+        sink: int,
+        memory_next: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...
     def cached_attention(
         self,
         q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],

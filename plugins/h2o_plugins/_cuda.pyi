@@ -59,9 +59,11 @@ class Graph:
     def launch(self, stream: Stream) -> None: ...
 
 class Stream:
-    """Does not wait for the legacy default stream."""
+    """
+    Does not wait for the legacy default stream. The work of an urgent one goes before that of others.
+    """
 
-    def __init__(self) -> None: ...
+    def __init__(self, urgent: bool = False) -> None: ...
     @property
     def handle(self) -> int:
         """A cudaStream_t."""
@@ -184,6 +186,7 @@ class Kernels:
         stream: Stream,
         *,
         score_heads: int,
+        capacity: int,
         previous_slots: int,
         local: int,
         heavy: int,
@@ -192,6 +195,36 @@ class Kernels:
         memory: int,
         chunk_range: int,
         memory_next: int,
+    ) -> None: ...
+    def query_select_workspace(
+        self, *, n: int, tile: int, stride: int, slots: int, score_heads: int, capacity: int
+    ) -> int: ...
+    def query_select(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        tile: int,
+        stride: int,
+        share: int,
+        reach: int,
+        slots: int,
+        score_heads: int,
+        local: int,
+        heavy: int,
+        sink: int,
+        q: int,
+        k_cache: int,
+        capacity: int,
+        candidates: int,
+        past: int,
+        memory_next: int,
+        workspace: int,
+        workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
     ) -> None: ...
     def cached_attention_workspace(self, n: int, capacity: int) -> int: ...
     def cached_attention(

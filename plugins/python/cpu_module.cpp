@@ -24,6 +24,7 @@ using Float32 = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Float32In = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Int32 = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
 using Int32In = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
+using Int64In = nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>;
 using Pages = std::optional<Int32In>;
 using Scales = std::optional<std::pair<Float32In, Float32In>>;  // of keys, of values
 
@@ -207,6 +208,33 @@ class Kernels {
         });
     }
 
+    void query_select(Input q, Input k_cache, Int32In candidates, Int64In past, int64_t tile, int64_t stride,
+                      int64_t share, int64_t reach, int64_t local, int64_t sink, Int32 memory_next,
+                      const Pages& pages, int32_t page_rows, const Scales& scales) {
+        const h2o_shape shape = scored(size_of(memory_next, 1));
+        const h2o_tiles tiles{size_of(q, 0),
+                              tile,
+                              stride,
+                              share,
+                              reach,
+                              size_of(past, 0),
+                              size_of(candidates, 0),
+                              size_of(candidates, 2),
+                              local,
+                              size_of(memory_next, 2),
+                              sink};
+        expect_rows(q, "q", tiles.n, shape_.query_heads);
+        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
+        expect(candidates, "candidates", {-1, shape.score_heads, -1});
+        expect(past, "past", {-1});
+        expect(memory_next, "memory_next", {tiles.tiles, -1, -1});
+        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
+        run("query_select", [&] {
+            return h2o_cpu_query_select(context_, &shape, &tiles, q.data(), &kv, candidates.data(),
+                                        past.data(), memory_next.data());
+        });
+    }
+
     void cached_attention(Input q, Input k_cache, Input v_cache, int64_t length, Output o, const Pages& pages,
                           int32_t page_rows, const Scales& scales) {
         const int64_t n = size_of(q, 0);
@@ -379,6 +407,9 @@ NB_MODULE(_cpu, module) {
              "page_rows"_a = 0, "scales"_a = nb::none())
         .def("memory_select", &Kernels::memory_select, "score"_a, "memory"_a, "start"_a, "stop"_a, "local"_a,
              "sink"_a, "memory_next"_a.noconvert())
+        .def("query_select", &Kernels::query_select, "q"_a, "k_cache"_a, "candidates"_a, "past"_a, "tile"_a,
+             "stride"_a, "share"_a, "reach"_a, "local"_a, "sink"_a, "memory_next"_a.noconvert(),
+             "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
         .def("cached_attention", &Kernels::cached_attention, "q"_a, "k_cache"_a, "v_cache"_a, "length"_a,
              "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
         .def("landmark_update", &Kernels::landmark_update, "k_cache"_a, "v_cache"_a, "k_mean"_a.noconvert(),

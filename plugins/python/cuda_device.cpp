@@ -108,8 +108,11 @@ void Graph::launch(const Stream& stream) const {
     check(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
 }
 
-Stream::Stream() {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+Stream::Stream(bool urgent) {
+    int least = 0, greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? greatest : least),
+          "cudaStreamCreateWithPriority");
 }
 Stream::~Stream() {
     cudaStreamDestroy(stream_);
@@ -173,8 +176,10 @@ void bind_device(nb::module_& module) {
              "Wait until what was before it is done, without holding the interpreter lock.")
         .def("milliseconds_since", &Event::milliseconds_since, "start"_a, "Both with timing, and both done.");
     nb::class_<Graph>(module, "Graph").def("launch", &Graph::launch, "stream"_a);
-    nb::class_<Stream>(module, "Stream", "Does not wait for the legacy default stream.")
-        .def(nb::init<>())
+    nb::class_<Stream>(
+        module, "Stream",
+        "Does not wait for the legacy default stream. The work of an urgent one goes before that of others.")
+        .def(nb::init<bool>(), "urgent"_a = false)
         .def_prop_ro(
             "handle", [](const Stream& self) { return reinterpret_cast<Address>(self.get()); },
             "A cudaStream_t.")

@@ -86,7 +86,7 @@ class Stream : Owner {
     using Source = nanobind::ndarray<nanobind::ro, nanobind::c_contig, nanobind::device::cpu>;
     using Target = nanobind::ndarray<nanobind::c_contig, nanobind::device::cpu>;
 
-    Stream();
+    explicit Stream(bool urgent);
     ~Stream();
     cudaStream_t get() const { return stream_; }
     void synchronize() const;

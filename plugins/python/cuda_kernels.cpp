@@ -16,7 +16,7 @@ void check(h2o_status status, const char* call) {
         case H2O_OK:
             return;
         case H2O_CUDA_ERROR:
-            throw CudaError(name + ": a CUDA call failed; was this built for the GPU's compute capability?");
+            throw CudaError(name + ": " + h2o_cuda_last_error());
         case H2O_UNSUPPORTED:
             throw nb::value_error(
                 (name + ": no kernel for this head size, for pages or scales, or for so many tokens")
@@ -102,13 +102,32 @@ class Kernels {
               "candidate_score");
     }
 
-    void memory_select(const Stream& stream, int32_t score_heads, int32_t previous_slots, int32_t local,
-                       int32_t heavy, int32_t sink, Address score, Address memory, Address chunk_range,
-                       Address memory_next) const {
-        check(h2o_cuda_memory_select(stream.get(), score_heads, previous_slots, local, heavy, sink,
+    void memory_select(const Stream& stream, int32_t score_heads, int32_t capacity, int32_t previous_slots,
+                       int32_t local, int32_t heavy, int32_t sink, Address score, Address memory,
+                       Address chunk_range, Address memory_next) const {
+        check(h2o_cuda_memory_select(stream.get(), score_heads, capacity, previous_slots, local, heavy, sink,
                                      at<float>(score), at<int32_t>(memory), at<int64_t>(chunk_range),
                                      at<int32_t>(memory_next)),
               "memory_select");
+    }
+
+    size_t query_select_workspace(int32_t n, int32_t tile, int32_t stride, int32_t slots, int32_t score_heads,
+                                  int32_t capacity) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        return h2o_cuda_query_select_workspace(&shape, n, tile, stride, slots, capacity);
+    }
+
+    void query_select(const Stream& stream, int32_t n, int32_t tile, int32_t stride, int32_t share,
+                      int32_t reach, int32_t slots, int32_t score_heads, int32_t local, int32_t heavy,
+                      int32_t sink, Address q, Address k_cache, int64_t capacity, Address candidates,
+                      Address past, Address memory_next, Address workspace, size_t workspace_bytes,
+                      Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_query_select(stream.get(), &shape, n, tile, stride, share, reach, slots, local, heavy,
+                                    sink, at<void>(q), &kv, at<int32_t>(candidates), at<int64_t>(past),
+                                    at<int32_t>(memory_next), at<void>(workspace), workspace_bytes),
+              "query_select");
     }
 
     size_t cached_attention_workspace(int32_t n, int32_t capacity) const {
@@ -244,8 +263,14 @@ void bind_kernels(nb::module_& module) {
              "score_mem"_a, "score_chunk"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0,
              "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
         .def("memory_select", &Kernels::memory_select, "stream"_a, nb::kw_only(), "score_heads"_a,
-             "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a, "chunk_range"_a,
-             "memory_next"_a)
+             "capacity"_a, "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a,
+             "chunk_range"_a, "memory_next"_a)
+        .def("query_select_workspace", &Kernels::query_select_workspace, nb::kw_only(), "n"_a, "tile"_a,
+             "stride"_a, "slots"_a, "score_heads"_a, "capacity"_a)
+        .def("query_select", &Kernels::query_select, "stream"_a, nb::kw_only(), "n"_a, "tile"_a, "stride"_a,
+             "share"_a, "reach"_a, "slots"_a, "score_heads"_a, "local"_a, "heavy"_a, "sink"_a, "q"_a,
+             "k_cache"_a, "capacity"_a, "candidates"_a, "past"_a, "memory_next"_a, "workspace"_a,
+             "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
         .def("cached_attention_workspace", &Kernels::cached_attention_workspace, "n"_a, "capacity"_a)
         .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "q"_a,
              "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a,

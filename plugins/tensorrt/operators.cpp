@@ -1,5 +1,6 @@
 // The operators as TensorRT runs them: enqueue only unpacks pointers for the kernels' C interface.
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -95,9 +96,35 @@ h2o_status candidate_score(const Call& c, const void* const* in, void* const* ou
 
 h2o_status memory_select(const Call& c, const void* const* in, void* const* out, void*, size_t,
                          cudaStream_t stream) {
-    return h2o_cuda_memory_select(stream, c[kScoreHeads], c[kPrevious], c.attributes[0].integer,
+    return h2o_cuda_memory_select(stream, c[kScoreHeads], c[kRows], c[kPrevious], c.attributes[0].integer,
                                   c.attributes[1].integer, c.attributes[2].integer, floats(in[0]),
                                   ints(in[1]), longs(in[2]), static_cast<int32_t*>(out[0]));
+}
+
+// Its attributes as they stand in the signature; the first is the scale.
+int32_t integer(const Call& c, size_t index) {
+    return c.attributes[index].integer;
+}
+
+// Without lists it looks at all rows, which takes more than lists do: a profile may reach from one to the
+// other.
+size_t query_workspace(const Call& c) {
+    const auto bytes = [&](int32_t listed) {
+        return h2o_cuda_query_select_workspace(&c.shape, c[kTokens], integer(c, 1), integer(c, 2), listed,
+                                               c[kRows]);
+    };
+    return std::max(bytes(0), bytes(c[kPrevious]));
+}
+
+h2o_status query_select(const Call& c, const void* const* in, void* const* out, void* workspace, size_t bytes,
+                        cudaStream_t stream) {
+    const int32_t tile = integer(c, 1), share = integer(c, 3);
+    const bool fit = c[kTiles] == (c[kTokens] + tile - 1) / tile;
+    if (!fit || (c[kPrevious] > 0 && c[kLists] < (c[kTiles] + share - 1) / share)) return H2O_BAD_ARGUMENT;
+    const h2o_kv kv = kv_of(c, in[1], nullptr);
+    return h2o_cuda_query_select(stream, &c.shape, c[kTokens], tile, integer(c, 2), share, integer(c, 4),
+                                 c[kPrevious], integer(c, 5), integer(c, 6), integer(c, 7), in[0], &kv,
+                                 ints(in[2]), longs(in[3]), static_cast<int32_t*>(out[0]), workspace, bytes);
 }
 
 size_t cached_workspace(const Call& c) {
@@ -178,6 +205,7 @@ constexpr struct Kernel {
     {"MemoryFusedAttention", memory_workspace, memory_fused_attention},
     {"CandidateScore", candidate_workspace, candidate_score, voters_are_of_the_chunk},
     {"MemorySelect", no_workspace, memory_select},
+    {"QuerySelect", query_workspace, query_select},
     {"CachedAttention", cached_workspace, cached_attention, rows_are_in_the_cache},
     {"LandmarkUpdate", no_workspace, landmark_update},
     {"SubquadraticAttention", no_workspace, subquadratic_attention, rows_are_in_the_cache},

@@ -191,8 +191,9 @@ int32_t OperatorPlugin::enqueue(const PluginTensorDesc* input_descs, const Plugi
             op_.enqueue({attributes_, sizes_, shape_}, inputs, outputs, workspace, workspace_bytes_, stream);
         if (status == H2O_OK) return 0;
         static const char* const reasons[] = {"", "a bad argument", "a head size or type without a kernel",
-                                              "too little workspace", "a CUDA error"};
-        log_error(std::string(op_.signature.name) + ": " + reasons[status]);
+                                              "too little workspace"};
+        const char* const reason = status == H2O_CUDA_ERROR ? h2o_cuda_last_error() : reasons[status];
+        log_error(std::string(op_.signature.name) + ": " + reason);
         return static_cast<int32_t>(status);
     } catch (const std::exception& error) {
         log_error(std::string(op_.signature.name) + ": " + error.what());

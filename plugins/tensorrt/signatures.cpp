@@ -6,7 +6,8 @@ std::vector<Signature> signatures() {
     constexpr AttributeSpec::Kind integer = AttributeSpec::kInt, real = AttributeSpec::kPositiveFloat;
     constexpr Type T = Type::kModel, F = Type::kFloat, I32 = Type::kInt32, I64 = Type::kInt64;
     constexpr Size n = kTokens, w = kWindow, Hq = kQueryHeads, Hkv = kKvHeads, Hs = kScoreHeads,
-                   d = kHeadSize, cap = kRows, M = kSlots, Mp = kPrevious, Nb = kBlocks;
+                   d = kHeadSize, cap = kRows, M = kSlots, Mp = kPrevious, t = kTiles, c = kLists,
+                   Nb = kBlocks;
     return {
         {"ChunkedIntraAttention",
          {{integer, "chunk_size", 1}, {real, "scale"}, {integer, "score_heads", 1, Hs}},
@@ -47,6 +48,20 @@ std::vector<Signature> signatures() {
          {{integer, "local", 0, M}, {integer, "heavy", 0, M}, {integer, "sink", 0}},
          {{"score", F, {cap, Hs}}, {"memory", I32, {Hs, Mp}}, {"chunk_range", I64, {kTwo}}},
          {{"memory_next", I32, {Hs, M}}}},
+        {"QuerySelect",
+         {{real, "scale"},
+          {integer, "tile", 1},
+          {integer, "stride", 1},
+          {integer, "share", 1},
+          {integer, "reach", 0},
+          {integer, "local", 0, M},
+          {integer, "heavy", 0, M},
+          {integer, "sink", 0}},
+         {{"q", T, {n, Hq, d}},
+          {"k_cache", T, {cap, Hkv, d}},
+          {"candidates", I32, {c, Hs, Mp}},
+          {"past", I64, {t}}},
+         {{"memory_next", I32, {t, Hs, M}}}},
         {"CachedAttention",
          {{real, "scale"}},
          {{"q", T, {n, Hq, d}},

@@ -27,12 +27,14 @@ enum Size {
     kRows,
     kSlots,
     kPrevious,
+    kTiles,
+    kLists,
     kBlocks,
     kTwo
 };
 constexpr int kSizeCount = kTwo + 1;
-constexpr const char* kSizeNames[kSizeCount] = {"",  "n",   "w", "Hq", "Hkv", "Hs",
-                                                "d", "cap", "M", "Mp", "Nb",  "2"};
+constexpr const char* kSizeNames[kSizeCount] = {"",    "n", "w",  "Hq", "Hkv", "Hs", "d",
+                                                "cap", "M", "Mp", "t",  "c",   "Nb", "2"};
 
 // Every attribute is required: ONNX graphs always carry them all.
 struct AttributeSpec {

@@ -28,6 +28,15 @@ class PrefillConfig(_Settings):  # type: ignore[misc]
             one.check(getattr(self, one.name))
         object.__setattr__(self, "_algorithm", PREFILL.make(asdict(self)))
 
+    @classmethod
+    def of(cls, algorithm: PrefillPolicy[Any]) -> PrefillConfig:
+        """The configuration of a policy that need not be registered, as those that evaluations compare with."""
+        config = cls()
+        for one in options_of(type(algorithm)):
+            object.__setattr__(config, one.name, getattr(algorithm, one.name))
+        object.__setattr__(config, "_algorithm", algorithm)
+        return config
+
     @property
     def algorithm(self) -> PrefillPolicy[Any]:
         """The policy itself, with its settings."""

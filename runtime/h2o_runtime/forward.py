@@ -117,13 +117,16 @@ class Forward:
         """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
         session, n = prompt.session, len(prompt.tokens)
         with self.store.open(layer) as cache:
-            for index, tile in enumerate(self._tiles):
+
+            def dense(tile: int) -> None:
                 prompt.checkpoint(layer / self.model.layers)
-                with self._flow.dense(index), self.stopwatch.measure(DENSE):
-                    self.dense(layer, tile, session, cache)
+                with self.stopwatch.measure(DENSE):
+                    self.dense(layer, self._tiles[tile], session, cache)
+
             rows = Rows(session.length, session.length + n)
-            call = self._layer_call(layer, prompt, cache, rows)
-            prompt.policy.attend(call, session.prefill_state)
+            with self._flow.layer(dense):
+                call = self._layer_call(layer, prompt, cache, rows)
+                prompt.policy.attend(call, session.prefill_state)
             # Only now has the attention provider waited for all of the rows.
             self.decoding.observe(layer, call.kv, rows, self.provider, session.decode_state)
 

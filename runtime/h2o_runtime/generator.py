@@ -181,18 +181,33 @@ class Generator:
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
     ) -> Float32:
         """log p(ids[t+1] | ids[:t+1]) under the policy, float32 [N - 1]. Starts from an empty cache."""
+        tokens = self._checked(ids)
+        out: Float32 = np.empty(len(tokens) - 1, np.float32)
+        for rows, logits in self.each_logits(tokens, config, watch):
+            known = tokens[rows.start + 1 : rows.stop + 1]  # nobody knows what follows the last
+            wide = logits[: len(known)].astype(np.float64)  # [rows, V]
+            wide -= wide.max(axis=1, keepdims=True)
+            chosen = wide[np.arange(len(known)), known]
+            out[rows.start : rows.start + len(known)] = chosen - np.log(np.exp(wide).sum(axis=1))
+        return out
+
+    def each_logits(
+        self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
+    ) -> Iterator[tuple[Span, Float32]]:
+        """Logits after every token of a prompt that starts from an empty cache, as many rows at once as fit.
+
+        Yields rows and float32 [len(rows), vocab], which are valid until the next are asked for. Raises as
+        `prefill`.
+        """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
         self.reset()
         n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
-        out: Float32 = np.empty(n - 1, np.float32)
-        for rows in spans(n - 1, self._forward.head_rows):
-            wide = self._forward.logits(rows).astype(np.float64)  # [rows, V]
-            wide -= wide.max(axis=1, keepdims=True)
-            chosen = wide[np.arange(len(rows)), tokens[rows.start + 1 : rows.stop + 1]]
-            out[rows.start : rows.stop] = chosen - np.log(np.exp(wide).sum(axis=1))
-        self.session.keep_logits(self._forward.logits(Span(n - 1, n))[0])
-        return out
+        for rows in spans(n, self._forward.head_rows):
+            logits = self._forward.logits(rows)
+            if rows.stop == n:
+                self.session.keep_logits(logits[-1])
+            yield rows, logits
 
     def generate(
         self,
@@ -335,10 +350,14 @@ class Generator:
 
 
 def _checkpoint(watch: Watch, n: int) -> Any:
+    done = 0  # a layer's dense graphs and its attention may come in turn: what was said is not taken back
+
     def check(share: float) -> None:
+        nonlocal done
         if watch.cancelled():
             raise Cancelled("prefill was stopped")
-        watch.progress(int(share * n), n)
+        done = max(done, int(share * n))
+        watch.progress(done, n)
 
     return check
 

@@ -35,6 +35,7 @@ class WeightSpec(BaseModel):
     projections  format of the matrices of layers: float32, float16, int8 or int4
     head         that of the head; where it is tied, of the embedding
     block_size   weights that share a scale, None for floats
+    compensated  whether layers were rounded for the activations of a text, and not each weight to the nearest
     table_bytes  the embedding's, which a tied head shares; then `head_bytes` is 0
     """
 
@@ -43,6 +44,7 @@ class WeightSpec(BaseModel):
     projections: str
     head: str
     block_size: int | None = None
+    compensated: bool = False
     projection_elements: int = Field(ge=0)
     projection_bytes: int = Field(ge=0)
     table_bytes: int = Field(ge=0)

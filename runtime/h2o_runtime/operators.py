@@ -4,8 +4,9 @@ The exporter's function bodies, the kernels' Python modules, the TensorRT plugin
 held to this table by one test. Sizes have the names they have everywhere:
 
     n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads (Hkv or Hq),
-    d head size, cap cache capacity, M memory slots, Mp slots of the memory before (may be 0), Nb blocks of the
-    cache's rows: those that landmarks are means of, or pages.
+    d head size, cap cache capacity, M memory slots, Mp slots of the memory before (may be 0),
+    t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows: those that landmarks are
+    means of, or pages.
 
 A tensor of dtype T is float32 or float16, all of a node alike.
 """
@@ -124,6 +125,21 @@ MEMORY_SELECT = Operator(
     outputs=(_int32("memory_next", "Hs M"),),
     attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M"), Attribute("sink", 0)),
 )
+QUERY_SELECT = Operator(
+    "QuerySelect",
+    inputs=(_Q, _model("k_cache", "cap Hkv d"), _int32("candidates", "c Hs Mp"), _int64("past", "t")),
+    outputs=(_int32("memory_next", "t Hs M"),),
+    attributes=(
+        _SCALE,
+        Attribute("tile", 1),
+        Attribute("stride", 1),
+        Attribute("share", 1),
+        Attribute("reach", 0),
+        Attribute("local", 0, gives="M"),
+        Attribute("heavy", 0, gives="M"),
+        Attribute("sink", 0),
+    ),
+)
 CACHED_ATTENTION = Operator(
     "CachedAttention", inputs=(_Q, *_CACHES, _LENGTH), outputs=(_O,), attributes=(_SCALE,)
 )
@@ -174,6 +190,7 @@ OPERATORS = (  # one that another one's body calls comes before it
     MEMORY_FUSED_ATTENTION,
     CANDIDATE_SCORE,
     MEMORY_SELECT,
+    QUERY_SELECT,
     CACHED_ATTENTION,
     LANDMARK_UPDATE,
     SUBQUADRATIC_ATTENTION,

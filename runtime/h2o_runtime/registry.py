@@ -18,6 +18,13 @@ class Named(Protocol):
     title: ClassVar[str]
 
 
+class Variant(Named, Protocol):
+    """A subclass that takes an entry's place under some settings of it."""
+
+    @classmethod
+    def serves(cls, settings: Mapping[str, Any]) -> bool: ...
+
+
 T = TypeVar("T", bound=Named)
 
 
@@ -31,10 +38,17 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self, *builtin: type[T], field: str, flag: str, label: str, meaning: str, group: str
+        self,
+        *builtin: type[T],
+        field: str,
+        flag: str,
+        label: str,
+        meaning: str,
+        group: str,
+        variants: tuple[type[Variant], ...] = (),
     ) -> None:
         """field: the setting that chooses one; flag, label and meaning are those of its `Option`."""
-        self._builtin = builtin
+        self._builtin, self._variants = builtin, variants
         self._field, self._flag, self._label, self._meaning = field, flag, label, meaning
         self._group = group
 
@@ -83,7 +97,11 @@ class Registry(Generic[T]):
 
     def make(self, settings: Mapping[str, Any]) -> T:
         """The entry that `settings` choose, with those that are its own; what is left out has its default."""
-        chosen = self[settings.get(self._field, self.names[0])]
+        entry = self[settings.get(self._field, self.names[0])]
+        chosen = entry
+        for one in self._variants:
+            if issubclass(one, entry) and one.serves(settings):
+                chosen = one
         own = {one.name for one in options_of(chosen)}
         return chosen(**{name: value for name, value in settings.items() if name in own})
 

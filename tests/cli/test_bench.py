@@ -14,14 +14,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tests import bundles
 from tests.cli.conftest import Run, Start
 
 from h2o_cli.bench.contestants import Contestant
 from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, dense_flop, visible_pairs
-from h2o_cli.bench.gguf_file import pairs_side_by_side
+from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.report import COLUMNS
 from h2o_export.checkpoints import open_checkpoint
@@ -251,6 +253,23 @@ def test_better_takes_the_faster_of_each() -> None:
 def test_gguf_rotates_neighbours_where_the_checkpoint_rotates_halves() -> None:
     weight = np.arange(8)[:, None] * np.ones((1, 2))
     assert pairs_side_by_side(weight, heads=2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+@pytest.mark.parametrize(("form", "kind"), [("float32", "F32"), ("int8", "Q8_0"), ("int4", "Q4_0")])
+def test_llama_cpp_gets_as_many_bits(shared_folder: Path, tmp_path: Path, form: str, kind: str) -> None:
+    checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    head = "int8" if form == "int4" else form
+    write_gguf(checkpoint, tmp_path, form, head)
+    file = gguf.GGUFReader(tmp_path / FILE)
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
+    assert kinds["blk.0.ffn_up.weight"] == kind
+    assert kinds["token_embd.weight"] == ("Q8_0" if form == "int4" else kind)
+    assert kinds["blk.0.attn_norm.weight"] == "F32"
+    stored = next(tensor for tensor in file.tensors if tensor.name == "blk.0.ffn_up.weight")
+    values = gguf.dequantize(stored.data, stored.tensor_type)
+    truth = load_file(checkpoint / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
+    step = np.abs(truth).max() / {"float32": 1e6, "int8": 127, "int4": 8}[form]
+    assert np.abs(values - truth).max() <= step
 
 
 # Forms of integer weights

@@ -99,6 +99,7 @@ def test_the_example_bundle_passes_in_all_stages(h2o: Run, tiny_bundle: Path) ->
         ("full", "transformers"),
         ("h2o S=256 L=64 H=64 colsum", "single pass"),
         ("h2o S=256 L=64 H=64 window", "single pass"),
+        ("h2o S=256 L=64 H=64 query", "single pass"),
     ]
     for row in document["rows"]:
         assert row["passed"]
@@ -125,7 +126,7 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
         "h2o S=128 L=32 H=32",
     ):
         assert words in shown
-    assert (shown.count("good"), shown.count("MISSED")) == (7 + 3, 0)
+    assert (shown.count("good"), shown.count("MISSED")) == (7 + 4, 0)
     assert "float64" not in shown  # the stages that were not asked for
 
 
@@ -139,7 +140,7 @@ def test_the_provider_that_was_asked_for_is_the_one_compared(
         assert (done.exit_code, document["passed"]) == (0, True)
         assert {row["subject"] for row in _of(document, "attention")} == {provider}
         assert {row["subject"] for row in _of(document, "pipeline")} == {f"onnxruntime+{provider}"}
-        assert len(_of(document, "pipeline")) == (3 if policy == "h2o" else 1)
+        assert len(_of(document, "pipeline")) == (4 if policy == "h2o" else 1)
 
 
 def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., Any], small: Path) -> None:
@@ -149,8 +150,8 @@ def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., 
     assert (done.exit_code, document["passed"]) == (0, True)
     assert [row["subject"] for row in _of(document, "attention")] == ["native"] * 8 + ["functions"] * 8
     pairs = [(row["subject"], row["reference"]) for row in _of(document, "pipeline")]
-    assert pairs[:3] == [("onnxruntime+native", "onnxruntime+functions")] * 3
-    assert {reference for _, reference in pairs[3:]} == {"transformers", "single pass"}
+    assert pairs[:4] == [("onnxruntime+native", "onnxruntime+functions")] * 4
+    assert {reference for _, reference in pairs[4:]} == {"transformers", "single pass"}
     assert _of(document, "pipeline")[1]["graph"] == "h2o S=128 L=32 H=32 colsum, query heads"
 
 
@@ -271,7 +272,7 @@ def test_a_checkpoint_elsewhere_serves_as_well(
     assert note in " ".join(done.stdout.split())
     assert "onnxruntime+functions" in done.stdout
     done = compare_here(copy, "--json", "--stage", "pipeline", "--checkpoint", moved, *SMALL)
-    assert (done.exit_code, len(_json(done.stdout)["rows"])) == (0, 3)
+    assert (done.exit_code, len(_json(done.stdout)["rows"])) == (0, 4)
 
 
 # Polygraphy's files

@@ -22,7 +22,7 @@ def _packages(import_times: str) -> set[str]:
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in import_times.splitlines()}
 
 
-@pytest.mark.parametrize("command", ["export", "run", "serve", "compare", "bench", "build"])
+@pytest.mark.parametrize("command", ["export", "run", "serve", "compare", "bench", "build", "eval"])
 def test_help_loads_no_large_library(h2o: Run, command: str) -> None:
     done = h2o(command, "--help", env=os.environ | {"PYTHONPROFILEIMPORTTIME": "1"})
     loaded = _packages(done.stderr.decode())

@@ -241,6 +241,69 @@ def same_but_for_near_ties(
     return True
 
 
+def query_score(
+    q: Array, k_cache: Array, candidates: Array, past: int, *, scale: float, stride: int, reach: int
+) -> Float64:
+    """What each candidate gets of every `stride`-th query of one tile: softmax over the candidates, summed; and a
+    quarter of what the candidates up to `reach` rows before and behind it get.
+
+    q [n, Hq, d]; k_cache [cap, Hkv, d]; candidates int32 [Hs, C], C = 0: all rows below `past`
+    -> [past, Hs], zero for rows that are no candidates.
+    """
+    q, k_cache = _float64(q, k_cache)
+    query_heads, kv_heads, score_heads = q.shape[1], k_cache.shape[1], len(candidates)
+    score = np.zeros((past, score_heads))
+    for h in range(query_heads):
+        kv = h // (query_heads // kv_heads)
+        s = h // (query_heads // score_heads)
+        rows = candidates[s] if candidates.shape[1] else np.arange(past)
+        for r in range(0, len(q), stride):
+            logits = scale * (k_cache[rows, kv] @ q[r, h])[None]  # [1, rows]
+            *_, a = softmax_state(logits, np.zeros((len(rows), q.shape[2])))
+            score[rows, s] += a[0]
+    total = score.copy()
+    for distance in range(1, min(reach, past - 1) + 1):
+        total[distance:] += score[:-distance] / 4
+        total[:-distance] += score[distance:] / 4
+    for s in range(score_heads if candidates.shape[1] else 0):
+        total[np.setdiff1d(np.arange(past), candidates[s]), s] = 0.0
+    return total
+
+
+def query_select(
+    q: Array,
+    k_cache: Array,
+    candidates: Array,
+    past: Array,
+    *,
+    scale: float,
+    tile: int,
+    stride: int,
+    share: int,
+    reach: int,
+    local: int,
+    heavy: int,
+    sink: int = 0,
+) -> Int32:
+    """Each tile's last `local` rows below its past, and the best of its other candidates by `query_score`.
+
+    q [n, Hq, d], `tile` rows a tile; candidates int32 [c, Hs, C], list i // share is of tile i; past int64 [t]
+    -> int32 [t, Hs, local + heavy], sorted.
+    """
+    chosen = []
+    for i, end in enumerate(past.tolist()):
+        rows, own = q[i * tile : (i + 1) * tile], candidates[i // share]
+        score = query_score(rows, k_cache, own, end, scale=scale, stride=stride, reach=reach).astype(
+            np.float32
+        )
+        everything = np.tile(np.arange(end, dtype=np.int32), (len(own), 1))
+        for s, looked_at in enumerate(own if own.shape[1] else everything):
+            early = looked_at[None, looked_at < end - local]
+            column = score[:, s : s + 1]
+            chosen += [memory_select(column, early, end - local, end, local=local, heavy=heavy, sink=sink)]
+    return np.concatenate(chosen).reshape(len(past), -1, local + heavy)
+
+
 def cached_attention(q: Array, k_cache: Array, v_cache: Array, length: int, *, scale: float) -> Float64:
     """Exact causal attention: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to it.
 

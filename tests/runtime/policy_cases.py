@@ -21,17 +21,25 @@ class PolicyCase:
 
 
 @st.composite
-def h2o_configs(draw: st.DrawFn, tails: tuple[int, ...] = (0, 5, 70)) -> PrefillConfig:
+def h2o_configs(
+    draw: st.DrawFn,
+    tails: tuple[int, ...] = (0, 5, 70),
+    scores: tuple[str, ...] = ("colsum", "window", "query"),
+) -> PrefillConfig:
     chunk = draw(st.integers(8, 40))
     local = draw(st.integers(1, chunk - 1))
     heavy = draw(st.integers(0, chunk - 1 - local))
+    tile = draw(st.sampled_from([size for size in range(1, chunk + 1) if chunk % size == 0]))
     return PrefillConfig(
         chunk_size=chunk,
         batch_size=chunk + draw(st.integers(0, 60)),
         local=local,
         heavy=heavy,
-        score=draw(st.sampled_from(["colsum", "window"])),
+        score=draw(st.sampled_from(scores)),
         score_window=draw(st.integers(1, local)),
+        score_tile=tile,
+        score_queries=draw(st.integers(1, tile)),
+        score_candidates=local + heavy + draw(st.integers(0, 150)),
         score_heads=draw(st.sampled_from(["kv", "query"])),
         sink=draw(st.integers(0, heavy)),
         dense_tail=draw(st.sampled_from(tails)),
@@ -44,7 +52,8 @@ def h2o_covering(draw: st.DrawFn, n: int) -> PrefillConfig:
     if draw(st.booleans()):
         return config.altered(dense_tail=n + draw(st.integers(0, 9)))
     chunk = max(n, config.chunk_size) + draw(st.integers(0, 9))
-    return config.altered(chunk_size=chunk, batch_size=chunk + draw(st.integers(0, 60)))
+    whole = {"chunk_size": chunk, "score_tile": chunk}
+    return config.altered(**whole, batch_size=chunk + draw(st.integers(0, 60)))
 
 
 full_configs = st.builds(

@@ -18,6 +18,10 @@ from tests.runtime.operator_cases import (
     provider_for,
     run_operator,
 )
+from tests.runtime.query_cases import Call, calls
+
+from h2o_runtime.attention.functions import FunctionProvider
+from h2o_runtime.bundle import Bundle
 
 
 @settings(max_examples=60, deadline=None)
@@ -204,6 +208,20 @@ def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting)
     provider_for(tiny_bundle, Case()).memory_select(c.score, c.memory, c.start, c.stop, c.local, c.sink, out)
     assert out.dtype == np.int32
     np.testing.assert_array_equal(out, expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(call=calls())
+def test_queries_select_what_the_reference_selects(tiny_bundle: Path, call: Call) -> None:
+    call.check(call.run(FunctionProvider(Bundle.open(tiny_bundle), threads=2)))
+
+
+@settings(max_examples=8, deadline=None)
+@given(call=calls())
+def test_all_tiles_of_a_node_select_at_once(call: Call) -> None:
+    """The body as it stands in a graph; the provider runs it tile by tile."""
+    (got,) = run_operator("QuerySelect", call.inputs, **call.attributes)
+    call.check(got)
 
 
 @settings(max_examples=40, deadline=None)

@@ -32,6 +32,7 @@ from h2o_runtime.timings import PrefillTimer
 Array = NDArray[Any]
 FULL = PrefillConfig(policy="full")
 CONTEXT = 256
+KEPT = ("colsum", "window")  # rules whose memory comes from the one before
 NAMES = ("llama-g2-d64-llama3", "qwen2-g4-d32")  # the second has 8 query heads on 2, and biases
 
 
@@ -73,7 +74,7 @@ def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
 
 
 @every
-@given(config=h2o_configs(), ids=prompts)
+@given(config=h2o_configs(scores=KEPT), ids=prompts)
 def test_a_prompt_within_one_chunk_is_full_attention(
     generator: Generator, config: PrefillConfig, ids: IntArray
 ) -> None:
@@ -84,7 +85,7 @@ def test_a_prompt_within_one_chunk_is_full_attention(
 
 
 @every
-@given(config=h2o_configs(), ids=prompts)
+@given(config=h2o_configs(scores=KEPT), ids=prompts)
 def test_a_tail_as_long_as_the_prompt_is_full_attention(
     generator: Generator, config: PrefillConfig, ids: IntArray
 ) -> None:
@@ -94,7 +95,7 @@ def test_a_tail_as_long_as_the_prompt_is_full_attention(
 
 @settings(max_examples=40, deadline=None)
 @given(
-    config=h2o_configs(tails=(0,)),
+    config=h2o_configs(tails=(0,), scores=KEPT),
     share=st.floats(0, 1),
     n=st.integers(1, 90),
     native=st.booleans(),
@@ -146,7 +147,9 @@ def test_a_memory_of_the_whole_past_is_full_attention(
 
 
 @every
-@given(config=h2o_configs(tails=(0,)), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9))
+@given(
+    config=h2o_configs(tails=(0,), scores=KEPT), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9)
+)
 def test_later_tokens_change_nothing_at_or_before_a_chunk(
     generator: Generator, config: PrefillConfig, ids: IntArray, chunk: int, seed: int
 ) -> None:
@@ -161,7 +164,7 @@ def test_later_tokens_change_nothing_at_or_before_a_chunk(
 
 
 @every
-@given(config=h2o_configs(), ids=prompts, extra=st.integers(0, 200))
+@given(config=h2o_configs(scores=KEPT), ids=prompts, extra=st.integers(0, 200))
 def test_the_batch_size_changes_no_result(
     generator: Generator, config: PrefillConfig, ids: IntArray, extra: int
 ) -> None:
@@ -173,7 +176,7 @@ def test_the_batch_size_changes_no_result(
 
 
 @every
-@given(config=h2o_configs(), ids=prompts, question=st.integers(1, 60), extra=st.integers(0, 200))
+@given(config=h2o_configs(scores=KEPT), ids=prompts, question=st.integers(1, 60), extra=st.integers(0, 200))
 def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
     generator: Generator, config: PrefillConfig, ids: IntArray, question: int, extra: int
 ) -> None:
@@ -196,7 +199,7 @@ def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
 
 
 @every
-@given(config=h2o_configs(), ids=prompts)
+@given(config=h2o_configs(scores=KEPT), ids=prompts)
 def test_memory_sets_are_sorted_unique_in_range_and_hold_window_and_sinks(
     generator: Generator, config: PrefillConfig, ids: IntArray
 ) -> None:
@@ -225,7 +228,7 @@ def test_memory_sets_are_sorted_unique_in_range_and_hold_window_and_sinks(
 
 
 @every
-@given(config=h2o_configs(), ids=prompts)
+@given(config=h2o_configs(scores=KEPT), ids=prompts)
 def test_a_memory_comes_from_the_one_before_and_its_chunk(
     generator: Generator, config: PrefillConfig, ids: IntArray
 ) -> None:
@@ -243,7 +246,7 @@ def test_a_memory_comes_from_the_one_before_and_its_chunk(
 
 
 @every
-@given(config=h2o_configs(), ids=prompts)
+@given(config=h2o_configs(scores=KEPT), ids=prompts)
 def test_column_sums_never_decrease(generator: Generator, config: PrefillConfig, ids: IntArray) -> None:
     generator.reset()
     with recorded_selections(generator) as calls:
@@ -260,7 +263,7 @@ def test_column_sums_never_decrease(generator: Generator, config: PrefillConfig,
 
 @settings(max_examples=25, deadline=None)
 @given(
-    config=h2o_configs(),
+    config=h2o_configs(scores=KEPT),
     first=st.integers(1, 120),
     answer=st.integers(0, 20),
     new=st.integers(1, 100),

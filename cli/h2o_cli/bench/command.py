@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from h2o_cli.bench.report import Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
-from h2o_cli.common import guarded, make_console, print_json, start_logging
+from h2o_cli.common import guarded, make_console, print_json, replace_file, start_logging
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
@@ -122,16 +120,8 @@ class RowFile:
 
     def write(self, rows: Rows) -> None:
         """All at once: whoever is ended while it writes leaves the rows of before. Raises OutputError."""
-        if self.path is None:
-            return
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        try:
-            partial.write_text(to_csv(rows), encoding="utf-8")
-            os.replace(partial, self.path)
-        except OSError as error:
-            with suppress(OSError):
-                partial.unlink()
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+        if self.path is not None:
+            replace_file(self.path, to_csv(rows))
 
 
 def run(

@@ -138,8 +138,12 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
         entry.on_cpu_only()
         if importlib.util.find_spec("llama_cpp") is None:
             raise Absent("not installed: pip install llama-cpp-python gguf")
-        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
-        folder = entry.model.converted("gguf", lambda empty: write_gguf(checkpoint, empty, dtype))
+        checkpoint, model = entry.checkpoint(), entry.model.manifest.model
+        weights = model.weights
+        forms = (weights.projections, weights.head) if weights else (model.dtype, model.dtype)
+        folder = entry.model.converted(
+            f"gguf-{'-'.join(forms)}", lambda empty: write_gguf(checkpoint, empty, *forms)
+        )
         return {"file": str(folder / FILE)}
 
     sizes = MICRO_BATCHES[:1] if decoding else MICRO_BATCHES  # one token is no batch

@@ -15,8 +15,15 @@ if TYPE_CHECKING:
 FILE = "model.gguf"
 
 
-def write_gguf(checkpoint: Path, folder: Path, dtype: str) -> None:
-    """Raises ImportError without the package gguf, UnsupportedModelError for more than plain Llama.
+# llama.cpp's types of as many bits as ours, by the names of weight formats; one scale for 32 integers.
+_TYPES = {"float32": "F32", "float16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
+_HEADS = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+def write_gguf(checkpoint: Path, folder: Path, projections: str, head: str) -> None:
+    """`projections` and `head` are formats of matrices, as a bundle names them.
+
+    Raises ImportError without the package gguf, UnsupportedModelError for more than plain Llama.
 
     The file has no tokenizer: the benchmark speaks in token ids.
     """
@@ -45,8 +52,10 @@ def write_gguf(checkpoint: Path, folder: Path, dtype: str) -> None:
     writer.add_layer_norm_rms_eps(c.rms_norm_eps)
     writer.add_vocab_size(c.vocab_size)
     writer.add_tokenizer_model("no_vocab")
-    half = dtype == "float16"
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.ALL_F32)
+    kinds = gguf.LlamaFileType
+    writer.add_file_type(
+        kinds.ALL_F32 if projections == "float32" else kinds[f"MOSTLY_{_TYPES[projections]}"]
+    )
 
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, c.layers)
     for source, shape in checkpoint_tensors(c).items():
@@ -54,8 +63,10 @@ def write_gguf(checkpoint: Path, folder: Path, dtype: str) -> None:
         heads = {"q_proj": c.query_heads, "k_proj": c.kv_heads}.get(source.split(".")[-2])
         if heads is not None:
             array = pairs_side_by_side(array, heads)
-        stored = array.astype(np.float16 if half and array.ndim == 2 else np.float32)
-        writer.add_tensor(names.get_name(source, (".weight",)), stored)
+        form = "float32" if array.ndim == 1 else head if source in _HEADS else projections
+        kind = gguf.GGMLQuantizationType[_TYPES[form]]
+        name = names.get_name(source, (".weight",))
+        writer.add_tensor(name, gguf.quantize(array.astype(np.float32), kind), raw_dtype=kind)
     factors = rope_factors(c)
     if not np.allclose(factors, 1.0, rtol=1e-5):
         name = gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FREQS]

@@ -48,7 +48,7 @@ class ComparedBundle:
     @property
     def exact(self) -> ComparedBundle:
         """With integer weights multiplied as floats: what is left are errors, and not what a form gives up."""
-        return replace(self, form="exact")
+        return replace(self, form="exact") if self.rounds_activations else self
 
     @property
     def rounds_activations(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h2o_export.calibration import scaled_as
+from h2o_export.calibration import as_stored
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.report import Row, compare_arrays
@@ -47,7 +47,7 @@ class PipelineComparison:
         if formats is None:
             yield from self._against("pipeline", self.compared, checkpoint, configs, progress)
             return
-        rounded = RoundedCheckpoint.of(scaled_as(self.compared.bundle.folder, checkpoint), formats)
+        rounded = RoundedCheckpoint.of(as_stored(checkpoint, self.compared.bundle), formats)
         yield from self._against("pipeline", self.compared.exact, rounded, configs, progress)
         yield from self._against("quantization", self.compared, checkpoint, configs[:1], progress)
 

@@ -85,6 +85,10 @@ class Blocks:
         elements = int(np.prod(shape))
         return elements * self.bits // 8 + elements // self.block_size * np.dtype(self.dtype).itemsize
 
+    def takes(self, own: QuantizedTensor) -> bool:
+        """Whether blocks that a checkpoint hands out can be stored as they are."""
+        return own.bits <= self.bits and own.block_size % self.block_size == 0
+
     def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
         """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
         if shape[1] % self.block_size:
@@ -93,7 +97,7 @@ class Blocks:
                 "choose a smaller --block-size, or leave out --weights"
             )
         own = checkpoint.blocks(name)
-        if own is not None and own.bits <= self.bits and own.block_size % self.block_size == 0:
+        if own is not None and self.takes(own):
             scales = np.repeat(own.scales, own.block_size // self.block_size, axis=1)
             return QuantizedTensor(self.bits, self.block_size, own.q, scales)
         return quantize(checkpoint.tensor(name, shape), self.bits, self.block_size, self.dtype, name)
@@ -168,15 +172,15 @@ def quantize(
 def _round(blocks: Tensor, bits: int, dtype: str, name: str) -> tuple[Tensor, Tensor]:
     """blocks float32 [n, blocks, block size] → int8 of that shape, scales float32 [n, blocks]."""
     if bits == 8:
-        scale = _storable(blocks.abs().amax(dim=2) / 127, dtype, name)
+        scale = storable(blocks.abs().amax(dim=2) / 127, dtype, name)
         return _to_integers(blocks, scale, bits), scale
     # Of 16 values one more is negative than positive: the scale's sign puts the largest element where it is.
     largest = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))[..., 0]
-    scale = _storable(largest / -8, dtype, name)
+    scale = storable(largest / -8, dtype, name)
     return _to_integers(blocks, scale, bits), scale
 
 
-def _storable(scale: Tensor, dtype: str, name: str) -> Tensor:
+def storable(scale: Tensor, dtype: str, name: str) -> Tensor:
     """Scales as they will be read back; a block of zeros has one too."""
     stored = to_dtype(scale, getattr(torch, dtype), name).float()
     return torch.where(stored == 0, torch.ones_like(stored), stored)

@@ -63,7 +63,7 @@ class SinglePass:
             intra = causal & (column >= start)
             inter = memory[:, :stop].repeat_interleave(heads // len(score), dim=0)[:, None]  # [Hq, 1, stop]
             visible = torch.where(row >= tail, causal, intra) | (inter & (row < tail))
-            out[:, start:stop] = _softmax(dots, visible) @ v[:, :stop]
+            out[:, start:stop] = masked_softmax(dots, visible) @ v[:, :stop]
             if stop < n:
                 self._update(score[:, :stop], dots, intra, inter)
                 memory = self._select(layer, boundary, score, memory, start, stop)
@@ -72,12 +72,12 @@ class SinglePass:
     def _update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
         """New scores of everything up to the chunk's end; score [Hs, stop]."""
         if self.config.score == "colsum":
-            gained = _softmax(dots, intra).sum(1) + _softmax(dots, inter.expand_as(dots)).sum(1)
+            gained = masked_softmax(dots, intra).sum(1) + masked_softmax(dots, inter.expand_as(dots)).sum(1)
             score += gained.double().view(len(score), -1, score.shape[1]).sum(1)
             return
         w = self.config.score_window
         seen = (intra | inter)[:, -w:]
-        votes = _softmax(dots[:, -w:], seen).sum(1).double()
+        votes = masked_softmax(dots[:, -w:], seen).sum(1).double()
         candidates = seen.any(1).view(len(score), -1, score.shape[1]).any(1)
         votes = votes.view(len(score), -1, score.shape[1]).sum(1)
         score.copy_(torch.where(candidates, votes, score))
@@ -129,6 +129,6 @@ def _alike(missing: Tensor, extra: Tensor) -> bool:
     return not len(ranks) or bool(ranks.max() - ranks.min() <= NEAR_TIE * ranks.abs().max())
 
 
-def _softmax(dots: Tensor, visible: Tensor) -> Tensor:
+def masked_softmax(dots: Tensor, visible: Tensor) -> Tensor:
     """Softmax over the visible keys; a row that sees none gives zeros."""
     return torch.softmax(dots.masked_fill(~visible, -torch.inf), dim=-1).nan_to_num(0.0)

@@ -46,7 +46,7 @@ class Phase1(AttentionStep):
         heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
         inputs = (queries("q", shape), *keys_values("kv", "n", shape))
         colsum = TensorSpec(name="colsum", dtype="float32", shape=("n", heads))
-        outputs = (queries("o", shape), *_state("", shape), colsum)
+        outputs = (queries("o", shape), *partial_state("", shape), colsum)
         node = operator(
             "ChunkedIntraAttention",
             ("q", "k", "v"),
@@ -87,7 +87,7 @@ class Phase2(AttentionStep):
             *keys_values(("k_cache", "v_cache"), "cap", shape),
             TensorSpec(name="memory", dtype="int32", shape=(heads, "Mp")),
             queries("o_intra", shape),
-            *_state("_intra", shape),
+            *partial_state("_intra", shape),
             TensorSpec(name="score", dtype="float32", shape=("cap", heads)),
             TensorSpec(name="chunk_range", dtype="int64", shape=(2,)),
         )
@@ -153,7 +153,8 @@ class Phase2(AttentionStep):
         provider.memory_select(score, memory, start, stop, config.local, config.sink, call.out["memory_next"])
 
 
-def _state(suffix: str, shape: AttentionShape) -> tuple[TensorSpec, ...]:
+def partial_state(suffix: str, shape: AttentionShape) -> tuple[TensorSpec, ...]:
+    """m and l of a partial softmax, [n, Hq]."""
     return tuple(
         TensorSpec(name=name + suffix, dtype="float32", shape=("n", shape.query_heads)) for name in ("m", "l")
     )

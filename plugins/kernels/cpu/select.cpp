@@ -1,28 +1,11 @@
 // MemorySelect: a chunk's next memory set, by partial selection.
 #include <algorithm>
-#include <cstring>
-#include <vector>
 
 #include "context.h"
+#include "rank.h"
 
 namespace h2o {
 namespace {
-
-constexpr float kNegligible = 1e-30f;  // so close to float32's end, engines differ in what they round to zero
-
-// A whole number that is larger the better the candidate is, all different: score first, then the lower
-// position. Scores are sums of probabilities: what is negligible, negative or NaN counts as zero, and
-// the bits of positive floats are in the order of their values. A sink is above all.
-uint64_t rank(float score, int64_t position, bool sink) {
-    uint32_t order = 0;
-    if (score >= kNegligible) std::memcpy(&order, &score, 4);
-    if (sink) order = 0xffffffffu;
-    return static_cast<uint64_t>(order) << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(position));
-}
-
-int32_t position_of(uint64_t rank) {
-    return static_cast<int32_t>(~static_cast<uint32_t>(rank));
-}
 
 struct Select {
     int64_t heads;
@@ -42,9 +25,7 @@ struct Select {
         for (int64_t i = 0; i < previous; ++i) offer(memory[head * previous + i]);
         for (int64_t position = start; position < first_local(); ++position) offer(position);
         const int64_t best = slots - (stop - first_local());
-        if (best < end - ranks) std::nth_element(ranks, ranks + best, end, std::greater<uint64_t>());
-        std::transform(ranks, ranks + best, out, position_of);
-        std::sort(out, out + best);
+        take_best(ranks, end, best, out);
         for (int64_t i = best; i < slots; ++i) out[i] = static_cast<int32_t>(first_local() + i - best);
     }
 };

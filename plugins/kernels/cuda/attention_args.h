@@ -17,6 +17,7 @@ struct KeySource {
     int64_t head_stride = 0;          // elements from one key/value head to the next
     int sets_per_head = 1;            // set s reads key/value head s / sets_per_head
     const int32_t* memory = nullptr;  // [sets, keys]: key j is row memory[s * keys + j]; null: row j
+    int last_row = 0;                 // with a memory: the last row that there is
     int keys = 0;
     const int64_t* length = nullptr;  // on the device; replaces `keys` and puts the last token at length - 1
     bool causal = false;              // row of token t sees keys 0 .. first_position + t

@@ -1,6 +1,6 @@
 // Attention of packed rows to a set's keys in float16, on tensor cores.
 //
-// A block owns WARPS * MT * 16 packed rows and walks over the keys in tiles of 64, keeping for each row the
+// A block owns WARPS * MT * 16 packed rows and walks over the keys in tiles of KEYS, keeping for each row the
 // running maximum, the denominator and the unnormalised output in registers (online softmax). Scores live
 // only in registers: the accumulator layout of q k^T is the operand layout of p v.
 //
@@ -9,8 +9,9 @@
 //  - each warp owns 32 rows (MT = 2), so every key fragment read from shared memory feeds two products;
 //    with 16 rows the shared memory would be the limit, not the tensor cores;
 //  - values of a tile arrive while its scores are computed, keys of the next one during softmax and p v;
-//  - rows of a tile in shared memory are padded by 16 bytes, which makes every ldmatrix conflict-free for
-//    all head sizes; the scale and log2(e) ride on the multiply-add in front of exp2;
+//  - rows of a tile lie in shared memory so that no ldmatrix meets a bank twice, and without padding, so that
+//    two blocks of the widest heads fit parts with 100 KB, with KEYS = 32;
+//  - the scale and log2(e) ride on the multiply-add in front of exp2;
 //  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only
 //    when some row of the warp met a new maximum.
 // With WARPS = MT = 1 a block is one warp with 16 rows: the decode shape. There the bytes of the cache are
@@ -26,34 +27,33 @@
 
 namespace h2o::cuda {
 
-template <int D, int WARPS, int MT>
+template <int D, int WARPS, int MT, int KEYS, bool GATHER>
 struct AttentionTile {
     static constexpr int kThreads = WARPS * 32;
     static constexpr int kRows = WARPS * MT * 16;
     static_assert(kRows == (WARPS == 1 ? kSmallTileRows : kLargeTileRowsF16), "as the host takes it");
-    static constexpr int kStride = D + 8;  // halves from one row to the next in shared memory
-    static constexpr int kQBytes = kRows * kStride * 2;
-    static constexpr int kKeyBytes = kKeyTile * kStride * 2;
-    static constexpr int kSlotBytes = 3 * kKeyTile * 4;  // memory entries of three tiles
+    static constexpr int kQBytes = kRows * D * 2;
+    static constexpr int kKeyBytes = KEYS * D * 2;
+    static constexpr int kSlotBytes = GATHER ? 3 * KEYS * 4 : 0;  // memory entries of three tiles
     static constexpr int kSharedBytes = kQBytes + 2 * kKeyBytes + kSlotBytes;
     static constexpr bool kQInRegisters = MT * (D / 16) <= 8;
 };
 
-template <int D, int WARPS, int MT, bool GATHER>
+template <int D, int WARPS, int MT, int KEYS, bool GATHER>
 __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(const AttentionArgs args) {
-    using Tile = AttentionTile<D, WARPS, MT>;
-    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
+    using Tile = AttentionTile<D, WARPS, MT, KEYS, GATHER>;
+    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
-    const AttentionBlock block = attention_block<kRows, kKeyTile>(args);
+    const AttentionBlock block = attention_block<kRows, KEYS>(args);
     const Extent& extent = block.extent;
     const bool parted = block.parted;
     const int set = block.set, first_row = block.first_row, last_row = block.last_row;
     const int key_begin = block.keys.begin, key_end = block.keys.end;
     if (first_row >= extent.rows) return;
 
-    const int tiles = key_end > key_begin ? (key_end - key_begin + kKeyTile - 1) / kKeyTile : 0;
+    const int tiles = key_end > key_begin ? (key_end - key_begin + KEYS - 1) / KEYS : 0;
     const int sees_all_below = last_key_of(extent, rows, first_row) + 1;  // keys that need no mask
 
     unsigned char* shared = dynamic_shared();
@@ -71,18 +71,19 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
     // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
     const auto fetch_slots = [&](int tile) {
-        for (int i = threadIdx.x; i < kKeyTile; i += kThreads) {
-            const int key = key_begin + tile * kKeyTile + i;
+        for (int i = threadIdx.x; i < KEYS; i += kThreads) {
+            const int key = key_begin + tile * KEYS + i;
             const bool valid = key < key_end;
-            copy4_async(slots_shared + ((tile % 3) * kKeyTile + i) * 4,
+            copy4_async(slots_shared + ((tile % 3) * KEYS + i) * 4,
                         keys.memory + (valid ? static_cast<int64_t>(set) * extent.keys + key : 0), valid);
         }
     };
     const auto fetch_keys = [&](shared_t to, const half* base, int tile) {
-        copy_rows_async<D, kKeyTile, kThreads>(to, base, [&](int row) -> const half* {
-            const int key = key_begin + tile * kKeyTile + row;
+        copy_rows_async<D, KEYS, kThreads>(to, base, [&](int row) -> const half* {
+            const int key = key_begin + tile * KEYS + row;
             if (key >= key_end) return nullptr;
-            if constexpr (GATHER) return base + slots[(tile % 3) * kKeyTile + row] * keys.row_stride;
+            if constexpr (GATHER)
+                return base + row_within(slots[(tile % 3) * KEYS + row], keys.last_row) * keys.row_stride;
             return base + key * keys.row_stride;
         });
     };
@@ -98,9 +99,9 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         }
 
     // Lane's row of a 16 x 16 operand read by ldmatrix: rows (keys) for q, p and v; keys pairwise for k.
-    const shared_t q_lane = q_shared + ((warp * MT * 16 + lane % 16) * kStride + lane / 16 * 8) * 2;
-    const shared_t k_lane = k_shared + ((lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8) * 2;
-    const shared_t v_lane = v_shared + ((lane % 16) * kStride + lane / 16 * 8) * 2;
+    const LanePieces<D> k_lane(k_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const LanePieces<D> v_lane(v_shared, lane % 16, lane / 16);
+    const shared_t q_from_v = q_shared + warp * MT * 16 * TileRows<D>::kRowBytes - v_shared;  // alike for q
 
     if (tiles > 0) {
         copy_rows_async<D, kRows, kThreads>(q_shared, q, [&](int row) -> const half* {
@@ -133,11 +134,11 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                 for (int i = 0; i < MT; ++i)
 #pragma unroll
                     for (int kk = 0; kk < D / 16; ++kk)
-                        load_matrices(q_registers[i][kk], q_lane + (i * 16 * kStride + kk * 16) * 2);
+                        load_matrices(q_registers[i][kk], v_lane.at(i * 16, kk) + q_from_v);
             }
         }
 
-        float s[MT][kKeyTile / 8][4] = {};
+        float s[MT][KEYS / 8][4] = {};
 #pragma unroll
         for (int kk = 0; kk < D / 16; ++kk) {
             uint32_t a[MT][4];
@@ -147,13 +148,13 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 #pragma unroll
                     for (int r = 0; r < 4; ++r) a[i][r] = q_registers[i][kk][r];
                 } else {
-                    load_matrices(a[i], q_lane + (i * 16 * kStride + kk * 16) * 2);
+                    load_matrices(a[i], v_lane.at(i * 16, kk) + q_from_v);
                 }
             }
 #pragma unroll
-            for (int nn = 0; nn < kKeyTile / 16; ++nn) {
+            for (int nn = 0; nn < KEYS / 16; ++nn) {
                 uint32_t b[4];
-                load_matrices(b, k_lane + (nn * 16 * kStride + kk * 16) * 2);
+                load_matrices(b, k_lane.at(nn * 16, kk));
 #pragma unroll
                 for (int i = 0; i < MT; ++i) {
                     mma_16x8x16(s[i][nn * 2], a[i], b[0], b[1]);
@@ -172,8 +173,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         }
         copy_commit();
 
-        const int tile_key = key_begin + tile * kKeyTile;
-        if (tile_key + kKeyTile > min(sees_all_below, key_end)) {
+        const int tile_key = key_begin + tile * KEYS;
+        if (tile_key + KEYS > min(sees_all_below, key_end)) {
 #pragma unroll
             for (int i = 0; i < MT; ++i)
 #pragma unroll
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                     const int row = min(first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4, last_row);
                     const int last = min(last_key_of(extent, rows, row), key_end - 1);
 #pragma unroll
-                    for (int nn = 0; nn < kKeyTile / 8; ++nn)
+                    for (int nn = 0; nn < KEYS / 8; ++nn)
 #pragma unroll
                         for (int e = 0; e < 2; ++e)
                             if (tile_key + nn * 8 + lane % 4 * 2 + e > last) s[i][nn][h * 2 + e] = -INFINITY;
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             for (int h = 0; h < 2; ++h) {
                 float top = s[i][0][h * 2];
 #pragma unroll
-                for (int nn = 0; nn < kKeyTile / 8; ++nn)
+                for (int nn = 0; nn < KEYS / 8; ++nn)
                     top = fmaxf(top, fmaxf(s[i][nn][h * 2], s[i][nn][h * 2 + 1]));
                 top = fmaxf(row_max[i][h], lanes_max<4>(top));
                 grew |= top > row_max[i][h];
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                 row_max[i][h] = top;
                 float sum = 0;
 #pragma unroll
-                for (int nn = 0; nn < kKeyTile / 8; ++nn)
+                for (int nn = 0; nn < KEYS / 8; ++nn)
 #pragma unroll
                     for (int e = h * 2; e < h * 2 + 2; ++e) {
                         s[i][nn][e] = exp2_fast(s[i][nn][e] * scale - offset);
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                     for (int r = 0; r < 4; ++r) o[i][nn][r] *= rescale[i][r / 2];
         }
 #pragma unroll
-        for (int kk = 0; kk < kKeyTile / 16; ++kk) {
+        for (int kk = 0; kk < KEYS / 16; ++kk) {
             uint32_t p[MT][4];
 #pragma unroll
             for (int i = 0; i < MT; ++i)
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 #pragma unroll
             for (int nn = 0; nn < D / 16; ++nn) {
                 uint32_t b[4];
-                load_matrices_transposed(b, v_lane + (kk * 16 * kStride + nn * 16) * 2);
+                load_matrices_transposed(b, v_lane.at(kk * 16, nn));
 #pragma unroll
                 for (int i = 0; i < MT; ++i) {
                     mma_16x8x16(o[i][nn * 2], p[i], b[0], b[1]);
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
     // Each warp writes its own rows. Through shared memory (the rows of q, which only this warp read), so
     // that a lane stores 16 bytes; float32 parts go straight out.
-    half* staged = reinterpret_cast<half*>(shared) + warp * MT * 16 * kStride;
+    unsigned char* staged = shared + warp * MT * 16 * TileRows<D>::kRowBytes;
     if (Tile::kQInRegisters) __syncwarp();
 #pragma unroll
     for (int i = 0; i < MT; ++i)
@@ -300,8 +301,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                     x += with_factor > 0 ? w.x * with_factor : 0.f;
                     y += with_factor > 0 ? w.y * with_factor : 0.f;
                 }
-                *reinterpret_cast<uint32_t*>(staged + (i * 16 + h * 8 + lane / 4) * kStride + column) =
-                    pack_half2(x, y);
+                const int place = TileRows<D>::offset(i * 16 + h * 8 + lane / 4, nn) + lane % 4 * 4;
+                *reinterpret_cast<uint32_t*>(staged + place) = pack_half2(x, y);
             }
         }
     if (parted || !with_values || !args.o) return;
@@ -313,7 +314,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         const int packed = first_row + warp * MT * 16 + row;
         if (packed > last_row) continue;
         half* to = static_cast<half*>(args.o) + row_index(rows, extent, set, packed) * D + piece * 8;
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(staged + row * kStride + piece * 8);
+        *reinterpret_cast<uint4*>(to) =
+            *reinterpret_cast<const uint4*>(staged + TileRows<D>::offset(row, piece));
     }
 }
 

@@ -14,7 +14,24 @@ h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
                   Tile::kSharedBytes, stream, args);
 }
 
+template <int D, int WARPS>
+int tile_blocks_at_once() {
+    using Tile = AttentionTileF32<D, WARPS>;
+    static const int blocks = blocks_at_once(attention_f32<D, WARPS>, Tile::kThreads, Tile::kSharedBytes);
+    return blocks;
+}
+
 }  // namespace
+
+int attention_blocks_at_once_f32(bool small, int head_size) {
+    int blocks = 1;
+    dispatch_head_size(head_size, [&](auto size) {
+        constexpr int D = decltype(size)::value;
+        blocks = small ? tile_blocks_at_once<D, 1>() : tile_blocks_at_once<D, 4>();
+        return H2O_OK;
+    });
+    return blocks;
+}
 
 h2o_status launch_attention_f32(const AttentionArgs& args, int head_size, cudaStream_t stream) {
     return dispatch_head_size(head_size, [&](auto size) {

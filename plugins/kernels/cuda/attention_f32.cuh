@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
         copy_rows_f32<D, kKeyTileF32, kThreads>(to, base, [&](int i) -> const float* {
             const int key = tile_key + i;
             if (key >= key_end) return nullptr;
-            const int64_t row =
-                keys.memory ? keys.memory[static_cast<int64_t>(set) * extent.keys + key] : key;
-            return base + row * keys.row_stride;
+            if (!keys.memory) return base + key * keys.row_stride;
+            const int32_t entry = keys.memory[static_cast<int64_t>(set) * extent.keys + key];
+            return base + row_within(entry, keys.last_row) * keys.row_stride;
         });
     };
 

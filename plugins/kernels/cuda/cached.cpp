@@ -14,13 +14,6 @@ namespace {
 
 constexpr int kMaxParts = 128;
 
-// Blocks that a multiprocessor runs at once: small tiles are limited by shared memory, large ones by
-// registers.
-int blocks_at_once(int tile_rows, int head_size) {
-    if (tile_rows > kSmallTileRows) return 2;
-    return head_size > 96 ? 4 : head_size > 64 ? 5 : 8;
-}
-
 // The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
 int multiprocessors() {
     int device = 0, count = 0;
@@ -36,12 +29,17 @@ int64_t key_tiles(int capacity) {
     return (capacity + kKeyTile - 1) / kKeyTile;
 }
 
+// Blocks that the device runs at once. More would be a second wave, almost as long as the first.
+int64_t blocks_on_device(const h2o_cuda_shape& shape, int64_t packed_rows, int processors) {
+    return static_cast<int64_t>(attention_blocks_at_once(packed_rows, shape.head_size, shape.dtype)) *
+           processors;
+}
+
 int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
     const int64_t packed = static_cast<int64_t>(n) * (shape.query_heads / shape.kv_heads);
     const int tile_rows = attention_tile_rows(packed, shape.dtype);
     const int64_t blocks = (packed + tile_rows - 1) / tile_rows * shape.kv_heads;
-    const int64_t wanted =
-        static_cast<int64_t>(blocks_at_once(tile_rows, shape.head_size)) * processors / blocks;
+    const int64_t wanted = blocks_on_device(shape, packed, processors) / blocks;
     const int64_t most = key_tiles(capacity);
     int64_t parts = wanted < most ? wanted : most;
     if (parts > kMaxParts) parts = kMaxParts;
@@ -57,9 +55,9 @@ int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int proces
     int64_t states = 0;
     for (const int tokens : {kSmallTileRows / (shape.query_heads / shape.kv_heads), n}) {
         const int64_t rows = static_cast<int64_t>(tokens < n ? tokens : n) * shape.query_heads;
-        const int tile_rows = attention_tile_rows(rows / shape.kv_heads, shape.dtype);
+        const int64_t packed = rows / shape.kv_heads;
         const int64_t room =
-            static_cast<int64_t>(blocks_at_once(tile_rows, shape.head_size)) * processors * tile_rows;
+            blocks_on_device(shape, packed, processors) * attention_tile_rows(packed, shape.dtype);
         const int64_t here = most_parts * rows < room ? most_parts * rows : room;
         if (here > states) states = here;
     }

@@ -121,6 +121,7 @@ extern "C" h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o
     if (slots > 0 && !memory) return H2O_BAD_ARGUMENT;
     KeySource remembered = token_major_keys(*shape, kv->k, nullptr, slots, shape->score_heads);
     remembered.memory = memory;
+    remembered.last_row = static_cast<int>(kv->rows - 1);
     return score(stream, op, remembered, Workspace(workspace, workspace_bytes));
 }
 

@@ -23,8 +23,7 @@ struct ColumnSumTile {
     static constexpr int kKeys = kColumnSumKeys;
     static constexpr int kRows = kColumnSumRows;
     static_assert(kKeys == kWarps * 32, "a warp keeps 32 keys");
-    static constexpr int kStride = D + 8;
-    static constexpr int kRowBytes = kRows * kStride * 2;
+    static constexpr int kRowBytes = kRows * D * 2;
     // The keys pass through the two row buffers on their way into registers.
     static constexpr int kStatsOffset = 2 * kRowBytes;
     static constexpr int kSharedBytes = kStatsOffset + 2 * kRows * 12;
@@ -33,7 +32,7 @@ struct ColumnSumTile {
 template <int D, bool GATHER>
 __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16(const ColumnSumArgs args) {
     using Tile = ColumnSumTile<D>;
-    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
+    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
@@ -58,20 +57,21 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
     copy_rows_async<D, Tile::kKeys, kThreads>(rows_shared, k_base, [&](int i) -> const half* {
         const int key = first_key + i;
         if (key >= extent.keys) return nullptr;
-        if constexpr (GATHER)
-            return k_base + keys.memory[static_cast<int64_t>(set) * extent.keys + key] * keys.row_stride;
+        if constexpr (GATHER) {
+            const int32_t entry = keys.memory[static_cast<int64_t>(set) * extent.keys + key];
+            return k_base + row_within(entry, keys.last_row) * keys.row_stride;
+        }
         return k_base + key * keys.row_stride;
     });
     copy_commit();
     copy_wait<0>();
     __syncthreads();
     uint32_t k[2][D / 16][4];
-    const shared_t k_lane = rows_shared + ((warp * 32 + lane % 16) * kStride + lane / 16 * 8) * 2;
+    const LanePieces<D> k_lane(rows_shared, warp * 32 + lane % 16, lane / 16);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int kk = 0; kk < D / 16; ++kk)
-            load_matrices(k[i][kk], k_lane + (i * 16 * kStride + kk * 16) * 2);
+        for (int kk = 0; kk < D / 16; ++kk) load_matrices(k[i][kk], k_lane.at(i * 16, kk));
     __syncthreads();  // the buffers are free for rows now
 
     const auto fetch_rows = [&](int stage, int row) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
     float sums[2][2] = {};
     const float scale = args.scale * kLog2E;
-    const shared_t row_lane = rows_shared + ((lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8) * 2;
+    const LanePieces<D> row_lane(rows_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
     if (row_begin < row_end) {
         fetch_rows(0, row_begin);
         fetch_state(row_begin);
@@ -121,13 +121,12 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         copy_commit();
 
         float s[2][kRows / 8][4] = {};
-        const shared_t row_stage = row_lane + stage * Tile::kRowBytes;
 #pragma unroll
         for (int kk = 0; kk < D / 16; ++kk)
 #pragma unroll
             for (int nn = 0; nn < kRows / 16; ++nn) {
                 uint32_t b[4];
-                load_matrices(b, row_stage + (nn * 16 * kStride + kk * 16) * 2);
+                load_matrices(b, row_lane.at(stage * kRows + nn * 16, kk));
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     mma_16x8x16(s[i][nn * 2], k[i][kk], b[0], b[1]);

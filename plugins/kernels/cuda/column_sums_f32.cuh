@@ -44,8 +44,9 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
     copy_rows_f32<D, Tile::kKeys, kThreads>(k_shared, k_base, [&](int i) -> const float* {
         const int key = first_key + i;
         if (key >= extent.keys) return nullptr;
-        const int64_t row = keys.memory ? keys.memory[static_cast<int64_t>(set) * extent.keys + key] : key;
-        return k_base + row * keys.row_stride;
+        if (!keys.memory) return k_base + key * keys.row_stride;
+        const int32_t entry = keys.memory[static_cast<int64_t>(set) * extent.keys + key];
+        return k_base + row_within(entry, keys.last_row) * keys.row_stride;
     });
 
     float sums[4] = {};

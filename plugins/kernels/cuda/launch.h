@@ -10,11 +10,8 @@ namespace h2o::cuda {
 constexpr int kMaxGridYZ = 65535;
 constexpr size_t kDefaultSharedBytes = 48 * 1024;  // more needs an explicit opt-in for each kernel
 
-inline h2o_status status_of(cudaError_t error) {
-    if (error == cudaSuccess) return H2O_OK;
-    (void)cudaGetLastError();  // leave no sticky error for the next caller
-    return H2O_CUDA_ERROR;
-}
+// Keeps the error for h2o_cuda_last_error, and leaves none for the next caller of CUDA.
+h2o_status status_of(cudaError_t error);
 
 template <class... P, class... A>
 h2o_status launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
@@ -32,6 +29,20 @@ h2o_status launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_by
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     return status_of(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+// Blocks of a kernel that a multiprocessor of this device runs at once; 1 if it cannot be asked.
+template <class... P>
+int blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes) {
+    int blocks = 0;
+    cudaError_t error = cudaSuccess;
+    if (shared_bytes > kDefaultSharedBytes)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(shared_bytes));
+    if (error == cudaSuccess)
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    return blocks > 0 ? blocks : 1;
 }
 
 // Calls f with head size d as a compile-time constant.

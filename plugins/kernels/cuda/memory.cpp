@@ -107,6 +107,7 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
     attention.rows = rows_of(*shape, q, n, shape->score_heads);
     attention.keys = token_major_keys(*shape, kv->k, kv->v, slots, shape->score_heads);
     attention.keys.memory = memory;
+    attention.keys.last_row = static_cast<int>(kv->rows - 1);
     attention.scale = shape->scale;
     attention.with_o = intra->o;
     attention.with_m = intra->m;

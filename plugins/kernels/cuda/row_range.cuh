@@ -15,6 +15,16 @@ struct Extent {
     bool causal;
 };
 
+// What is read on the device may be anything while somebody times an operator on memory that nobody filled.
+// It is brought into its range, so that no address leaves the arrays; what comes out of it then is as
+// arbitrary.
+__device__ __forceinline__ int bounded(int64_t value, int least, int most) {
+    return static_cast<int>(value < least ? least : value > most ? most : value);
+}
+__device__ __forceinline__ int row_within(int row, int last_row) {  // negative rows are large ones, too
+    return static_cast<int>(min(static_cast<unsigned>(row), static_cast<unsigned>(last_row)));
+}
+
 __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySource& keys, int chunk) {
     Extent e;
     e.causal = keys.causal;
@@ -26,7 +36,7 @@ __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySour
     } else {
         e.first_token = e.first_key = 0;
         e.rows = rows.tokens * rows.group;
-        e.keys = keys.length ? static_cast<int>(*keys.length) : keys.keys;
+        e.keys = keys.length ? bounded(*keys.length, rows.tokens, keys.keys) : keys.keys;
         e.first_position = keys.length ? e.keys - rows.tokens : keys.first_position;
     }
     return e;

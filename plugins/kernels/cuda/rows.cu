@@ -5,6 +5,7 @@
 #include "checks.h"
 #include "launch.h"
 #include "ptx.cuh"
+#include "row_range.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -14,13 +15,14 @@ constexpr int kThreads = 256;
 // pieces: 16-byte pieces of one row; a cache row holds heads * pieces of them.
 __global__ void __launch_bounds__(kThreads)
     gather_rows(const uint4* k_cache, const uint4* v_cache, const int32_t* memory, uint4* k_mem, uint4* v_mem,
-                int64_t slots, int sets_per_head, int heads, int pieces, int64_t count) {
+                int last_row, int64_t slots, int sets_per_head, int heads, int pieces, int64_t count) {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
     const int64_t slot = i / pieces;  // in [Hs, M]
     const int piece = static_cast<int>(i - slot * pieces);
     const int head = static_cast<int>(slot / slots) / sets_per_head;
-    const int64_t from = (static_cast<int64_t>(memory[slot]) * heads + head) * pieces + piece;
+    const int64_t row = row_within(memory[slot], last_row);
+    const int64_t from = (row * heads + head) * pieces + piece;
     k_mem[i] = __ldg(k_cache + from);
     v_mem[i] = __ldg(v_cache + from);
 }
@@ -134,8 +136,9 @@ extern "C" h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_c
     const int64_t count = static_cast<int64_t>(shape->score_heads) * slots * pieces;
     return launch(gather_rows, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream,
                   static_cast<const uint4*>(kv->k), static_cast<const uint4*>(kv->v), memory,
-                  static_cast<uint4*>(k_mem), static_cast<uint4*>(v_mem), static_cast<int64_t>(slots),
-                  shape->score_heads / shape->kv_heads, shape->kv_heads, pieces, count);
+                  static_cast<uint4*>(k_mem), static_cast<uint4*>(v_mem), static_cast<int>(kv->rows - 1),
+                  static_cast<int64_t>(slots), shape->score_heads / shape->kv_heads, shape->kv_heads, pieces,
+                  count);
 }
 
 extern "C" h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_cuda_shape* shape,

@@ -112,6 +112,48 @@ std::pair<Reference, Reference> both(const test::Case& c, const std::vector<doub
             test::attend(c.shape, q, n, keys, key, value, visible, test::yardstick(c))};
 }
 
+// A tile's memory from what its votes give the candidates: 4 rows before `past`, and the 6 best of the
+// others.
+std::vector<int32_t> chosen(const std::vector<int32_t>& candidates, const double* given, int past) {
+    std::vector<std::pair<double, int32_t>> ranked;
+    for (int j = 0; j < kSlots; ++j) {
+        double score = candidates[j] < 1 ? 1e9 : given[j];
+        for (int other = 0; other < kSlots; ++other)
+            if (std::abs(candidates[other] - candidates[j]) == 1) score += given[other] / 4;
+        if (candidates[j] < past - 4) ranked.emplace_back(-score, candidates[j]);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    std::vector<int32_t> rows;
+    for (int j = 0; j < 6; ++j) rows.push_back(ranked[size_t(j)].second);
+    std::sort(rows.begin(), rows.end());
+    for (int i = past - 4; i < past; ++i) rows.push_back(i);
+    return rows;
+}
+
+void check_query_select(const test::Case& c, const Creators& creators, Tensors& t,
+                        const std::vector<int32_t>& candidates) {
+    const int64_t past[] = {60, 63, 70};
+    t.set(2, candidates);
+    t.set(3, std::vector<int64_t>(past, past + 3));
+    t.run(creators);
+    const std::vector<int32_t> got = t.outputs[0]->values<int32_t>();
+    for (int tile = 0; tile < 3; ++tile) {
+        std::vector<double> votes;
+        for (int row = tile * 8; row < std::min(tile * 8 + 8, kN); row += 4)
+            votes.insert(votes.end(), t.in(0).begin() + row * 4 * kD, t.in(0).begin() + (row + 1) * 4 * kD);
+        const Reference r = test::attend(
+            c.shape, votes, static_cast<int>(votes.size()) / (4 * kD), kSlots,
+            TokenMajor{t.in(1), &candidates}, [](int, int) -> const double* { return nullptr; },
+            [](int, int) { return true; }, test::Precision::kExact);
+        for (int set = 0; set < kKvHeads; ++set) {
+            const std::vector<int32_t> own(candidates.begin() + set * kSlots,
+                                           candidates.begin() + (set + 1) * kSlots);
+            const auto expected = chosen(own, &r.colsum[size_t(set) * kSlots], static_cast<int>(past[tile]));
+            EXPECT(std::equal(expected.begin(), expected.end(), got.begin() + (tile * kKvHeads + set) * 10));
+        }
+    }
+}
+
 void check_node(const Node& node, h2o_dtype dtype, const Creators& creators, std::mt19937& random) {
     const test::Case c = case_of(dtype);
     Tensors t(node, dtype, random);
@@ -212,6 +254,8 @@ void check_node(const Node& node, h2o_dtype dtype, const Creators& creators, std
             std::sort(all.begin(), all.end());
             EXPECT(std::equal(all.begin(), all.end(), got.begin() + set * 12));
         }
+    } else if (node.op == "QuerySelect") {
+        check_query_select(c, creators, t, memory);
     } else if (node.op == "CachedAttention") {
         t.set(3, std::vector<int64_t>{71});
         t.run(creators);
@@ -312,6 +356,24 @@ void check_node(const Node& node, h2o_dtype dtype, const Creators& creators, std
 
 }  // namespace
 
+// TensorRT may time a plugin on memory that nobody filled: whatever integers it holds, every address must lie
+// within the tensors. Under the emulation, and under compute-sanitizer, one that does not is found.
+void check_arbitrary_integers(const Node& node, h2o_dtype dtype, const Creators& creators,
+                              std::mt19937& random) {
+    Tensors t(node, dtype, random);
+    for (int fill : {0x00, 0x7f, 0x80, 0xff, -1}) {
+        bool any = false;
+        for (auto& integers : t.integers) {
+            if (!integers) continue;
+            for (unsigned char& byte : integers->host())
+                byte = static_cast<unsigned char>(fill < 0 ? random() : static_cast<unsigned>(fill));
+            integers->reset();
+            any = true;
+        }
+        if (any) t.run(creators);
+    }
+}
+
 void check_enqueue(const Creators& creators) {
     std::mt19937 random(7);
     for (const DataType model : {DataType::kFLOAT, DataType::kHALF})
@@ -319,6 +381,7 @@ void check_enqueue(const Creators& creators) {
             const h2o_dtype dtype = model == DataType::kHALF ? H2O_F16 : H2O_F32;
             test::context = node.op + (dtype == H2O_F16 ? " enqueue float16" : " enqueue float32");
             check_node(node, dtype, creators, random);
+            check_arbitrary_integers(node, dtype, creators, random);
             // A head size without a kernel is a status and a sentence, not a crash.
             Node odd = node;
             for (auto* sizes : {&odd.inputs, &odd.outputs})

@@ -196,7 +196,8 @@ void check_formats(nvinfer1::IPluginV3& plugin, const Node& node) {
     EXPECT(build->configurePlugin(right.data(), inputs, right.data() + inputs, outputs + 1) != 0);
 
     const bool needs = node.op == "MemoryAttention" || node.op == "MemoryFusedAttention" ||
-                       node.op == "CandidateScore" || node.op == "CachedAttention";
+                       node.op == "CandidateScore" || node.op == "CachedAttention" ||
+                       node.op == "QuerySelect";
     EXPECT((build->getWorkspaceSize(right.data(), inputs, right.data() + inputs, outputs) > 0) == needs);
 }
 

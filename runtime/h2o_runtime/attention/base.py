@@ -95,6 +95,29 @@ class AttentionProvider(Protocol):
         Needs Mp + (stop - start) >= M.
         """
 
+    def query_select(
+        self,
+        q: Tensor,
+        kv: KV,
+        candidates: Int32,
+        past: Tensor,
+        tile: int,
+        stride: int,
+        share: int,
+        reach: int,
+        local: int,
+        sink: int,
+        out: Int32,
+    ) -> None:
+        """Memory sets of tiles of queries, chosen by every `stride`-th row of a tile itself.
+
+        q [n, Hq, d] in t tiles of `tile` rows, the last may be partial. past int64 [t]: tile i chooses among the
+        rows of `kv` below past[i], at least M of them; candidates [c, Hs, C], sorted and all below past: only among
+        those of list i // share, unless C is 0. out [t, Hs, M]: the last `local` of the rows below past, and those
+        with the highest scores: softmax probabilities over all that are looked at, summed over the votes, and a
+        quarter of those of the rows up to `reach` before and behind. Sinks and ties are as in `memory_select`.
+        """
+
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         """Exact causal attention: row r of q [n, Hq, d] stands at row kv.length - n + r and sees `kv` up to it."""
 

@@ -135,6 +135,7 @@ class NativeCudaProvider:
         self._active.memory_select(
             lane,
             score_heads=heads,
+            capacity=len(score),
             previous_slots=memory.shape[1],
             local=local,
             heavy=slots - local,
@@ -143,6 +144,46 @@ class NativeCudaProvider:
             memory=memory.address,
             chunk_range=self._integers.address,
             memory_next=out.address,
+        )
+
+    def query_select(
+        self,
+        q: CudaArray,
+        kv: KV,
+        candidates: CudaArray,
+        past: CudaArray,
+        tile: int,
+        stride: int,
+        share: int,
+        reach: int,
+        local: int,
+        sink: int,
+        out: CudaArray,
+    ) -> None:
+        heads, slots = out.shape[1:]
+        sizes = {
+            "n": len(q),
+            "tile": tile,
+            "stride": stride,
+            "slots": candidates.shape[2],
+            "score_heads": heads,
+        }
+        workspace = self._reserve(self._active.query_select_workspace(capacity=len(kv.k), **sizes))
+        self._active.query_select(
+            self._device.lanes.attention,
+            **sizes,
+            share=share,
+            reach=reach,
+            local=local,
+            heavy=slots - local,
+            sink=sink,
+            q=q.address,
+            **_keys(kv),
+            candidates=candidates.address,
+            past=past.address,
+            memory_next=out.address,
+            workspace=workspace.address,
+            workspace_bytes=workspace.nbytes,
         )
 
     def cached_attention(self, q: CudaArray, kv: KV, o: CudaArray) -> None:

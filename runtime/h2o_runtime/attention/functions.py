@@ -28,6 +28,7 @@ from h2o_runtime.operators import (
     PAGE_ATTENTION,
     PAGE_BOUNDS,
     PAGE_SELECT,
+    QUERY_SELECT,
     SUBQUADRATIC_ATTENTION,
     Operator,
 )
@@ -131,6 +132,40 @@ class FunctionProvider(HostRows):
         inputs = {"score": score, "memory": memory, "chunk_range": np.array([start, stop], np.int64)}
         attributes = {"local": local, "heavy": out.shape[1] - local, "sink": sink}
         self._run(MEMORY_SELECT, inputs, {"memory_next": out}, attributes)
+
+    def query_select(
+        self,
+        q: Tensor,
+        kv: KV,
+        candidates: Int32,
+        past: Tensor,
+        tile: int,
+        stride: int,
+        share: int,
+        reach: int,
+        local: int,
+        sink: int,
+        out: Int32,
+    ) -> None:
+        k_cache, _ = kv.as_they_lie()
+        attributes = {
+            "scale": self._shape.scale,
+            "tile": tile,
+            "stride": stride,
+            "share": 1,
+            "reach": reach,
+            "local": local,
+            "heavy": out.shape[2] - local,
+            "sink": sink,
+        }
+        for i, end in enumerate(past):  # one at a time: the body copies all keys that a tile looks at
+            inputs = {
+                "q": q[i * tile : (i + 1) * tile],
+                "k_cache": k_cache[:end],
+                "candidates": candidates[i // share : i // share + 1] if candidates.size else candidates[:1],
+                "past": past[i : i + 1],
+            }
+            self._run(QUERY_SELECT, inputs, {"memory_next": out[i : i + 1]}, attributes)
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         k_cache, v_cache = kv.as_they_lie()

@@ -80,6 +80,37 @@ class NativeCpuProvider(HostRows):
     ) -> None:
         self._active.memory_select(score, memory, start, stop, local, sink, out)
 
+    def query_select(
+        self,
+        q: Tensor,
+        kv: KV,
+        candidates: Int32,
+        past: Tensor,
+        tile: int,
+        stride: int,
+        share: int,
+        reach: int,
+        local: int,
+        sink: int,
+        out: Int32,
+    ) -> None:
+        self._active.query_select(
+            q,
+            kv.k,
+            candidates,
+            past,
+            tile,
+            stride,
+            share,
+            reach,
+            local,
+            sink,
+            out,
+            kv.pages,
+            kv.page_rows,
+            kv.scales,
+        )
+
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         self._active.cached_attention(q, kv.k, kv.v, kv.length, o, kv.pages, kv.page_rows, kv.scales)
 

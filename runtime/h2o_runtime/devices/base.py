@@ -6,7 +6,7 @@ On a GPU work is only enqueued: a call returns before its result exists. What th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -63,8 +63,12 @@ class Flow(Protocol):
     for attention to other rows than its own.
     """
 
-    def dense(self, tile: int) -> AbstractContextManager[None]:
-        """Around the dense graph of one layer on a tile's rows. May wait, so that the host never is far ahead."""
+    def layer(self, dense: Callable[[int], None]) -> AbstractContextManager[None]:
+        """Around one layer. `dense(i)` runs its dense graph on tile i; the flow calls it once a tile, in order.
+
+        When, is the flow's own choice: some before attention begins, others while it goes on. It may wait, so that
+        the host never is far ahead.
+        """
 
     def needs(self, stop: int) -> None:
         """Attention goes on with rows below `stop`: the layer's dense graph must be done with them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,9 @@ AHEAD = 2
 class CudaFlow:
     """Events between the lanes: a tile's attention follows its dense graph, and the other way round.
 
-    While the attention lane is in Phase 2 of a tile, the dense lane can have the layer's next tiles, and the
-    next layer's first ones.
+    While the attention lane is at work on some tiles, the dense lane has the layer's next ones, or the next
+    layer's first ones. So that neither runs dry, the host enqueues them in turn: what attention needs, attention,
+    and as many tiles ahead. All dense graphs of a layer first would keep attention waiting for the last of them.
     """
 
     def __init__(self, lanes: Lanes, tiles: list[Span]) -> None:
@@ -35,25 +36,40 @@ class CudaFlow:
         self._pace_attention: list[Event] = [make() for _ in range(AHEAD)]
         self._started = 0  # dense graphs so far, over all layers
         self._batches = 0  # of attention, over all layers
+        self._dense: Callable[[int], None] = lambda tile: None
+        self._enqueued = len(
+            tiles
+        )  # of this layer's dense graphs; outside of a layer nothing is left to enqueue
+        self._wanted = 0  # tiles of this layer that attention has asked for
+        self._ahead = 1  # tiles that it asked for last
         self._finished = 0  # tiles of this layer whose attention is done
         lanes.join()
 
     @contextmanager
-    def dense(self, tile: int) -> Iterator[None]:
-        lane = self._lanes.dense
-        pace = self._pace[self._started % AHEAD]
-        pace.synchronize()
-        if tile == 0:
-            self._finished = 0
-        lane.wait(self._attention_done[tile])  # of the layer before
+    def layer(self, dense: Callable[[int], None]) -> Iterator[None]:
+        self._dense = dense
+        self._enqueued = self._wanted = self._finished = 0
         yield
-        self._dense_done[tile].record(lane)
-        pace.record(lane)
-        self._started += 1
+        self._enqueue(len(self._stops))
+
+    def _enqueue(self, tiles: int) -> None:
+        """All dense graphs of the layer up to the tile before `tiles`."""
+        lane = self._lanes.dense
+        for tile in range(self._enqueued, min(tiles, len(self._stops))):
+            pace = self._pace[self._started % AHEAD]
+            pace.synchronize()
+            lane.wait(self._attention_done[tile])  # of the layer before
+            self._dense(tile)
+            self._dense_done[tile].record(lane)
+            pace.record(lane)
+            self._started += 1
+            self._enqueued = tile + 1
 
     def needs(self, stop: int) -> None:
-        self._pace_attention[self._batches % AHEAD].synchronize()
         tile = next(index for index, end in enumerate(self._stops) if end >= stop)
+        self._ahead, self._wanted = max(tile + 1 - self._wanted, 1), tile + 1
+        self._enqueue(self._wanted)
+        self._pace_attention[self._batches % AHEAD].synchronize()
         self._lanes.attention.wait(self._dense_done[tile])
 
     def finished(self, stop: int) -> None:
@@ -62,6 +78,7 @@ class CudaFlow:
             self._finished += 1
         self._pace_attention[self._batches % AHEAD].record(self._lanes.attention)
         self._batches += 1
+        self._enqueue(self._wanted + self._ahead)
 
     def join(self) -> None:
         self._lanes.join()

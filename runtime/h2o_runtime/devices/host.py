@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class HostDevice:
         target[:] = values
 
     def flow(self, tiles: list[Span]) -> HostFlow:
-        return HostFlow()
+        return HostFlow(len(tiles))
 
     def stopwatch(self, phases: Sequence[str]) -> PrefillTimer:
         return PrefillTimer(phases)
@@ -52,10 +52,16 @@ class HostDevice:
 
 
 class HostFlow:
-    """Nothing to order: whatever was called before is done."""
+    """Nothing to order: whatever was called before is done. A layer's dense graphs all run first."""
 
-    def dense(self, tile: int) -> AbstractContextManager[None]:
-        return nullcontext()
+    def __init__(self, tiles: int = 0) -> None:
+        self._tiles = tiles
+
+    @contextmanager
+    def layer(self, dense: Callable[[int], None]) -> Iterator[None]:
+        for tile in range(self._tiles):
+            dense(tile)
+        yield
 
     def needs(self, stop: int) -> None:
         pass

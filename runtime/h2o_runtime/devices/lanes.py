@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """`dense` is for dense graphs, `attention` for attention and all that belongs to it."""
+    """`dense` is for dense graphs, `attention` for attention and all that belongs to it.
+
+    Attention is a chain of small launches, beside dense graphs that fill the GPU: so it goes first.
+    """
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
         self.dense: Stream = module.Stream()
-        self.attention: Stream = module.Stream()
+        self.attention: Stream = module.Stream(urgent=True)
         self._mark: Event = module.Event()
 
     def join(self) -> None:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 DEFAULT: DenseForm = "blocks"  # keeps what the weights keep on any machine
 # What `best` weighs a form by: a prompt of so many tokens, and an answer.
 PROMPT_TOKENS, ANSWER_TOKENS = 4096, 128
-MOST_LOSS = 0.01  # of log-probability a token against "exact", in the mean: one percent of perplexity
+MOST_LOSS = 0.003  # of log-probability a token against "exact", in the mean: so much of perplexity
 
 
 class FormTimes(BaseModel):
@@ -30,7 +30,7 @@ class FormTimes(BaseModel):
 
     row_s   seconds of all dense graphs for one token
     many_s  seconds a token where a call has many
-    loss    mean log-probability of a text's tokens under "exact" less that under this form
+    loss    of log-probability a token against "exact", in the mean
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -45,6 +45,8 @@ def cuda_providers(ort: Any, stream: int) -> list[Any]:
     options = {
         "user_compute_stream": str(stream),
         "use_tf32": "0",  # float32 means float32: a bundle's tolerances hold
+        # Weights go through an arena of the session's own. It takes what they need, not the next power of two.
+        "arena_extend_strategy": "kSameAsRequested",
     }
     return [(CUDA_PROVIDER, options), "CPUExecutionProvider"]
 

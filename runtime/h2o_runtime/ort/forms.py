@@ -1,7 +1,8 @@
 """Forms in which ONNX Runtime multiplies with integer weights on a CPU: a dense graph rewritten as it is loaded.
 
 exact   as the graph says: every call makes floats of all weights, and multiplies those
-blocks  MatMulNBits: activations become integers too, in blocks as small as those of the weights
+blocks  MatMulNBits: activations become integers too, in blocks as small as those of the weights; those of a head
+        of 8 bits twice, first as they are and then what that has lost
 rows    activations become integers with one scale a row, weights get one scale a column: the CPU's own products of
         small integers then run over the whole length. Fast for many rows; less precise where a few activations are
         far larger than the rest of their row
@@ -26,8 +27,8 @@ ROUNDED_AT_ONCE = 1 << 22  # elements
 def rewrite(path: Path, rows: bool) -> bytes:
     """The graph at `path` with products of the form "rows", or else "blocks". Weights that change are inside.
 
-    A table of rows, and a head that shares it, are blocks in either form: a head runs on few rows, and its rounding
-    goes straight into the logits.
+    A head is blocks in either form, for it runs on few rows. What rounding its inputs loses goes straight into the
+    logits, so they have 15 bits. Where activations are float16 all products are plain blocks.
     """
     import onnx
 
@@ -39,13 +40,19 @@ def rewrite(path: Path, rows: bool) -> bytes:
     products = {product.product.output[0]: product for product in found}
     gone = {product.dequantize.output[0] for product in found}
     nodes = list(graph.node)
+    outputs = {
+        value.name for value in graph.output
+    }  # only a head's products are; others go through more nodes
     for node in nodes:
         if node.output[0] in products:
             product = products[node.output[0]]
-            if rows and not product.transposed:
+            half = tensors[product.scales].data_type == onnx.TensorProto.FLOAT16
+            if node.output[0] in outputs and not half:
+                made.head(product)
+            elif rows and not half and not product.transposed:
                 made.rows(product)
             else:
-                made.blocks(product)
+                made.blocks(product, product.product.input[0], product.product.output[0])
         elif node.output[0] not in gone:
             made.nodes.append(node)
     used = {name for node in made.nodes for name in node.input}
@@ -69,7 +76,27 @@ class _Rewritten:
         self._folder = folder
         self._rounded: dict[str, tuple[str, str]] = {}  # activations → their integers, and a scale a row
 
-    def blocks(self, product: QuantizedProduct) -> None:
+    def head(self, product: QuantizedProduct) -> None:
+        """Two rows for each in one product of blocks: activations as integers, and what that leaves of them."""
+        x, out = product.product.input[0], product.product.output[0]
+        block = self._constant("block", np.array([0, -1, product.block_size], np.int64))
+        last = self._constant("last_of_3", np.array([2], np.int64))
+        self._node("Reshape", [x, block], f"{x}/Reshape")  # [n, blocks, block size]
+        self._node("Abs", [f"{x}/Reshape"], f"{x}/Abs")
+        self._node("ReduceMax", [f"{x}/Abs", last], f"{x}/ReduceMax")
+        self._node("Max", [f"{x}/ReduceMax", self._constant("tiny", np.float32(1e-30))], f"{x}/Max")
+        self._node("Mul", [f"{x}/Max", self._constant("step", np.float32(1 / 127))], f"{x}/scale")
+        self._node("Div", [f"{x}/Reshape", f"{x}/scale"], f"{x}/Div")
+        self._node("Round", [f"{x}/Div"], f"{x}/Round")
+        self._node("Mul", [f"{x}/Round", f"{x}/scale"], f"{x}/high")
+        self._node("Sub", [f"{x}/Reshape", f"{x}/high"], f"{x}/low")
+        self._node("Concat", [f"{x}/high", f"{x}/low"], f"{x}/Concat", axis=0)
+        self._node("Flatten", [f"{x}/Concat"], f"{x}/halves", axis=1)
+        self.blocks(product, f"{x}/halves", f"{out}/halves")
+        self._node("Split", [f"{out}/halves"], f"{out}/high", f"{out}/low", axis=0, num_outputs=2)
+        self._node("Add", [f"{out}/high", f"{out}/low"], out)
+
+    def blocks(self, product: QuantizedProduct, x: str, out: str) -> None:
         matrix = Matrix.read(product, self._given, self._folder)
         n, k = matrix.q.shape
         q: NDArray[np.uint8] = matrix.q.view(np.uint8)
@@ -83,8 +110,8 @@ class _Rewritten:
         scales = self._add(product.scales, matrix.scales)
         self._node(
             "MatMulNBits",
-            [product.product.input[0], weight, scales],
-            product.product.output[0],
+            [x, weight, scales],
+            out,
             domain=MICROSOFT,
             K=k,
             N=n,
@@ -141,11 +168,11 @@ class _Rewritten:
         return str(self.tensors[-1].name)
 
     def _node(
-        self, op_type: str, inputs: Sequence[str], output: str, domain: str = "", **settings: Any
+        self, op_type: str, inputs: Sequence[str], *outputs: str, domain: str = "", **settings: Any
     ) -> None:
         from onnx import helper
 
-        node = helper.make_node(op_type, inputs, [output], name=output, domain=domain, **settings)
+        node = helper.make_node(op_type, inputs, outputs, name=outputs[0], domain=domain, **settings)
         self.nodes.append(node)
 
 

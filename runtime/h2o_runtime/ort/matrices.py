@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ class QuantizedProduct:
     product: Any
     weight: str
     scales: str
-    bits: int
+    bits: Literal[4, 8]
     block_size: int
     transposed: bool
 
@@ -32,7 +32,7 @@ def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
     """All of a GraphProto. Rows that are looked up are none: they are few, and become floats by themselves."""
     from onnx import TensorProto
 
-    bits = {TensorProto.INT8: 8, TensorProto.INT4: 4}
+    bits: dict[int, Literal[4, 8]] = {TensorProto.INT8: 8, TensorProto.INT4: 4}
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     readers: dict[str, list[Any]] = {}
     for node in graph.node:
@@ -56,20 +56,23 @@ def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
 
 @dataclass(frozen=True)
 class Matrix:
-    """q int8 [N, K]; scales float32 [N, K / block size]."""
+    """q int8 [N, K]; scales [N, K / block size], of the graph's dtype."""
 
     q: NDArray[np.int8]
-    scales: NDArray[np.float32]
+    scales: NDArray[np.floating]
 
     @classmethod
     def read(cls, product: QuantizedProduct, tensors: Mapping[str, Any], folder: Path) -> Matrix:
         """`tensors` are initializers by their names, whose data lie in files below `folder`."""
+        from onnx import TensorProto
+
         weight = tensors[product.weight]
         data = _mapped(weight, folder)
         q = data.view(np.int8) if product.bits == 8 else unpack(data)
         q = q.reshape(tuple(weight.dims))
         given = tensors[product.scales]
-        scales = _mapped(given, folder).view(np.float32).reshape(tuple(given.dims))
+        half = given.data_type == TensorProto.FLOAT16
+        scales = _mapped(given, folder).view(np.float16 if half else np.float32).reshape(tuple(given.dims))
         if not product.transposed:
             q, scales = q.T, scales.T
         return cls(np.ascontiguousarray(q), np.ascontiguousarray(scales))

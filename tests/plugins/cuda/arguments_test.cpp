@@ -25,6 +25,31 @@ void test_workspaces_grow() {
         }
 }
 
+#ifdef H2O_EMULATED
+// One token's keys are cut into as many parts as the device runs blocks at once, not one more. Every part
+// leaves its state in the workspace.
+void test_parts_of_one_token() {
+    constexpr int kProcessors = 8, kCapacity = 1 << 13;
+    for (const int d : {64, 96, 128}) {
+        const size_t shared = size_t(16 + 64 + 64) * d * 2;  // a tile of rows, of keys and of values
+        const int blocks = static_cast<int>(emulator::shared_bytes_of_a_multiprocessor() / (shared + 1024));
+        const h2o_cuda_shape s = {1, 1, 1, d, 1, H2O_F16};
+        const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, kCapacity);
+        Buffer cache(size_t(kCapacity) * d * 2, false), length(8, false), o(size_t(d) * 2, true),
+            parts(bytes, true);
+        const int64_t all = kCapacity;
+        std::memcpy(length.host().data(), &all, 8);
+        for (Buffer* buffer : {&cache, &length, &o, &parts}) buffer->reset();
+        const h2o_kv kv = cache_of(cache.device(), cache.device(), kCapacity);
+        EXPECT(h2o_cuda_cached_attention(nullptr, &s, 1, cache.device(), &kv, length.device<int64_t>(),
+                                         o.device(), parts.device(), bytes) == H2O_OK);
+        int written = 0;
+        for (const float x : parts.values<float>()) written += !std::isnan(x);
+        EXPECT(written == kProcessors * blocks * (d + 2));
+    }
+}
+#endif
+
 void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
     void* p = memory.device();
     int64_t* integers = memory.device<int64_t>();
@@ -122,11 +147,14 @@ void test_arguments(const Options&) {
            H2O_OUT_OF_WORKSPACE);
     EXPECT(h2o_cuda_cached_attention(nullptr, &good, 5, p, &short_kv, memory.device<int64_t>(), p, p,
                                      decode) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_memory_select(nullptr, 1, 8, 4, 4, 0, f, memory.device<int32_t>(),
+    EXPECT(h2o_cuda_memory_select(nullptr, 1, 64, 8, 4, 4, 0, f, memory.device<int32_t>(),
                                   memory.device<int64_t>(), memory.device<int32_t>()) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_update(nullptr, 1, 0, memory.device<int32_t>(), f, 0, f) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_gather(nullptr, 0, 1, memory.device<int32_t>(), f, f) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_gather(nullptr, 1, 1, nullptr, f, f) == H2O_BAD_ARGUMENT);
+#ifdef H2O_EMULATED
+    test_parts_of_one_token();
+#endif
     test_steps(good, memory);
     test_caches(good, memory);
 }

@@ -36,6 +36,7 @@ inline std::vector<Case> cases(const Options& options) {
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
         for (const int d : {32, 64, 80, 96, 128})
             for (int i = 0; i < (options.small ? 2 : 5); ++i, ++which) {
+                if (options.head_size != 0 && options.head_size != d) continue;
                 const int group = groups[which % 5], kv = which % 3 == 0 ? 2 : 1;
                 Case c;
                 c.shape = {kv * group, kv, i % 2 ? kv * group : kv, d, 1.f / std::sqrt(static_cast<float>(d)),

@@ -54,7 +54,7 @@ struct Layer {
             h2o_cuda_chunked_intra_attention(stream, &s, n, chunk, q.buffer.device(), k.buffer.device(),
                                              v.buffer.device(), &all, score.device<float>());
         for (int c = 0; c + 1 < chunks && status == H2O_OK; ++c) {
-            status = h2o_cuda_memory_select(stream, s.score_heads, c == 0 ? 0 : slots(), local, heavy, 2,
+            status = h2o_cuda_memory_select(stream, s.score_heads, n, c == 0 ? 0 : slots(), local, heavy, 2,
                                             score.device<float>(), c == 0 ? nullptr : memory(c - 1),
                                             ranges.device<int64_t>() + c * 2, memory(c));
             if (status != H2O_OK) break;
@@ -173,10 +173,33 @@ void check_decode_graph(Layer& layer) {
     }
 }
 
+// A launch that CUDA refuses: a status, and CUDA's own words.
+void check_last_error() {
+    context = "last error";
+    const h2o_cuda_shape s = {1, 1, 1, 64, 0.125f, H2O_F16};
+    Buffer memory(1 << 12, true);
+    memory.reset();
+    void* p = memory.device();
+    const h2o_cuda_state state = {p, memory.device<float>(), memory.device<float>()};
+    cudaStream_t capturing = nullptr;
+    cudaGraph_t graph = nullptr;
+    must(cudaStreamCreate(&capturing));
+    must(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal));
+    EXPECT(h2o_cuda_online_softmax_fusion(nullptr, &s, 1, &state, &state, &state) == H2O_CUDA_ERROR);
+    EXPECT(std::strstr(h2o_cuda_last_error(), "captur") != nullptr);
+    EXPECT(cudaStreamEndCapture(capturing, &graph) != cudaSuccess);
+    (void)cudaGetLastError();
+    EXPECT(h2o_cuda_online_softmax_fusion(nullptr, &s, 1, &state, &state, &state) == H2O_OK);
+    EXPECT(std::strstr(h2o_cuda_last_error(), "captur") != nullptr);  // until another call fails
+    must(cudaDeviceSynchronize());
+    must(cudaStreamDestroy(capturing));
+}
+
 }  // namespace
 
 void test_graph(const Options& options) {
     std::mt19937 random(options.seed + 5);
+    check_last_error();
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
         for (const bool per_query : {false, true}) {
             Case c{{4, 2, per_query ? 4 : 2, 64, 0.125f, dtype}, 1};

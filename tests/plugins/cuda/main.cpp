@@ -1,7 +1,7 @@
-// Tests of the CUDA kernels. h2o_cuda_test [--small] [--seed N] [group ...]
+// Tests of the CUDA kernels. h2o_cuda_test [--small] [--seed N] [--head-size D] [group ...]
 //
-// Groups: attention candidate rows select subquadratic pages arguments graph; all of them when none is named.
-// Exit code 0 when every check held. The same program runs on a GPU, and on a CPU through the emulation
+// Groups: attention candidate rows select subquadratic pages arguments graph bounds; all of them when none is
+// named. Exit code 0 when every check held. The same program runs on a GPU, and on a CPU through the emulation
 // beside it.
 
 #include "support.h"
@@ -17,13 +17,10 @@ int main(int argc, char** argv) {
         const char* name;
         void (*run)(const test::Options&);
     };
-    const Group groups[] = {{"attention", test::test_attention},
-                            {"candidate", test::test_candidates},
-                            {"rows", test::test_rows},
-                            {"select", test::test_select},
-                            {"arguments", test::test_arguments},
-                            {"graph", test::test_graph},
-                            {"subquadratic", test::test_subquadratic},
+    const Group groups[] = {{"attention", test::test_attention}, {"candidate", test::test_candidates},
+                            {"rows", test::test_rows},           {"select", test::test_select},
+                            {"arguments", test::test_arguments}, {"graph", test::test_graph},
+                            {"bounds", test::test_bounds},       {"subquadratic", test::test_subquadratic},
                             {"pages", test::test_page_lists}};
     test::Options options;
     std::vector<std::string> wanted;
@@ -33,8 +30,10 @@ int main(int argc, char** argv) {
             options.small = true;
         } else if (argument == "--seed" && i + 1 < argc) {
             options.seed = static_cast<unsigned>(std::strtoul(argv[++i], nullptr, 10));
+        } else if (argument == "--head-size" && i + 1 < argc) {
+            options.head_size = std::atoi(argv[++i]);
         } else if (argument.rfind("--", 0) == 0) {
-            std::fprintf(stderr, "usage: %s [--small] [--seed N] [group ...]\n", argv[0]);
+            std::fprintf(stderr, "usage: %s [--small] [--seed N] [--head-size D] [group ...]\n", argv[0]);
             return 2;
         } else {
             wanted.push_back(argument);

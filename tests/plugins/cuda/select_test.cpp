@@ -54,7 +54,7 @@ void test_selection(const Selection& s, std::mt19937& random) {
     std::memcpy(range.host().data(), bounds, 16);
     range.reset();
     run_twice({&next}, [&] {
-        return h2o_cuda_memory_select(nullptr, s.heads, s.previous, s.local, s.heavy, s.sink,
+        return h2o_cuda_memory_select(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy, s.sink,
                                       score.buffer.device<float>(), memory_buffer.device<int32_t>(),
                                       range.device<int64_t>(), next.device<int32_t>());
     });

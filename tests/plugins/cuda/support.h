@@ -210,6 +210,7 @@ void run_twice(const std::vector<Buffer*>& buffers, F&& call) {
 struct Options {
     bool small = false;  // few and small cases: for the CPU emulation and for the sanitizers
     unsigned seed = 0;
+    int head_size = 0;  // the only one, or 0
 };
 
 void test_attention(const Options& options);
@@ -220,5 +221,6 @@ void test_subquadratic(const Options& options);
 void test_page_lists(const Options& options);
 void test_arguments(const Options& options);
 void test_graph(const Options& options);
+void test_bounds(const Options& options);
 
 }  // namespace test

@@ -185,6 +185,7 @@ def test_memory_select(model: Model, previous: int) -> None:
     model.kernels.memory_select(
         model.stream,
         score_heads=model.Hs,
+        capacity=stop,
         previous_slots=previous,
         local=local,
         heavy=heavy,
@@ -294,3 +295,41 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
         )
     with pytest.raises(ValueError, match="score_gather"):
         emulated_cuda.score_gather(stream, score_heads=0, slots=1, memory=at, score=at, out=at)
+
+
+@pytest.mark.parametrize("listed", [0, 50])
+def test_query_select(model: Model, listed: int) -> None:
+    """Two chunks of two tiles, the last of which is partial; the second list has a past of its own."""
+    n, tile, stride, share, reach, local, heavy, sink, cap = 42, 12, 4, 2, 2, 5, 20, 1, 110
+    past = np.array([60, 60, 84, 84], np.int64)
+    q, k = model.rows(n, model.Hq), model.rows(cap, model.Hkv)
+    k[84:] = np.nan  # nobody looks there
+    lists = [[np.sort(model.random.permutation(p)[:listed]) for _ in range(model.Hs)] for p in (60, 84)]
+    candidates = np.array(lists, np.int32).reshape(2, model.Hs, listed)
+    sizes = {"n": n, "tile": tile, "stride": stride, "slots": listed, "score_heads": model.Hs}
+    out = model.put_empty(4, model.Hs, local + heavy, dtype=np.int32)
+    model.kernels.query_select(
+        model.stream,
+        **sizes,
+        share=share,
+        reach=reach,
+        local=local,
+        heavy=heavy,
+        sink=sink,
+        q=model.put(q),
+        k_cache=model.put(k),
+        capacity=cap,
+        candidates=model.put(candidates) if listed else 0,
+        past=model.put(past),
+        memory_next=out,
+        **model.workspace(model.kernels.query_select_workspace(capacity=cap, **sizes)),
+    )
+    got = model.get(out, 4, model.Hs, local + heavy, dtype=np.int32)
+    shared = {"scale": model.scale, "stride": stride, "reach": reach}
+    expected = operators.query_select(
+        q, k, candidates, past, tile=tile, share=share, local=local, heavy=heavy, sink=sink, **shared
+    )
+    for i, end in enumerate(past.tolist()):
+        own = candidates[i // share]
+        score = operators.query_score(q[i * tile : (i + 1) * tile], k, own, end, **shared)
+        assert operators.same_but_for_near_ties(expected[i], got[i], score, stop=end, local=local, sink=sink)

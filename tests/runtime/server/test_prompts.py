@@ -106,6 +106,9 @@ def test_a_sparse_prompt_tells_of_its_chunks(server: Server, path: str) -> None:
         "policy": "h2o",
         "score": "window",
         "score_window": 8,
+        "score_tile": 128,
+        "score_queries": 32,
+        "score_candidates": 2048,
         "score_heads": "kv",
         "sink": 0,
     }

@@ -79,6 +79,25 @@ h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, int64_t 
                                  int64_t previous_slots, const int32_t* memory, int64_t start, int64_t stop,
                                  int64_t local, int64_t slots, int64_t sink, int32_t* out);
 
+// How queries choose a memory: tile i has rows [i * tile, (i + 1) * tile) of the n, of which every stride-th
+// votes, and looks at the candidates of list i / share.
+typedef struct h2o_tiles {
+    int64_t n, tile, stride, share, reach;
+    int64_t tiles;       // n / tile, rounded up
+    int64_t lists;       // of candidates, at least tiles / share, rounded up
+    int64_t candidates;  // a list; 0: a tile looks at every row below its past
+    int64_t local, slots, sink;
+} h2o_tiles;
+
+// memory_next [tiles, Hs, slots] = sorted(last `local` rows below past[i] and the best of the others that
+// tile i looks at, by the summed softmax probabilities of its votes over all that it looks at, and a quarter
+// of those of the rows up to `reach` before and behind). Candidates [lists, Hs, candidates] are sorted rows
+// below past[i], enough of them before the local window. Sinks and ties are as in memory_select. The values
+// of the cache are not read.
+h2o_status h2o_cpu_query_select(h2o_cpu* context, const h2o_shape* shape, const h2o_tiles* tiles,
+                                const void* q, const h2o_kv* kv, const int32_t* candidates,
+                                const int64_t* past, int32_t* memory_next);
+
 // Exact causal attention: row r stands at position length - n + r and sees the cache up to itself.
 h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
                                     const h2o_kv* kv, int64_t length, void* o);

@@ -8,6 +8,11 @@
 // memory slots; T is the shape's dtype. Layouts are token-major: q [n, Hq, d], k, v [n, Hkv, d]; a cache is
 // an h2o_kv, which is itself on the host and read before the call returns. States m, l and all scores are
 // float32. Rows start on 16 bytes.
+//
+// Integers that a kernel reads on the device (entries of a memory, lengths, ranges) are brought into their
+// range where they lie outside: with wrong ones the result is wrong, but nothing outside the arrays is
+// touched. The scores' updates and gathers and cache_append take theirs from the caller's own selection, and
+// do not.
 #pragma once
 
 #include <stddef.h>
@@ -31,6 +36,10 @@ typedef struct h2o_cuda_shape {
     float scale;          // above 0; the softmax is over scale * (q . k)
     h2o_dtype dtype;
 } h2o_cuda_shape;
+
+// What CUDA said of the last call on this thread that returned H2O_CUDA_ERROR; it stays as long as the
+// library.
+const char* h2o_cuda_last_error(void);
 
 // Partial softmax: normalised output o [n, Hq, d] T, row maximum m [n, Hq], denominator l [n, Hq].
 typedef struct h2o_cuda_state {
@@ -97,13 +106,31 @@ h2o_status h2o_cuda_score_gather(h2o_cuda_stream stream, int32_t score_heads, in
                                  const int32_t* memory, const float* score, float* out);
 
 // memory_next [Hs, local + heavy]: the last `local` positions of [start, stop) and the best of everything
-// else by score, sorted. chunk_range is {start, stop}, read on the device. Candidates are memory
-// [Hs, previous_slots] (sorted, all below start) and the range; at least local + heavy of them exist.
+// else by score [capacity, Hs], sorted. chunk_range is {start, stop}, read on the device. Candidates are
+// memory [Hs, previous_slots] (sorted, all below start) and the range; at least local + heavy of them exist.
 // Positions below `sink` always win; ties go to the lower position. Scores below 1e-30 (and NaN)
 // count as 0. memory_next must not be memory.
-h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t previous_slots,
-                                  int32_t local, int32_t heavy, int32_t sink, const float* score,
-                                  const int32_t* memory, const int64_t* chunk_range, int32_t* memory_next);
+h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
+                                  int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
+                                  const float* score, const int32_t* memory, const int64_t* chunk_range,
+                                  int32_t* memory_next);
+
+// Bytes of workspace for query_select: `slots` candidates a list; without lists it grows with `capacity`.
+size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t tile, int32_t stride,
+                                       int32_t slots, int32_t capacity);
+
+// memory_next [tiles, Hs, local + heavy] of the tiles of q [n, Hq, d], `tile` rows each, the last maybe
+// fewer: the last `local` rows below past[i] and the best of the others that tile i looks at, sorted. It
+// looks at the rows in candidates [lists, Hs, slots], sorted and all below past[i], of list i / share; with
+// slots 0 at all rows below past[i]. A row's score is its softmax probability over these, summed over every
+// stride-th row of the tile, the first among them, and the head's group, and a quarter of what the rows up to
+// `reach` before and behind it get. past [tiles] is read on the device, and is at least local + heavy. Sinks
+// and ties are as in memory_select. The values of the cache are not read.
+h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n, int32_t tile,
+                                 int32_t stride, int32_t share, int32_t reach, int32_t slots, int32_t local,
+                                 int32_t heavy, int32_t sink, const void* q, const h2o_kv* kv,
+                                 const int32_t* candidates, const int64_t* past, int32_t* memory_next,
+                                 void* workspace, size_t workspace_bytes);
 
 // Bytes of workspace for cached_attention over `capacity` cache rows, for every length up to that.
 size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t capacity);

@@ -11,7 +11,7 @@ typedef enum h2o_status {
     H2O_BAD_ARGUMENT = 1,      // a null pointer, a negative size, a ratio that does not divide
     H2O_UNSUPPORTED = 2,       // well formed, but this build has no kernel for it (head size, dtype)
     H2O_OUT_OF_WORKSPACE = 3,  // the caller's workspace is smaller than the query function said
-    H2O_CUDA_ERROR = 4         // a CUDA call or launch failed; cudaGetLastError has been read and cleared
+    H2O_CUDA_ERROR = 4         // a CUDA call or launch failed; h2o_cuda_last_error() says what
 } h2o_status;
 
 typedef enum h2o_dtype { H2O_F32 = 0, H2O_F16 = 1 } h2o_dtype;

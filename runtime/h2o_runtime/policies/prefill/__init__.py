@@ -10,6 +10,7 @@ from typing import Any
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O
+from h2o_runtime.policies.prefill.h2o_query import OwnQueries
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 from h2o_runtime.registry import Registry
 
@@ -19,6 +20,7 @@ PREFILL: Registry[PrefillPolicy[Any]] = Registry(
     H2O,
     Full,
     Subquadratic,
+    variants=(OwnQueries,),
     field="policy",
     flag="--prefill",
     label="Attention",

@@ -75,7 +75,8 @@ class PrefillReport:
     """Which keys a policy kept of a prompt's past, for people and for evaluations.
 
     last        int32 [layers, Hs, M] after the last full chunk; no layers where nothing was left out
-    boundaries  int32 [boundaries, layers, Hs, M]: after every full chunk of a prompt that ran from its first token
+    boundaries  int32 [boundaries, layers, Hs, M]: after every full chunk of a prompt that ran from its first token,
+                or for every tile of queries where each has its own
     """
 
     last: NDArray[np.int32]

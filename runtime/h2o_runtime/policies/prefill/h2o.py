@@ -55,11 +55,22 @@ class H2O(PrefillPolicy[MemoryStore]):
         flags=("--h2o-heavy",),
         least=0,
     )
-    score: Literal["colsum", "window"] = option(
+    score: Literal["colsum", "window", "query"] = option(
         "colsum",
-        "How heavy hitters are found: by summed probabilities, or by votes of a chunk's last queries.",
+        "How heavy hitters are found: by summed probabilities, by votes of a chunk's last queries, or by the "
+        "queries themselves that are to see them.",
     )
     score_window: int = option(64, "Queries that vote under --score window.", symbol="")
+    score_tile: int = option(128, "Queries that share a memory under --score query.", symbol="", least=1)
+    score_queries: int = option(
+        32, "Queries of a tile that choose its memory under --score query.", symbol="", least=1
+    )
+    score_candidates: int = option(
+        2048,
+        "Tokens that a chunk's tiles choose from under --score query; a longer past is narrowed first.",
+        symbol="",
+        least=1,
+    )
     score_heads: Literal["kv", "query"] = option("kv", "One memory set for each such head.", symbol="heads")
     sink: int = option(
         0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0

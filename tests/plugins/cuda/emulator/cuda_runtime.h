@@ -125,6 +125,16 @@ cudaError_t cudaFuncSetAttribute(K*, cudaFuncAttribute, int) {
     return cudaSuccess;
 }
 
+// As the calculator would have it, as far as shared memory and threads go; registers are not emulated.
+template <class K>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, K*, int threads, size_t shared_bytes) {
+    constexpr size_t kReserved = 1024;
+    constexpr int kThreads = 1536, kMost = 16;
+    const size_t fit = emulator::shared_bytes_of_a_multiprocessor() / (shared_bytes + kReserved);
+    *blocks = min(min(kMost, kThreads / threads), static_cast<int>(fit));
+    return cudaSuccess;
+}
+
 // Arguments are copied at the call, as a launch does.
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {

@@ -28,6 +28,9 @@ unsigned random_bits();
 
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
+// What a multiprocessor has: H2O_EMULATION_SHARED_KB, or as much as a Jetson Orin.
+size_t shared_bytes_of_a_multiprocessor();
+
 // Dynamic shared memory of the block that is running.
 unsigned char* shared_memory();
 

@@ -1,6 +1,7 @@
 // Memory of the emulated device, pinned memory, copies, and what the device says about itself.
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -70,6 +71,12 @@ size_t memory_of_this_machine() {
 }
 
 }  // namespace
+
+size_t shared_bytes_of_a_multiprocessor() {
+    const char* const kilobytes = std::getenv("H2O_EMULATION_SHARED_KB");
+    return (kilobytes ? std::strtoul(kilobytes, nullptr, 10) : 164) * 1024;
+}
+
 }  // namespace emulator
 
 using namespace emulator;
@@ -162,6 +169,8 @@ const char* cudaGetErrorString(cudaError_t error) {
             return "invalid argument";
         case cudaErrorMemoryAllocation:
             return "out of memory";
+        case cudaErrorNoKernelImageForDevice:
+            return "no kernel image is available for execution on the device";
         case cudaErrorInvalidResourceHandle:
             return "invalid resource handle";
         case cudaErrorIllegalState:

@@ -192,6 +192,18 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     return cudaSuccess;
 }
 
+// Priorities order nothing that CUDA promises: here they are only checked.
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+    if (priority > 0 || priority < -5) return cudaErrorInvalidValue;
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     const Lock lock(mutex);
     if (!stream) return cudaErrorInvalidResourceHandle;

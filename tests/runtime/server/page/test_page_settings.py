@@ -30,6 +30,9 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
         "Heavy hitters",
         "Score",
         "Score window",
+        "Score tile",
+        "Score queries",
+        "Score candidates",
         "Score heads",
     ]
     whole += ["Sink tokens", "Dense tail"]

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense import checkpoint_tensors
+from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.reference import StreamedModel
 
 FILE = "calibration.safetensors"  # in a bundle: the factors by the tensor that is divided by them
-TOKENS = 1024
+TEXTS = 2  # of calibration.text
 STRENGTH = 0.5  # of the activations' share; by the table in docs/weights.md
 SMALLEST = 1e-5
 # In a layer: whose outputs are divided, and the matrices that read them.
@@ -33,38 +34,25 @@ PAIRS = (
 
 
 @dataclass(frozen=True)
-class ScaledCheckpoint(Checkpoint):
+class ScaledCheckpoint(DerivedCheckpoint):
     """The same model as `original` with its channels scaled.
 
     divided     factors float32 [out] by the names of tensors whose rows are divided by them
     multiplied  factors float32 [in] by the names of matrices whose columns are multiplied
     """
 
-    original: Checkpoint
     divided: dict[str, Tensor]
     multiplied: dict[str, Tensor]
 
     @classmethod
     def of(cls, original: Checkpoint, factors: dict[str, Tensor]) -> ScaledCheckpoint:
-        """`factors` as `calibrate` gives them."""
+        """`factors` as `scaling_factors` gives them."""
         multiplied: dict[str, Tensor] = {}
         for layer in range(original.config.layers):
             for source, readers in PAIRS:
                 made = factors[_name(layer, source)]
                 multiplied |= {_name(layer, reader): made for reader in readers}
         return cls(original.path, original.source, original.config, original, dict(factors), multiplied)
-
-    @classmethod
-    def takes(cls, path: Path) -> bool:
-        return False
-
-    @classmethod
-    def open(cls, path: Path, source: str) -> ScaledCheckpoint:
-        raise NotImplementedError("a scaled checkpoint is made of another one")
-
-    @property
-    def config_file(self) -> Path:
-        return self.original.config_file
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self.original.tensor(name, shape)
@@ -75,27 +63,24 @@ class ScaledCheckpoint(Checkpoint):
             tensor = tensor.float() / (by[:, None] if tensor.ndim == 2 else by)
         return tensor
 
-    def sha256(self) -> str:
-        return self.original.sha256()
-
-    def write_tokenizer(self, folder: Path) -> None:
-        self.original.write_tokenizer(folder)
-
-    def transformers_config(self) -> Any:
-        return self.original.transformers_config()
+    def blocks(self, name: str) -> QuantizedTensor | None:
+        scaled = name in self.multiplied or name in self.divided
+        return None if scaled else self.original.blocks(name)
 
 
-def calibrate(checkpoint: Checkpoint, ids: Sequence[int]) -> dict[str, Tensor]:
-    """Factors float32 by the names of the tensors that are divided by them, from one text's activations."""
+def scaling_factors(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Factors float32 by the names of the tensors that are divided by them; `texts` are token ids."""
     largest: dict[str, Tensor] = {}
 
     def watch(name: str, x: Tensor) -> None:
-        largest[name] = x.reshape(-1, x.shape[-1]).abs().amax(0)
+        sizes = x.reshape(-1, x.shape[-1]).abs().amax(0)
+        largest[name] = torch.maximum(largest[name], sizes) if name in largest else sizes
 
     model = StreamedModel(checkpoint, torch.float32)
     model.watch(watch)
-    for _ in model.hidden_states(list(ids)):
-        pass
+    states = model.embed(texts)
+    for layer in range(checkpoint.config.layers):
+        states = model.layer(layer, states)
     shapes = checkpoint_tensors(checkpoint.config)
     factors = {}
     for layer in range(checkpoint.config.layers):
@@ -111,12 +96,6 @@ def calibrate(checkpoint: Checkpoint, ids: Sequence[int]) -> dict[str, Tensor]:
 
 def save_factors(factors: dict[str, Tensor], folder: Path) -> None:
     save_file(factors, folder / FILE)
-
-
-def scaled_as(bundle: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with the factors that a bundle was exported with, where it was."""
-    path = bundle / FILE
-    return ScaledCheckpoint.of(checkpoint, load_file(path)) if path.is_file() else checkpoint
 
 
 def _name(layer: int, module: str) -> str:

@@ -1,0 +1,40 @@
+"""Runs a script of this folder: python launch.py BUILD SCRIPT [ARGUMENT ...]
+
+Packages come from this checkout first, with the native modules of BUILD; then from this Python; and those that it
+lacks from BUILD/wheels. A package that none of them has is no failure: the exit code then says so.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from steps import NOT_HERE
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def find_packages(build: Path) -> None:
+    sys.path[:0] = [str(REPO / folder) for folder in ("runtime", "plugins")]
+    sys.path.append(str(build / "wheels"))
+    native = build / "plugins" / "python"
+    if native.is_dir():
+        import h2o_plugins
+
+        h2o_plugins.__path__.insert(0, str(native))
+
+
+def main() -> None:
+    build, script, *arguments = sys.argv[1:]
+    sys.argv = [script, *arguments]
+    find_packages(Path(build))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is not installed")
+        sys.exit(NOT_HERE)
+
+
+if __name__ == "__main__":
+    main()

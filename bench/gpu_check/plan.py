@@ -1,0 +1,191 @@
+"""The steps of a GPU check, the most valuable first."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from steps import NotRun, Step
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parents[1]
+KERNELS = Path("plugins", "kernels", "cuda")
+TABLES = ("ceilings", "flash", "phase1", "phase2", "decode", "layer", "repeatable")
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+BACKENDS = ("torch", "onnxruntime", "tensorrt", "tensorrt-rtx")
+
+
+@dataclass(frozen=True)
+class Options:
+    """build         where everything is compiled and unpacked
+    rows          the file that timings go to, a line each
+    architecture  compute capability to build for; None where there is no GPU
+    gpu           whether there is one
+    wheels        what prepare.sh collected, if anything
+    tensorrt      folder of TensorRT's headers, where they are not found by themselves
+    bundle        what is run end to end
+    """
+
+    build: Path
+    rows: Path
+    architecture: str | None
+    gpu: bool
+    wheels: Path | None
+    tensorrt: Path | None
+    bundle: Path
+    jobs: int
+    quick: bool
+
+
+def steps(options: Options) -> list[Step]:
+    test = options.build / KERNELS / "tests" / "h2o_cuda_test"
+    library = options.build / KERNELS / "libh2o_cuda.so"
+
+    def step(name: str, command: Callable[[], list[str]], limit: float, *after: str) -> Step:
+        building = name.startswith(("configure", "build"))
+
+        def checked() -> list[str]:
+            if not (options.gpu or (building and options.architecture)):
+                raise NotRun("no GPU")
+            return command()
+
+        return Step(name, checked, limit, after)
+
+    def target(*names: str) -> list[str]:
+        return ["cmake", "--build", str(options.build), "--parallel", str(options.jobs), "--target", *names]
+
+    def script(name: str, *arguments: object) -> list[str]:
+        return [
+            sys.executable, str(HERE / "launch.py"), str(options.build), str(HERE / name), *map(str, arguments)
+        ]  # fmt: skip
+
+    plan = [
+        step("configure", lambda: configure(options), 120),
+        step("build kernels", lambda: target("h2o_cuda", "h2o_cuda_test"), 300, "configure"),
+        step("tests, small", lambda: [str(test), "--small"], 60, "build kernels"),
+    ]
+    for table in TABLES:
+        plan.append(
+            step(
+                f"timings, {table}",
+                lambda table=table: script("timings.py", library, table, options.rows),  # type: ignore[misc]
+                90,
+                "build kernels",
+            )
+        )
+    plan += [
+        step("unpack wheels", lambda: unpack(options), 60),
+        step("build modules", lambda: target(*modules()), 300, "configure"),
+        step("policies", lambda: script("policies.py", options.rows), 120, "build modules"),
+        step(
+            "end to end, torch",
+            lambda: script("end_to_end.py", bundle(options), "--backend", "torch"),
+            120,
+            "build modules",
+        ),
+        step("build plugins", lambda: target(*plugins(options)), 120, "configure"),
+        step("conformance", lambda: conformance(options), 60, "build plugins"),
+    ]
+    if not options.quick:
+        plan.append(step("tests, full", lambda: [str(test)], 180, "tests, small"))
+    groups = ("attention", "candidate", "rows", "select")
+    for tool in SANITIZERS[:2] if options.quick else SANITIZERS:
+        plan.append(
+            step(
+                f"sanitizer, {tool}",
+                lambda tool=tool: [*sanitizer(tool), str(test), "--small", *groups],  # type: ignore[misc]
+                120,
+                "build kernels",
+            )
+        )
+    for backend in BACKENDS[1:]:
+        plan.append(
+            step(
+                f"end to end, {backend}",
+                lambda backend=backend: script(  # type: ignore[misc]
+                    "end_to_end.py", bundle(options), "--backend", backend
+                ),
+                180,
+                "build modules",
+            )
+        )
+    return plan
+
+
+def configure(options: Options) -> list[str]:
+    """Everything that this machine has what it takes for; where that cannot be configured, the kernels alone."""
+    if shutil.which("cmake") is None:
+        raise NotRun("cmake is not installed")
+    architecture = f"{options.architecture}-real"  # no PTX: what is built runs on this GPU alone
+    defines = [f"-DH2O_CUDA_ARCHITECTURES={architecture}", "-DH2O_CUDA=ON", "-DH2O_CUDA_TESTS=ON"]
+    defines += [f"-DH2O_PYTHON={'ON' if has('nanobind') else 'OFF'}", f"-DPython_EXECUTABLE={sys.executable}"]
+    defines += ["-DH2O_TENSORRT=ON", "-DCMAKE_BUILD_TYPE=Release"]
+    headers = options.tensorrt or (options.wheels / "tensorrt" if options.wheels else None)
+    if headers and headers.is_dir():
+        defines.append(f"-DTensorRT_ROOT={headers}")
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    command = ["cmake", "-S", str(REPO), "-B", str(options.build), *generator, *defines]
+    kernels_alone = '"$@" || "$@" -DH2O_PYTHON=OFF -DH2O_TENSORRT=OFF'
+    return ["sh", "-c", kernels_alone, "configure", *command]
+
+
+def has(package: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(package) is not None
+
+
+def modules() -> list[str]:
+    if not has("nanobind"):
+        raise NotRun("nanobind is not installed")
+    return ["_cuda", "_cpu"]
+
+
+def plugins(options: Options) -> list[str]:
+    # CMake says in its cache whether it found TensorRT's headers.
+    cache = (options.build / "CMakeCache.txt").read_text()
+    if "TensorRT_INCLUDE_DIR:PATH=" not in cache or "TensorRT_INCLUDE_DIR-NOTFOUND" in cache:
+        raise NotRun("TensorRT's headers were not found")
+    return ["h2o_trt_plugins", "h2o_trt_conformance"]
+
+
+def conformance(options: Options) -> list[str]:
+    folder = options.build / "plugins" / "tensorrt"
+    return [str(folder / "h2o_trt_conformance"), str(folder / "libh2o_trt_plugins.so")]
+
+
+def sanitizer(tool: str) -> list[str]:
+    program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+    if program is None:
+        raise NotRun("compute-sanitizer is not installed")
+    return [program, "--tool", tool, "--error-exitcode", "9"]
+
+
+def unpack(options: Options) -> list[str]:
+    """pip needs no index for wheels that it is given, and none of what they say they need."""
+    if options.wheels is None:
+        raise NotRun("no --wheels were given")
+    wheels = sorted(map(str, options.wheels.glob("*.whl")))
+    if not wheels:
+        raise NotRun(f"there are no wheels in {options.wheels}")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    return [
+        *pip,
+        "--no-deps",
+        "--no-compile",
+        "--upgrade",
+        "--target",
+        str(options.build / "wheels"),
+        *wheels,
+    ]
+
+
+def bundle(options: Options) -> Path:
+    found = [options.bundle, *([options.wheels / "bundle"] if options.wheels else [])]
+    for folder in found:
+        if (folder / "manifest.json").is_file():
+            return folder
+    raise NotRun(f"there is no bundle in {' or '.join(map(str, found))}: prepare.sh or make demo makes one")

@@ -1,0 +1,191 @@
+"""Prefill policies on random q, k, v: the GPU against the CPU, with no dense graph in between.
+
+    python policies.py [ROWS]
+
+Compares outputs and memory sets, and measures what the host takes to enqueue a chunk's work. Exit code 0: all
+agree; 1: something differs; 77: there are no CUDA kernels, or no GPU. A row a case is appended to the file ROWS.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from steps import NOT_HERE
+
+from h2o_plugins import NativeKernelsMissing
+from h2o_runtime import PrefillConfig
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.cuda import NativeCudaProvider
+from h2o_runtime.attention.native import NativeCpuProvider
+from h2o_runtime.caches import Contiguous, Rows
+from h2o_runtime.devices import Device, Flow, HostDevice
+from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.devices.host import HostFlow
+from h2o_runtime.errors import H2OError
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import LayerCall, PromptCall
+from h2o_runtime.reuse import Prefix, Provenance
+
+LAYERS = 2
+# Relative Frobenius error of the output, and the share of memory entries that may differ: sums in another order
+# move scores by less than what lies between most of them, but not between all.
+OUTPUT = {"float32": 1e-5, "float16": 3e-3}
+SETS = {"float32": 1e-3, "float16": 1e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    config: PrefillConfig
+    dtype: str
+    head_size: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """o [layers, n, Hq, d], memory sets [boundaries, layers, Hs, M], and milliseconds."""
+
+    o: np.ndarray
+    sets: np.ndarray
+    host_ms: float  # to enqueue a layer
+    total_ms: float  # until a layer is done
+
+
+def cases(chunk: int, n: int, head_sizes: tuple[int, ...]) -> list[Case]:
+    part = chunk // 4
+    h2o: dict[str, Any] = {"chunk_size": chunk, "batch_size": 4 * chunk, "local": part, "heavy": part}
+    configs = {
+        "full": PrefillConfig(policy="full", batch_size=4 * chunk),
+        "colsum": PrefillConfig(**h2o, dense_tail=part // 2),
+        "colsum, query heads": PrefillConfig(**h2o, score_heads="query", sink=2),
+        "window": PrefillConfig(**h2o, score="window", score_window=min(part, 64)),
+    }
+    return [
+        Case(name, config, dtype, d, n)
+        for d in head_sizes
+        for dtype in OUTPUT
+        for name, config in configs.items()
+    ]
+
+
+def model_of(case: Case, query_heads: int, kv_heads: int) -> ModelSpec:
+    return ModelSpec(
+        family="llama",
+        hidden_size=query_heads * case.head_size,
+        layers=LAYERS,
+        query_heads=query_heads,
+        kv_heads=kv_heads,
+        head_size=case.head_size,
+        intermediate_size=1,
+        vocab_size=1,
+        max_position_embeddings=case.n,
+        parameters=1,
+        tied=True,
+        scale=case.head_size**-0.5,
+        dtype=case.dtype,  # type: ignore[arg-type]
+    )
+
+
+class Drive:
+    """One prompt's attention through all layers, as the layer loop drives it."""
+
+    def __init__(self, case: Case, model: ModelSpec, device: Device, provider: AttentionProvider) -> None:
+        self.case, self.device, self.provider = case, device, provider
+        self.policy = case.config.algorithm
+        provider.activate(model.attention)
+        self.store = Contiguous().new_store(model, case.n, device, provider)
+        self.state: Any = self.policy.new_state(model, case.n, device)
+        shape = (case.n, model.query_heads, case.head_size)
+        self.q, self.o = (device.empty(shape, np.dtype(case.dtype)) for _ in range(2))
+
+    def run(self, inputs: list[tuple[np.ndarray, ...]], flow: Flow | None = None) -> Result:
+        n, device = self.case.n, self.device
+        self.policy.begin(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self.state)
+        outputs, host, total = [], [], []
+        for layer, (q, k, v) in enumerate(inputs):
+            rows = Rows(0, n)
+            with self.store.open(layer) as cache:
+                target = cache.target(rows)
+                for source, to in ((q, self.q), (k, target["k"]), (v, target["v"])):
+                    device.upload(source, to)
+                cache.commit(rows)
+                call = LayerCall(
+                    layer=layer,
+                    q=self.q,
+                    o=self.o,
+                    k=target["k"],
+                    v=target["v"],
+                    kv=cache.view(n),
+                    past=0,
+                    prefix=Prefix.NONE,
+                    provider=self.provider,
+                    timer=HostDevice().stopwatch(()),
+                    flow=flow or HostFlow(),  # one lane does all the work, and waits for nobody
+                    checkpoint=lambda done: None,
+                )
+                device.synchronize()
+                begin = time.perf_counter()
+                self.policy.attend(call, self.state)
+                host.append(time.perf_counter() - begin)
+                device.synchronize()
+                total.append(time.perf_counter() - begin)
+            outputs.append(np.array(device.download(self.o)))
+        report = self.policy.report(self.state, Provenance.fresh(self.case.config, n))
+        return Result(np.stack(outputs), report.boundaries, 1e3 * min(host), 1e3 * min(total))
+
+
+def random_inputs(case: Case, query_heads: int, kv_heads: int) -> list[tuple[np.ndarray, ...]]:
+    random = np.random.default_rng(9)
+    heads = (query_heads, kv_heads, kv_heads)
+    return [
+        tuple(random.standard_normal((case.n, h, case.head_size)).astype(case.dtype) for h in heads)
+        for _ in range(LAYERS)
+    ]
+
+
+def compare(case: Case, gpu: CudaDevice, query_heads: int = 32, kv_heads: int = 8) -> dict[str, Any]:
+    """One row of the report."""
+    model = model_of(case, query_heads, kv_heads)
+    inputs = random_inputs(case, query_heads, kv_heads)
+    ours = Drive(case, model, gpu, NativeCudaProvider(gpu))
+    ours.run(inputs)  # workspaces grow, and kernels are loaded
+    got = ours.run(inputs)
+    truth = Drive(case, model, HostDevice(), NativeCpuProvider()).run(inputs)
+    exact = truth.o.astype(np.float64)
+    error = float(np.linalg.norm(got.o - exact) / np.linalg.norm(exact))
+    differ = float(np.mean(got.sets != truth.sets)) if truth.sets.size else 0.0
+    chunks = case.config.algorithm.counts(case.n)["chunks"]
+    return {
+        "policy": case.name, "dtype": case.dtype, "head_size": case.head_size, "n": case.n, "error": error,
+        "sets_differ": differ, "same": error <= OUTPUT[case.dtype] and differ <= SETS[case.dtype],
+        "host_us_a_chunk": 1e3 * got.host_ms / chunks, "gpu_ms": got.total_ms, "cpu_ms": truth.total_ms,
+    }  # fmt: skip
+
+
+def main() -> int:
+    rows = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    try:
+        gpu = CudaDevice()
+    except (NativeKernelsMissing, H2OError) as reason:
+        print(reason)
+        return NOT_HERE
+    same = True
+    for case in cases(chunk=1024, n=4 * 1024 + 300, head_sizes=(64, 128)):
+        row = compare(case, gpu)
+        print(row, flush=True)
+        same &= row["same"]
+        if rows:
+            with rows.open("a") as file:
+                file.write(json.dumps({"table": "policies", **row}) + "\n")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Dense graphs on torch, for checks on machines where neither ONNX Runtime nor TensorRT can use the GPU.
+
+Executes the few standard operators that dense graphs of plain float weights are made of, on the memory and the
+stream of the runtime's device. Slow, and for no other use: each operator is a call of torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor
+
+from h2o_runtime import Generator
+from h2o_runtime.attention.select import make_provider
+from h2o_runtime.backends.base import Tensors
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.devices import Device
+from h2o_runtime.devices.cuda_array import address_of
+from h2o_runtime.devices.select import make_device
+from h2o_runtime.errors import BackendError
+
+
+def _reduce_mean(x: Tensor, axes: Tensor, keepdims: int = 1, **_: Any) -> Tensor:
+    return x.mean(tuple(axes.tolist()), keepdim=bool(keepdims))
+
+
+def _gemm(
+    a: Tensor, b: Tensor, c: Tensor | None = None, *, transA: int = 0, transB: int = 0, **_: Any
+) -> Tensor:
+    product = (a.T if transA else a) @ (b.T if transB else b)
+    return product if c is None else product + c
+
+
+def _slice(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor | None = None) -> Tensor:
+    for start, end, axis in zip(starts.tolist(), ends.tolist(), axes.tolist(), strict=True):
+        x = x.narrow(axis, start, min(end, x.shape[axis]) - start)
+    return x
+
+
+def _cast(x: Tensor, to: int) -> Tensor:
+    return x.to(torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(to))).dtype)
+
+
+# Sizes, axes and shapes are small tensors that stay on the host.
+OPERATORS: dict[str, Callable[..., Tensor]] = {
+    "Add": torch.add,
+    "Cast": _cast,
+    "Concat": lambda *x, axis: torch.cat(x, axis),
+    "Cos": torch.cos,
+    "Gather": lambda x, indices, axis=0: x[indices],
+    "Gemm": _gemm,
+    "MatMul": torch.matmul,
+    "Mul": torch.mul,
+    "Pow": torch.pow,
+    "Reciprocal": torch.reciprocal,
+    "ReduceMean": _reduce_mean,
+    "Reshape": lambda x, shape, **_: x.reshape(shape.tolist()),
+    "Sigmoid": torch.sigmoid,
+    "Sin": torch.sin,
+    "Slice": _slice,
+    "Sqrt": torch.sqrt,
+    "Sub": torch.sub,
+    "Unsqueeze": lambda x, axes: x.unsqueeze(int(axes[0])),
+}
+
+
+@dataclass(frozen=True)
+class _Node:
+    run: Callable[..., Tensor]
+    inputs: tuple[str, ...]
+    output: str
+
+
+class _Graph:
+    """A graph's nodes, and its weights where they are read."""
+
+    def __init__(self, path: Path, weights: Callable[[Any, Path], Tensor]) -> None:
+        graph = onnx.load(str(path), load_external_data=False).graph
+        self.values = {value.name: weights(value, path.parent) for value in graph.initializer}
+        self.nodes = [self._node(node, path) for node in graph.node]
+
+    def _node(self, node: Any, path: Path) -> _Node:
+        if node.op_type not in OPERATORS or node.domain:
+            raise BackendError(f"{path}: the check's torch backend has no operator {node.op_type}")
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        return _Node(partial(OPERATORS[node.op_type], **attributes), tuple(node.input), node.output[0])
+
+
+class TorchBackend:
+    """A step's calls take memory from torch, which has kept as much since the step's first run: it can be recorded.
+
+    A recording keeps no such memory for itself. It is that of the lane alone, where everything comes in order, and
+    nothing that is kept for longer is made there after a step has run.
+    """
+
+    name = "torch"
+    most_rows = sys.maxsize
+
+    def __init__(self, bundle: Bundle, device: Device) -> None:
+        self.bundle = bundle
+        self.device = device
+        self.recordable = device.memory == "cuda"  # the host's torch runs at once, recording or not
+        self._graphs: dict[str, _Graph] = {}
+        self._shared: dict[tuple[str, int], Tensor] = {}  # weights that several graphs read
+
+    def activate(self, only: Sequence[str] | None = None) -> None:
+        for spec in self.bundle.manifest.dense_graphs():
+            if only is None or spec.name in only:
+                self._graphs[spec.name] = _Graph(self.bundle.path(spec), self._weights)
+        if self.device.memory == "cuda":
+            torch.cuda.synchronize()  # weights went down torch's own stream
+
+    def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+        self._run(self._graphs[graph], self._views(inputs), self._views(outputs))
+
+    def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
+        return partial(self._run, self._graphs[graph], self._views(inputs), self._views(outputs))
+
+    def deactivate(self) -> None:
+        self.device.synchronize()
+        self._graphs.clear()
+        self._shared.clear()
+
+    def _run(self, graph: _Graph, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        values = {**graph.values, **inputs}
+        try:
+            with torch.inference_mode(), self._stream():
+                for node in graph.nodes:
+                    values[node.output] = node.run(*(values[name] for name in node.inputs))
+                for name, target in outputs.items():
+                    target.copy_(values[name])
+        except RuntimeError as error:
+            raise BackendError(f"torch failed: {error}") from error
+
+    def _stream(self) -> AbstractContextManager[Any]:
+        if self.device.memory != "cuda":
+            return nullcontext()
+        handle = self.device.lanes.dense.handle  # type: ignore[attr-defined]
+        return torch.cuda.stream(torch.cuda.ExternalStream(handle))
+
+    def _views(self, arrays: Tensors) -> dict[str, Tensor]:
+        return {name: self._view(array) for name, array in arrays.items()}
+
+    def _view(self, array: Any) -> Tensor:
+        """The same memory as a tensor of torch."""
+        if isinstance(array, np.ndarray):
+            return torch.from_numpy(array)
+        if self.device.memory == "cuda":
+            return torch.as_tensor(_Interface(array), device="cuda")
+        host = np.ctypeslib.as_array((ctypes.c_ubyte * array.nbytes).from_address(address_of(array)))
+        return torch.from_numpy(host.view(array.dtype).reshape(array.shape))
+
+    def _weights(self, value: Any, folder: Path) -> Tensor:
+        """An initializer: large ones on the device and there once, sizes and axes on the host."""
+        entries = {entry.key: entry.value for entry in value.external_data}
+        if not entries:
+            tensor = torch.from_numpy(numpy_helper.to_array(value).copy())
+            return tensor.to(self._where) if tensor.is_floating_point() else tensor
+        place = (entries["location"], int(entries.get("offset", 0)))
+        if place not in self._shared:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.data_type)
+            count = int(np.prod(value.dims, dtype=np.int64))
+            data = np.fromfile(folder / place[0], dtype, count, offset=place[1]).reshape(tuple(value.dims))
+            self._shared[place] = torch.from_numpy(data).to(self._where)
+        return self._shared[place]
+
+    @property
+    def _where(self) -> str:
+        return "cuda" if self.device.memory == "cuda" else "cpu"
+
+
+class _Interface:
+    """A CudaArray as torch takes it."""
+
+    def __init__(self, array: Any) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.address, False),
+            "version": 3,
+            "stream": None,
+        }
+        self._array = array
+
+
+def load_on_torch(folder: Path, context: int, device: Any) -> Generator:
+    """As Generator.load. Raises BackendError where a graph has an operator that is not here."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    bundle = Bundle.open(folder)
+    place = make_device(device, "onnxruntime")
+    backend = TorchBackend(bundle, place)
+    provider = make_provider("auto", bundle, place, None)
+    backend.activate()
+    provider.activate(bundle.manifest.model.attention)
+    generator = Generator(bundle, backend, provider, context, place)
+    generator._forward.warm_up(bundle.manifest.prefill.algorithm.batch_size, generator.session)
+    return generator

@@ -1,0 +1,1 @@
+"""h2o-eval: what sparse prefill costs in quality, beside full attention."""

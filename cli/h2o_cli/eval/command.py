@@ -1,0 +1,234 @@
+"""h2o-eval: what a prefill rule costs in quality, on one's own model and text."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from h2o_cli.bench.picture import import_pyplot
+from h2o_cli.common import (
+    Exit,
+    guarded,
+    print_json,
+    show,
+    start_logging,
+)
+from h2o_cli.eval.contestants import Kind
+from h2o_cli.eval.folder import RunFolder
+from h2o_cli.eval.options import eval_options, make_contestants, make_extent
+from h2o_cli.eval.plan import Extent, Measurer
+from h2o_cli.eval.sanity import Sanity
+from h2o_cli.eval.screen import comparison
+from h2o_cli.eval.summary import Summary, summarize
+from h2o_cli.eval.sweep import Sweep
+from h2o_cli.eval.texts import Document, from_files, from_manual
+from h2o_cli.eval.values import Value, to_json
+from h2o_cli.model_options import load_arguments
+from h2o_cli.progress import stages
+from h2o_runtime import Generator
+from h2o_runtime.errors import Cancelled, ConfigError
+from h2o_runtime.manifest import Manifest
+from h2o_runtime.text import Tokenizer
+
+log = logging.getLogger(__name__)
+
+MANUALS = 2  # pieces of Python's manual, where no text is named
+Defaults = dict[str, Any]
+ONCE: Defaults = {"length": 4096, "decoded": 128, "metrics": ("perplexity", "decode", "recall"), "seeds": 3}
+REPORT: Defaults = ONCE | {"metrics": ("perplexity", "decode", "recall", "needle")}
+QUICK: Defaults = REPORT | {"length": 3072, "decoded": 32, "seeds": 1}
+
+
+class Commands(click.Group):
+    """A group whose first word may also be a bundle: then it is `measure` that is meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            args = ["measure", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """A flag before the bundle belongs to `measure` as well."""
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["measure", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="[measure] BUNDLE | report BUNDLE -o DIR",
+)
+def main() -> None:
+    """Measure what sparse prefill costs in quality, beside full attention.
+
+    h2o-eval BUNDLE prints a table of the configured rule, of full attention and of baselines with as many keys;
+    h2o-eval report BUNDLE -o DIR also varies every setting, and writes a page with plots.
+    """
+
+
+@main.command()
+@eval_options
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="PERCENT",
+    help="Exit with 3 where the rule's perplexity rises by more.",
+)
+@guarded
+def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, **flags: Any) -> None:
+    """Measure BUNDLE's rule, or the one that the flags say, beside full attention.
+
+    Exit code 3: the increase is above --tolerance, or the model knows too little for any to be seen.
+    """
+    start_logging(verbose)
+    manifest = Manifest.read(bundle)
+    found = make_contestants(manifest, flags, ablate=False)
+    extent = make_extent(manifest, flags, ONCE)
+    tokenizer = Tokenizer.load(bundle)
+    documents = read_documents(flags.pop("texts"), MANUALS, tokenizer, extent, manifest)
+    with Generator.load(bundle, **load_arguments(flags)) as generator:
+        check_host(generator, extent)
+        measurer = Measurer(generator, tokenizer, documents, found, extent)
+        sanity, values = _run(measurer)
+    summaries = summarize(values)
+    if as_json:
+        print_json(document(bundle, manifest, extent, documents, sanity, summaries, values))
+    else:
+        show(*comparison(bundle.name, extent, documents, sanity, summaries))
+    if tolerance is not None:
+        _judge(summaries, sanity, tolerance)
+
+
+@main.command()
+@eval_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder for the page, the rows and what a stopped run needs to go on.",
+)
+@click.option("--resume", is_flag=True, help="Keep what is done in the folder of --output, and go on.")
+@click.option("--quick", is_flag=True, help="One short text: some minutes for a small model.")
+@click.option(
+    "--ablate/--no-ablate", default=True, show_default=True, help="Also the rule with each setting changed."
+)
+@guarded
+def report(
+    bundle: Path,
+    output: Path,
+    resume: bool,
+    quick: bool,
+    ablate: bool,
+    as_json: bool,
+    verbose: int,
+    **flags: Any,
+) -> None:
+    """Measure BUNDLE's rule and whatever differs from it in one setting, and write a page with plots.
+
+    The folder gets report.html, which needs nothing else, and rows.csv. A run that is stopped writes the page of
+    what it has; the same command with --resume goes on.
+    """
+    start_logging(verbose)
+    import_pyplot()  # before an hour of measuring, not after
+    manifest = Manifest.read(bundle)
+    found = make_contestants(manifest, flags, ablate)
+    extent = make_extent(manifest, flags, QUICK if quick else REPORT)
+    tokenizer = Tokenizer.load(bundle)
+    count = 1 if quick else MANUALS
+    documents = read_documents(flags.pop("texts"), count, tokenizer, extent, manifest)
+    sweep = Sweep(bundle, manifest, found, documents, extent)
+    with Generator.load(bundle, **load_arguments(flags)) as generator:
+        check_host(generator, extent)
+        folder = RunFolder.open(output, sweep.identity(), resume)
+        folder.check({one.name: one.settings for one in found})
+        sanity, stopped = sweep.run(generator, tokenizer, folder)
+    page = folder.write_page(sweep.page(sanity, folder))
+    summaries = summarize(folder.values)
+    if as_json:
+        print_json(document(bundle, manifest, extent, documents, sanity, summaries, folder.values))
+    else:
+        show(*comparison(bundle.name, extent, documents, sanity, summaries), escape(f"{page}: the page"))
+    if stopped:
+        raise Cancelled("stopped by Ctrl-C")
+
+
+def read_documents(
+    texts: tuple[Path, ...], count: int, tokenizer: Tokenizer, extent: Extent, manifest: Manifest
+) -> tuple[Document, ...]:
+    """The user's, or `count` pieces of what Python brings."""
+    vocabulary = manifest.model.vocab_size
+    if texts:
+        return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
+    return from_manual(count, tokenizer, extent.text_tokens, vocabulary)
+
+
+def check_host(generator: Generator, extent: Extent) -> None:
+    """Raises ConfigError where the recall is asked for on a device whose memory it cannot look into."""
+    if "recall" in extent.metrics and generator.device.memory != "cpu":
+        raise ConfigError(
+            "the recall is measured in the host's memory: choose --device cpu, or leave recall out of --metrics",
+            field="metrics",
+        )
+
+
+def document(
+    bundle: Path,
+    manifest: Manifest,
+    extent: Extent,
+    documents: tuple[Document, ...],
+    sanity: Sanity,
+    summaries: list[Summary],
+    values: list[Value],
+) -> dict[str, Any]:
+    """Everything that was found out, for machines."""
+    return {
+        "model": bundle.resolve().name,
+        "checkpoint_sha256": manifest.checkpoint.sha256,
+        "extent": asdict(extent),
+        "texts": [{"name": one.name, "sha256": one.sha256} for one in documents],
+        "sanity": asdict(sanity),
+        "summary": [asdict(one) for one in summaries],
+        "values": to_json(values),
+    }
+
+
+def _run(measurer: Measurer) -> tuple[Sanity, list[Value]]:
+    jobs, values = list(measurer.jobs()), []
+    width = max((len(job.title) for job in jobs), default=8)
+    with stages("reading", len(jobs) + 1, width) as stage:
+        stage("sanity")
+        sanity = measurer.sanity()
+        for job in jobs:
+            stage(job.title)
+            values += job.run()
+    return sanity, values
+
+
+def _judge(summaries: list[Summary], sanity: Sanity, tolerance: float) -> None:
+    """Leave with 3 where the configured rule is not within the tolerance, or nothing can be said."""
+    (rule,) = (one for one in summaries if one.kind == Kind.RULE.value)
+    rises = [rise for rise in (rule.increase, rule.decoded_increase) if rise is not None]
+    if sanity.problems:
+        reason = f"nothing can be said of {rule.contestant}: {sanity.problems[0]}"
+    elif any(100 * rise > tolerance for rise in rises):
+        reason = (
+            f"{rule.contestant} raises the perplexity by {max(rises):.2%}, and {tolerance:g} % are allowed"
+        )
+    else:
+        return
+    click.echo(f"error: {reason}", err=True)
+    sys.exit(Exit.TOLERANCE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The folder of a report: what was measured so far, so that a run that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from h2o_cli.common import replace_file
+from h2o_cli.eval.values import Value, from_csv, to_csv
+from h2o_runtime.errors import OutputError
+
+RUN, ROWS, TOKENS, PAGE = "run.json", "rows.csv", "tokens.json", "report.html"
+
+
+@dataclass
+class RunFolder:
+    """values  all rows so far
+    tokens  what the token view shows; see `TokenView`
+    """
+
+    path: Path
+    values: list[Value] = field(default_factory=list)
+    tokens: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, identity: dict[str, Any], resume: bool) -> RunFolder:
+        """Begin a run, or go on with the one that is there.
+
+        identity: what has to be the same for rows to go together, of JSON's kinds. Raises OutputError where there
+        is another run, or something else.
+        """
+        identity = json.loads(json.dumps(identity))
+        try:
+            known = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+        if RUN in known:
+            if not resume:
+                raise OutputError(
+                    f"{path}: has a run already: give --resume to go on with it, or another folder"
+                )
+            return cls._go_on(path, identity)
+        if known:
+            raise OutputError(f"{path}: is not empty and has no run of h2o-eval: name another folder")
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be made: {error.strerror}") from error
+        replace_file(path / RUN, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
+        return cls(path)
+
+    def check(self, settings: dict[str, str]) -> None:
+        """Raises OutputError where a contestant of this name had other settings when it was measured."""
+        for value in self.values:
+            if settings.get(value.contestant, value.settings) != value.settings:
+                raise OutputError(
+                    f"{self.path}: {value.contestant} was measured with {value.settings}, and is now "
+                    f"{settings[value.contestant]}: name another folder, or give its flags again"
+                )
+
+    @property
+    def done(self) -> set[str]:
+        """Names of jobs whose rows are here."""
+        return {value.job for value in self.values}
+
+    def add(self, values: Sequence[Value]) -> None:
+        """A job's rows, all of them or none."""
+        self.values += values
+        replace_file(self.path / ROWS, to_csv(self.values))
+
+    def keep_tokens(self) -> None:
+        replace_file(self.path / TOKENS, json.dumps(self.tokens, ensure_ascii=False))
+
+    def write_page(self, page: str) -> Path:
+        replace_file(self.path / PAGE, page)
+        return self.path / PAGE
+
+    @classmethod
+    def _go_on(cls, path: Path, identity: dict[str, Any]) -> RunFolder:
+        try:
+            before = json.loads((path / RUN).read_text(encoding="utf-8"))
+            rows, tokens = path / ROWS, path / TOKENS
+            values = from_csv(rows.read_text(encoding="utf-8")) if rows.exists() else []
+            seen = json.loads(tokens.read_text(encoding="utf-8")) if tokens.exists() else {}
+        except (OSError, ValueError) as error:
+            raise OutputError(f"{path}: its run cannot be read ({error}): name another folder") from error
+        other = [
+            name for name in identity if not isinstance(before, dict) or before.get(name) != identity[name]
+        ]
+        if other:
+            raise OutputError(
+                f"{path}: is a run with another {other[0]}: name another folder, or give its flags again"
+            )
+        return cls(path, values, seen)

@@ -1,0 +1,184 @@
+"""The flags that both ways of evaluating share, and what they mean together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from h2o_cli.bench.options import Lengths
+from h2o_cli.common import argument_text, json_option, verbose_option
+from h2o_cli.eval.contestants import Contestant, contestants
+from h2o_cli.eval.plan import METRICS, Extent
+from h2o_cli.eval.policies import BASELINES
+from h2o_cli.eval.tasks import TASKS
+from h2o_cli.model_options import model_options
+from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.generator import DEFAULT_CONTEXT
+from h2o_runtime.manifest import Manifest
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Some of what is known, with commas between, or all, or none."""
+
+    name = "NAMES"
+
+    def __init__(self, what: str, known: Callable[[], tuple[str, ...]]) -> None:
+        self._what, self._known = what, known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        known = self._known()
+        if value in ("all", "none"):
+            return known if value == "all" else ()
+        names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            self.fail(
+                f"{unknown[0]!r} is no {self._what}: choose from {', '.join(known)}, all, none", param, ctx
+            )
+        return names
+
+
+class Depths(click.ParamType[tuple[float, ...]]):
+    """Shares of a prompt, from 0 to 1, with commas between them."""
+
+    name = "D,D,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        try:
+            depths = tuple(sorted({float(word) for word in str(value).split(",")}))
+        except ValueError:
+            self.fail(f"{value!r} is no list of depths such as 0,0.5,1", param, ctx)
+        if not all(0.0 <= depth <= 1.0 for depth in depths):
+            self.fail("depths must be from 0 to 1", param, ctx)
+        return depths
+
+
+_FLAGS = (
+    click.argument("bundle", type=click.Path(path_type=Path)),
+    click.option(
+        "--text",
+        "texts",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A document to read; repeatable.  [default: pieces of Python's manual]",
+    ),
+    click.option(
+        "-n", "--length", type=click.IntRange(min=16), help="Tokens of a text.  [default: 4096, or what fits]"
+    ),
+    click.option(
+        "--from",
+        "first",
+        type=click.IntRange(min=1),
+        help="Tokens at this position or later count.  [default: a quarter of --length]",
+    ),
+    click.option(
+        "--decode-tokens",
+        "decoded",
+        type=click.IntRange(min=1),
+        help="Tokens of the decoded continuation.  [default: 128]",
+    ),
+    click.option(
+        "--metrics",
+        type=Names("metric", lambda: METRICS),
+        help=f"Some of: {', '.join(METRICS)}.  [default: perplexity,decode,recall]",
+    ),
+    click.option(
+        "--also",
+        multiple=True,
+        metavar="'NAME=VALUE …'",
+        help="Also the configured rule with these settings; repeatable.",
+    ),
+    click.option(
+        "--baselines",
+        type=Names("baseline", lambda: BASELINES.names),
+        default="all",
+        help="Of as many keys: all, none, or some.",
+    ),
+    click.option(
+        "--needle-lengths",
+        "needles",
+        type=Lengths(),
+        help="Tokens of prompts with a needle, and of tasks.  [default: --length]",
+    ),
+    click.option(
+        "--depths",
+        type=Depths(),
+        default="0,0.25,0.5,0.75,1",
+        show_default=True,
+        help="Where needles are.",
+    ),
+    click.option("--seeds", type=click.IntRange(min=1), help="Prompts of each kind.  [default: 3]"),
+    click.option(
+        "--question",
+        type=click.Choice(["end", "middle"]),
+        default="end",
+        show_default=True,
+        help="Where a needle's question stands.",
+    ),
+    click.option(
+        "--tasks", type=Names("task", lambda: tuple(TASKS)), default="all", help="Tasks as RULER's."
+    ),
+    prefill_options,
+    model_options,
+    json_option,
+    verbose_option,
+)
+
+
+def eval_options(command: Command) -> Command:
+    """Add the flags; they arrive as keyword arguments."""
+    for option in reversed(_FLAGS):
+        command = option(command)
+    return command
+
+
+def make_contestants(manifest: Manifest, flags: dict[str, Any], ablate: bool) -> tuple[Contestant, ...]:
+    """Takes its own arguments out of `flags`. Raises ConfigError."""
+    also = [argument_text(text, "--also") for text in flags.pop("also")]
+    return contestants(prefill_config(manifest.prefill, flags), also, flags.pop("baselines"), ablate)
+
+
+def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:
+    """Takes its own arguments out of `flags`; those not given are `defaults`. Raises ConfigError."""
+    given = {name: flags.pop(name) for name in ("length", "first", "decoded", "metrics", "needles", "seeds")}
+    chosen = defaults | {name: value for name, value in given.items() if value is not None}
+    metrics = chosen["metrics"]
+    room = flags["context"] or min(manifest.model.max_position_embeddings, DEFAULT_CONTEXT)
+    after = chosen["decoded"] if "decode" in metrics else 0
+    length = given["length"] or min(defaults["length"], room - after)
+    first = chosen.get("first") or max(length // 4, 1)
+    if length < 16 or first >= length:
+        raise ConfigError(
+            f"first position {first:,} is not within a text of {length:,} tokens: lower --from or raise --length",
+            field="first",
+        )
+    asks = {"needle", "tasks"} & set(metrics)
+    extent = Extent(
+        length,
+        first,
+        chosen["decoded"],
+        metrics,
+        (chosen.get("needles") or (min(length, room - 64),)) if asks else (),
+        flags.pop("depths"),
+        chosen["seeds"],
+        flags.pop("question") == "middle",
+        flags.pop("tasks"),
+    )
+    if flags["context"] is None:
+        flags["context"] = max(extent.context, 1)
+    elif flags["context"] < extent.context:
+        raise ConfigError(
+            f"context is {flags['context']:,}, and {extent.context:,} tokens are needed: raise --ctx-size",
+            field="context",
+        )
+    return extent

@@ -1,0 +1,226 @@
+"""What there is to measure, cut into jobs that are done once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from h2o_cli.eval.contestants import Contestant, Kind
+from h2o_cli.eval.metrics import buckets, counted, evenly
+from h2o_cli.eval.readings import Reading, continuation, read
+from h2o_cli.eval.recall import Recall, measure_recall
+from h2o_cli.eval.sanity import Sanity, judge
+from h2o_cli.eval.tasks import TaskMaker, score
+from h2o_cli.eval.texts import Document
+from h2o_cli.eval.values import Measure, Value
+from h2o_runtime import Generator
+from h2o_runtime.text import Tokenizer
+
+METRICS = ("perplexity", "decode", "recall", "needle", "tasks")
+SAMPLED = 256  # rows of a text whose whole distributions are compared
+PLACES = 16  # parts of a text whose losses are told one by one
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured.
+
+    length   tokens of a text that are prefilled
+    first    the position from which tokens count
+    decoded  tokens of its continuation
+    metrics  of METRICS
+    needles  lengths of needle prompts, and `depths` of each, `seeds` times
+    middle   whether a needle's question stands in the middle
+    tasks    names of RULER's tasks, at the lengths of needles
+    """
+
+    length: int
+    first: int
+    decoded: int
+    metrics: tuple[str, ...]
+    needles: tuple[int, ...]
+    depths: tuple[float, ...]
+    seeds: int
+    middle: bool
+    tasks: tuple[str, ...]
+
+    @property
+    def text_tokens(self) -> int:
+        """Of a document."""
+        return self.length + (self.decoded if "decode" in self.metrics else 0)
+
+    @property
+    def context(self) -> int:
+        """Tokens that everything fits."""
+        asked = max(self.needles, default=0) + 64 if {"needle", "tasks"} & set(self.metrics) else 0
+        return max(self.text_tokens, asked)
+
+
+@dataclass(frozen=True)
+class Job:
+    """title  as progress tells it
+    names  of what it measures, unique in a run: a job of several contestants has several
+    """
+
+    title: str
+    names: frozenset[str]
+    run: Callable[[], list[Value]]
+
+
+class Measurer:
+    """Runs jobs on one loaded model."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        tokenizer: Tokenizer,
+        documents: tuple[Document, ...],
+        contestants: tuple[Contestant, ...],
+        extent: Extent,
+        seen: Callable[[Contestant, Document, Reading], None] = lambda contestant, document, reading: None,
+    ) -> None:
+        """contestants: the truth is the first. seen: called with every reading, while the cache still has it."""
+        self._generator, self._tokenizer = generator, tokenizer
+        self._documents, self._contestants, self._extent = documents, contestants, extent
+        self._seen = seen
+        self._truth: tuple[str, Reading] | None = None
+        self._maker = TaskMaker(tokenizer, generator.model.vocab_size)
+
+    def sanity(self) -> Sanity:
+        """Of the model, by the first text."""
+        truth = self._read_truth(self._documents[0])
+        return judge(truth, self._documents[0].ids[: self._extent.length], self._generator.model.vocab_size)
+
+    def jobs(self, done: AbstractSet[str] = frozenset()) -> Iterator[Job]:
+        """What is not done yet, by its names, in an order that needs the truth of one text at a time."""
+        return (job for job in self._jobs(done) if not job.names <= done)
+
+    def _jobs(self, done: AbstractSet[str]) -> Iterator[Job]:
+        metrics = self._extent.metrics
+        rules = tuple(one for one in self._contestants if one.kind is not Kind.TRUTH)
+        # Of one changed setting the losses tell enough: what takes long is for the others.
+        leading = tuple(one for one in self._contestants if one.kind is not Kind.ABLATION)
+        for document in self._documents:
+            if "perplexity" in metrics:
+                for one in self._contestants:
+                    yield self._job("read", one, document.name, partial(self._read, one, document))
+            if "decode" in metrics:
+                for one in leading:
+                    yield self._job("decode", one, document.name, partial(self._decode, one, document))
+            if "recall" in metrics and rules:  # of all rules at once: they share its sums
+                missing = tuple(one for one in rules if f"recall {document.name} {one.name}" not in done)
+                names = frozenset(f"recall {document.name} {one.name}" for one in missing)
+                yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))
+        for length in self._extent.needles:
+            for one in leading:
+                for depth in self._extent.depths if "needle" in metrics else ():
+                    run = partial(self._needle, one, length, depth)
+                    yield self._job("needle", one, f"{length} {depth:.2f}", run)
+                for task in self._extent.tasks if "tasks" in metrics else ():
+                    yield self._job(task, one, str(length), partial(self._task, one, length, task))
+
+    def _job(self, kind: str, one: Contestant, where: str, run: Callable[[], list[Value]]) -> Job:
+        name = f"{kind} {where} {one.name}"
+        return Job(name, frozenset([name]), run)
+
+    def _read(self, contestant: Contestant, document: Document) -> list[Value]:
+        truth = self._read_truth(document)
+        reading = truth if contestant.kind is Kind.TRUTH else self._reading(contestant, document)
+        first, length = self._extent.first, self._extent.length
+        value = _writer(f"read {document.name}", contestant, document.name, length)
+        values = [value(Measure.LOSS, float(counted(reading.nll, first).mean()))]
+        for positions, part in buckets(reading.nll, max(length // PLACES, 1)):
+            values.append(value(Measure.LOSS_AT, float(part.mean()), str(positions.start)))
+        if contestant.kind is not Kind.TRUTH:
+            values.append(value(Measure.DIVERGENCE, float(reading.divergence(truth).mean())))
+            values.append(value(Measure.AGREEMENT, reading.agreement(truth, first)))
+        return values
+
+    def _decode(self, contestant: Contestant, document: Document) -> list[Value]:
+        n = self._extent.length
+        nll = continuation(self._generator, document.ids[:n], document.ids[n:], contestant.config)
+        value = _writer(f"decode {document.name}", contestant, document.name, n)
+        return [value(Measure.DECODED, float(nll.mean()))]
+
+    def _recall(self, rules: tuple[Contestant, ...], document: Document) -> list[Value]:
+        ids = document.ids[: self._extent.length]
+        found = measure_recall(self._generator, ids, [one.config for one in rules])
+        return [
+            value
+            for one, recall in zip(rules, found, strict=True)
+            for value in _recall_values(
+                recall, _writer(f"recall {document.name}", one, document.name, len(ids))
+            )
+        ]
+
+    def _needle(self, contestant: Contestant, length: int, depth: float) -> list[Value]:
+        samples = [
+            self._maker.needle(length, depth, 1000 * seed + round(100 * depth), self._extent.middle)
+            for seed in range(self._extent.seeds)
+        ]
+        hits = [score(self._generator, self._tokenizer, one, contestant.config) for one in samples]
+        where = f"{length} {depth:.2f}"
+        return [
+            _writer(f"needle {where}", contestant, "needle", length)(
+                Measure.NEEDLE, float(np.mean(hits)), f"{depth:.2f}"
+            )
+        ]
+
+    def _task(self, contestant: Contestant, length: int, task: str) -> list[Value]:
+        samples = [self._maker.make(task, length, seed) for seed in range(self._extent.seeds)]
+        hits = [score(self._generator, self._tokenizer, one, contestant.config) for one in samples]
+        value = _writer(f"{task} {length}", contestant, "tasks", length)
+        return [value(Measure.TASK, float(np.mean(hits)), task)]
+
+    def _read_truth(self, document: Document) -> Reading:
+        if self._truth is None or self._truth[0] != document.name:
+            self._truth = None  # its distributions are large
+            self._truth = document.name, self._reading(self._contestants[0], document)
+        return self._truth[1]
+
+    def _reading(self, contestant: Contestant, document: Document) -> Reading:
+        n, first = self._extent.length, self._extent.first
+        sampled = evenly(first, n, SAMPLED)
+        reading = read(self._generator, document.ids[:n], contestant.config, sampled)
+        self._seen(contestant, document, reading)
+        return reading
+
+
+Writer = Callable[..., Value]
+
+
+def _writer(job: str, contestant: Contestant, text: str, length: int) -> Writer:
+    def value(measure: Measure, number: float, place: str = "") -> Value:
+        name = f"{job} {contestant.name}"
+        return Value(
+            name,
+            contestant.name,
+            contestant.kind.value,
+            contestant.settings,
+            measure,
+            text,
+            length,
+            place,
+            number,
+        )
+
+    return value
+
+
+def _recall_values(recall: Recall, value: Writer) -> list[Value]:
+    of_best, of_past = recall.of_best, recall.of_past
+    if not of_best.size:  # everything fits one chunk: nothing is left out
+        return []
+    found = [
+        value(Measure.RECALL, float(of_best.mean())),
+        value(Measure.RECALL_LOW, float(np.quantile(of_best, 0.05))),
+        value(Measure.PAST, float(of_past.mean())),
+    ]
+    for layer, (kept, best) in enumerate(zip(recall.kept, recall.best, strict=True)):
+        if (best > 0).all():
+            found.append(value(Measure.RECALL_AT, float((kept / best).mean()), str(layer)))
+    return found

@@ -1,0 +1,180 @@
+"""What a rule is compared with at the same number of keys. Policies for evaluations, which no product registers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_cli.eval.mass import by_list, past_mass
+from h2o_runtime.attention import PartialSoftmax
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import option
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
+from h2o_runtime.registry import Registry
+from h2o_runtime.schedule import Span, spans, tail_start
+
+Int32 = NDArray[np.int32]
+
+
+class Scratch:
+    """What a baseline needs of the model, and states of partial softmaxes, m and l [cap, Hq]."""
+
+    def __init__(self, model: ModelSpec, capacity: int, device: Device) -> None:
+        self.model, self.device = model, device
+        self._m, self._l = (device.zeros((capacity, model.query_heads), np.float32) for _ in range(2))
+
+    def partial(self, o: Tensor) -> PartialSoftmax:
+        return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
+
+
+@dataclass(frozen=True)
+class Baseline(PrefillPolicy[Scratch]):
+    """Chunks that see themselves and, of the past, as many keys as the policy they are compared with."""
+
+    phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
+
+    chunk_size: int = option(1024, "Chunk S.", symbol="S", least=2)
+    local: int = option(256, "Local window L.", symbol="L", least=0)
+    heavy: int = option(256, "Other keys H.", symbol="H", least=0)
+    dense_tail: int = option(128, "Last tokens that attend to everything.", symbol="tail", least=0)
+    list_queries: int = option(0, "Queries that share a list; 0: a chunk.", symbol="list", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory < 1:
+            raise ConfigError("local and heavy are both 0: nothing of the past is kept", field="heavy")
+
+    @property
+    def memory(self) -> int:
+        return self.local + self.heavy
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Scratch:
+        return Scratch(model, capacity, device)
+
+    def attend(self, call: LayerCall, state: Scratch) -> None:
+        n, whole = len(call.q), state.partial(call.o)
+        tail = tail_start(n, self.dense_tail) if n > self.chunk_size else n
+        for chunk in spans(n, self.chunk_size):
+            call.flow.needs(chunk.stop)
+            new, rows = slice(chunk.start, chunk.stop), whole.rows(chunk.start, chunk.stop)
+            with call.timer.measure("phase1"):
+                call.provider.chunked_intra_attention(
+                    call.q[new], call.k[new], call.v[new], self.chunk_size, rows, None
+                )
+            for part in spans(chunk.stop, self.list_queries or self.chunk_size, start=chunk.start):
+                if chunk.start:
+                    keys = self._keys(call, part, chunk.start, state)
+                    with call.timer.measure("phase2"):
+                        call.provider.memory_fused_attention(
+                            call.q[part.start : part.stop],
+                            call.kv,
+                            keys,
+                            whole.rows(part.start, part.stop),
+                            None,
+                        )
+            call.checkpoint(chunk.stop)
+        with call.timer.measure("tail"):
+            call.dense_rows(tail, n)
+        call.flow.finished(n)
+
+    def visible_pairs(self, n: int) -> int:
+        pairs = 0
+        for chunk in spans(n, self.chunk_size):
+            rows = len(chunk)
+            pairs += rows * (rows + 1) // 2 + rows * min(self.memory, chunk.start)
+        tail = min(self.dense_tail, n) if n > self.chunk_size else 0
+        return pairs + tail * n - tail * (tail - 1) // 2
+
+    def counts(self, n: int) -> dict[str, int]:
+        return {"chunks": -(-n // self.chunk_size), "memory_size": self.memory if n > self.chunk_size else 0}
+
+    @abstractmethod
+    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
+        """Of the `past` keys, more than `memory`, those that a list's queries see: [Hkv, memory], sorted."""
+
+    def _keys(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Tensor:
+        heads = call.k.shape[1]
+        if past <= self.memory:
+            keys = np.tile(np.arange(past, dtype=np.int32), (heads, 1))
+        else:
+            keys = self.choose(call, rows, past, state)
+        on_device = state.device.empty(keys.shape, np.int32)
+        state.device.upload(np.ascontiguousarray(keys), on_device)
+        return on_device
+
+
+@dataclass(frozen=True)
+class LocalOnly(Baseline):
+    name: ClassVar[str] = "local"
+    title: ClassVar[str] = "the last keys only"
+
+    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
+        return np.tile(np.arange(past - self.memory, past, dtype=np.int32), (call.k.shape[1], 1))
+
+
+@dataclass(frozen=True)
+class SinksAndLocal(Baseline):
+    name: ClassVar[str] = "sinks"
+    title: ClassVar[str] = "the first keys and the last"
+
+    sinks: int = option(4, "First keys that are kept.", symbol="sinks", least=0)
+
+    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
+        first = min(self.sinks, self.memory)
+        keys = np.concatenate([np.arange(first), np.arange(past - self.memory + first, past)])
+        return np.tile(keys.astype(np.int32), (call.k.shape[1], 1))
+
+
+@dataclass(frozen=True)
+class RandomKeys(Baseline):
+    """The local window, and others by lot: a list's are the same in every run."""
+
+    name: ClassVar[str] = "random"
+    title: ClassVar[str] = "the last keys and others by lot"
+
+    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
+        lot = np.random.default_rng([call.layer, rows.start])
+        earlier, local = past - self.local, np.arange(past - self.local, past)
+        drawn = [lot.choice(earlier, self.heavy, replace=False) for _ in range(call.k.shape[1])]
+        return np.array([[*sorted(keys), *local] for keys in drawn], np.int32)
+
+
+@dataclass(frozen=True)
+class Oracle(Baseline):
+    """The local window, and those keys that the list's queries give most probability under full attention."""
+
+    name: ClassVar[str] = "oracle"
+    title: ClassVar[str] = "the keys of most attention"
+
+    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
+        q = state.device.download(call.q[rows.start : rows.stop])
+        k = state.device.download(call.k[: rows.stop])
+        mass = by_list(past_mass(q, k, rows.start, past, state.model.scale), k.shape[1])
+        mass[:, past - self.local :] = np.inf
+        return np.sort(np.argsort(-mass, axis=1, kind="stable")[:, : self.memory], axis=1).astype(np.int32)
+
+
+BASELINES: Registry[Baseline] = Registry(
+    LocalOnly,
+    SinksAndLocal,
+    RandomKeys,
+    Oracle,
+    field="baseline",
+    flag="--baselines",
+    label="Baseline",
+    meaning="What is compared at the same number of keys",
+    group="h2o_edge.eval_baselines",
+)
+
+
+def baseline(name: str, settings: Mapping[str, Any]) -> PrefillConfig:
+    """A baseline whose settings are those of the same name among `settings`, where they are there."""
+    return PrefillConfig.of(BASELINES.make({**settings, "baseline": name}))

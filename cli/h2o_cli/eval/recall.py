@@ -1,0 +1,127 @@
+"""Recall of attention mass: how much of what full attention looks at a rule's lists contain.
+
+Lists are made beside full attention: every rule sees the queries and keys of the exact run, so that rules differ
+in nothing but their choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_cli.eval.lists import KeyList, ListWatch
+from h2o_cli.eval.mass import LayerMass, best_mass, by_list, kept_mass
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.devices import Device
+from h2o_runtime.forward import Watch
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
+from h2o_runtime.timings import PrefillTimer
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Of one rule, summed over a prompt's lists; each [layers, Hq].
+
+    kept  probability that lists contain, as full attention gives it
+    best  that the best lists contain of as many keys, shared by the same queries and heads
+    past  that all keys of the past have
+    """
+
+    kept: Float64
+    best: Float64
+    past: Float64
+
+    @property
+    def of_best(self) -> Float64:
+        """By layer and head, 1 at most; heads that never look back are left out."""
+        return self.kept[self.best > 0] / self.best[self.best > 0]
+
+    @property
+    def of_past(self) -> Float64:
+        return self.kept[self.past > 0] / self.past[self.past > 0]
+
+    def __add__(self, other: Recall) -> Recall:
+        return Recall(self.kept + other.kept, self.best + other.best, self.past + other.past)
+
+
+def measure_recall(
+    generator: Generator, ids: Any, configs: Sequence[PrefillConfig], watch: Watch | None = None
+) -> list[Recall]:
+    """One prompt under full attention, with the lists that each configuration would make of it."""
+    watched = Watched(rules=tuple(config.algorithm for config in configs), scale=generator.model.scale)
+    generator.prefill(ids, PrefillConfig.of(watched), watch, reuse=False)
+    tallies: list[Tally] = generator.session.prefill_state
+    found = [tally.result() for tally in tallies]
+    generator.reset()
+    generator.session.prefill_state = generator.session.state_config = None  # a state of every rule is large
+    return found
+
+
+class Tally:
+    """One rule's own state, and what its lists had so far."""
+
+    def __init__(self, rule: PrefillPolicy[Any], model: ModelSpec, capacity: int, device: Device) -> None:
+        self.rule = rule
+        self.state = rule.new_state(model, capacity, device)
+        self.o = np.empty((capacity, model.query_heads, model.head_size), model.dtype)
+        self._sums = np.zeros((3, model.layers, model.query_heads))
+
+    def attend(self, call: LayerCall, mass: LayerMass) -> None:
+        """Let the rule attend, and count what it saw; its output goes nowhere."""
+        watch = ListWatch(call.provider, call.q)
+        own = replace(call, provider=watch, o=self.o[: len(call.q)], timer=PrefillTimer(), needed=0)
+        self.rule.attend(own, self.state)
+        for one in watch.lists():
+            self._sums[:, call.layer] += list_sums(mass, one)
+
+    def result(self) -> Recall:
+        return Recall(*self._sums.copy())
+
+
+def list_sums(layer: LayerMass, one: KeyList) -> Float64:
+    """Kept, best and past mass of one list, float64 [3, Hq]; heads that share it share its sums alike."""
+    mass = layer.of(one.rows, one.past)
+    lists = len(one.keys)
+    shared = by_list(mass, lists)
+    kept, best = kept_mass(shared, one.keys), best_mass(shared, one.keys.shape[1])
+    found = np.stack([kept, best, shared.sum(axis=1)]).astype(np.float64)  # [3, Hs]
+    group = len(mass) // lists
+    return np.repeat(found / group, group, axis=1)
+
+
+@dataclass(frozen=True)
+class Watched(PrefillPolicy[list[Tally]]):
+    """Full attention, beside which other policies make their lists. The host's memory only."""
+
+    name: ClassVar[str] = "watched"
+    title: ClassVar[str] = "full attention, beside which rules are measured"
+    exact: ClassVar[bool] = True
+    phases: ClassVar[tuple[str, ...]] = ("phase1",)
+
+    rules: tuple[PrefillPolicy[Any], ...] = ()
+    scale: float = 1.0  # of the model's dot products
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> list[Tally]:
+        return [Tally(rule, model, capacity, device) for rule in self.rules]
+
+    def begin(self, prompt: PromptCall, state: list[Tally]) -> None:
+        for tally in state:
+            tally.rule.begin(prompt, tally.state)
+
+    def attend(self, call: LayerCall, state: list[Tally]) -> None:
+        n, mass = len(call.q), LayerMass(call.q, call.k, self.scale)
+        for tally in state:
+            tally.attend(call, mass)
+            call.checkpoint(0)
+        call.dense_rows(0, n)
+        call.checkpoint(n)
+
+    def visible_pairs(self, n: int) -> int:
+        return n * (n + 1) // 2

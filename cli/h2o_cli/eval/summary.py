@@ -1,0 +1,100 @@
+"""From single numbers to one row a contestant: means over texts, beside full attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, expm1
+from statistics import fmean
+
+from h2o_cli.eval.contestants import Kind
+from h2o_cli.eval.values import Measure, Value
+
+
+@dataclass(frozen=True)
+class Summary:
+    """None where it was not measured. Increases are of the perplexity, 0.01 being 1 %; means over texts.
+
+    worst        the largest increase of a text
+    past_share   of the attention to the past, how much the lists have
+    needle, task mean share of answers found
+    """
+
+    contestant: str
+    kind: str
+    settings: str
+    perplexity: float | None
+    increase: float | None
+    worst: float | None
+    decoded_increase: float | None
+    divergence: float | None
+    agreement: float | None
+    recall: float | None
+    recall_5th: float | None
+    past_share: float | None
+    needle: float | None
+    task: float | None
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Settings by their names."""
+        return dict(word.split("=", 1) for word in self.settings.split())
+
+
+def differences(rule: Summary, other: Summary) -> dict[str, str]:
+    """Settings of another one of the same policy that are not the rule's; none where they are of another policy."""
+    own, theirs = rule.values, other.values
+    if own.keys() != theirs.keys() or other.kind == Kind.BASELINE.value:
+        return {}
+    return {name: value for name, value in theirs.items() if own[name] != value}
+
+
+def summarize(values: Sequence[Value]) -> list[Summary]:
+    """In the order in which contestants first come, the truth before all others."""
+    names = list(dict.fromkeys(value.contestant for value in values))
+    truth = {
+        value.contestant: None for value in values if value.kind == Kind.TRUTH.value
+    }  # its name, where there is one
+    names.sort(key=lambda name: name not in truth)
+    exact = [value for value in values if value.contestant in truth]
+    return [_summary([value for value in values if value.contestant == name], exact) for name in names]
+
+
+def increases(own: Iterable[Value], exact: Iterable[Value], measure: Measure) -> dict[tuple[str, int], float]:
+    """By text and length: how much larger the perplexity is than the truth's."""
+    known = {(one.text, one.length): one.value for one in exact if one.measure is measure}
+    return {
+        key: expm1(one.value - known[key])
+        for one in own
+        if one.measure is measure and (key := (one.text, one.length)) in known
+    }
+
+
+def _summary(own: list[Value], exact: list[Value]) -> Summary:
+    first = own[0]
+
+    def mean(measure: Measure) -> float | None:
+        found = [value.value for value in own if value.measure is measure]
+        return fmean(found) if found else None
+
+    def numbers(measure: Measure) -> list[float]:
+        return list(increases(own, exact, measure).values())
+
+    read, decoded = numbers(Measure.LOSS), numbers(Measure.DECODED)
+    loss = mean(Measure.LOSS)
+    return Summary(
+        first.contestant,
+        first.kind,
+        first.settings,
+        perplexity=None if loss is None else exp(min(loss, 700.0)),
+        increase=fmean(read) if read else None,
+        worst=max(read, default=None),
+        decoded_increase=fmean(decoded) if decoded else None,
+        divergence=mean(Measure.DIVERGENCE),
+        agreement=mean(Measure.AGREEMENT),
+        recall=mean(Measure.RECALL),
+        recall_5th=mean(Measure.RECALL_LOW),
+        past_share=mean(Measure.PAST),
+        needle=mean(Measure.NEEDLE),
+        task=mean(Measure.TASK),
+    )

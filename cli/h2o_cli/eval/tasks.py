@@ -1,0 +1,272 @@
+"""Tasks whose answer stands somewhere in a long prompt, made as RULER makes them: needles, chains, counts.
+
+The tasks are those of RULER (Hsieh et al., 2024, "RULER: What's the Real Context Size of Your Long-Context Language
+Models?"), written anew for prompts of an exact number of tokens and without any download.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import string
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from h2o_cli.eval.readings import IntArray
+from h2o_cli.eval.texts import manual
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.forward import Watch
+from h2o_runtime.text import Tokenizer
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
+NEEDLE = "One of the special magic {kind} for {key} is: {value}.\n"
+QUIZ = (
+    "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about "
+    "the {kind} afterwards.\n"
+)
+QUESTION = "\nWhat is the special magic {kind} for {key} mentioned in the provided text?"
+ANSWER = " The special magic {kind} for {key} mentioned in the provided text is"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """ids      int64 [N], the prompt
+    answers  texts that the answer has to contain
+    tokens   most of the answer
+    """
+
+    ids: IntArray
+    answers: tuple[str, ...]
+    tokens: int
+
+
+def score(generator: Generator, tokenizer: Tokenizer, sample: Sample, config: PrefillConfig) -> float:
+    """Share of the answers that stand in what the model says, greedily."""
+    said = answer(generator, tokenizer, sample.ids, config, sample.tokens)
+    return found(said, sample.answers)
+
+
+def found(said: str, answers: Sequence[str]) -> float:
+    return sum(one.lower() in said.lower() for one in answers) / len(answers)
+
+
+def answer(
+    generator: Generator,
+    tokenizer: Tokenizer,
+    ids: IntArray,
+    config: PrefillConfig,
+    tokens: int,
+    watch: Watch | None = None,
+) -> str:
+    """The likeliest tokens behind a prompt, at most `tokens`, up to what ends an answer."""
+    logits: Any = generator.prefill(ids, config, watch, reuse=False)
+    said: list[int] = []
+    while True:
+        token = int(np.argmax(logits))
+        if token in tokenizer.eos_ids:
+            break
+        said.append(token)
+        if len(said) == tokens or generator.length >= generator.context:
+            break
+        logits = generator.decode(token)
+    return tokenizer.decode(said)
+
+
+class TaskMaker:
+    """Samples of tasks for one tokenizer; the same seed gives the same sample."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, haystack: str | None = None) -> None:
+        """haystack: the text between which needles are put; Python's manual by default."""
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self._haystack_text = haystack or manual()
+        self._haystack: IntArray | None = None
+        self._words = sorted(set(re.findall(r"\b[a-z]{5,10}\b", manual())))
+
+    def needle(self, length: int, depth: float, seed: int, middle: bool = False) -> Sample:
+        """One fact in a document, at `depth` (0 to 1) of what stands before the question.
+
+        middle: the question stands in the middle of the prompt, and only the beginning of the answer at the end.
+        """
+        lot = random.Random(seed)
+        facts = {"kind": "number", "key": self._key(lot), "value": str(lot.randint(10**6, 10**7 - 1))}
+        head, needle = self._encode(QUIZ.format(**facts), first=True), self._encode(NEEDLE.format(**facts))
+        question, last = self._encode(QUESTION.format(**facts)), self._encode(ANSWER.format(**facts))
+        room = length - len(head) - len(needle) - len(question) - len(last)
+        if room < 0:
+            raise ConfigError(
+                f"a needle's prompt has at least {length - room} tokens, but length is {length}",
+                field="length",
+            )
+        text = self._document(room, lot)
+        before = room // 2 if middle else room
+        place = round(depth * before)
+        parts = [head, text[:place], needle, text[place:before], question, text[before:], last]
+        return Sample(np.concatenate(parts), (facts["value"],), 16)
+
+    def make(self, name: str, length: int, seed: int) -> Sample:
+        """A sample of the task `name`, of at most `length` tokens and within one line of it."""
+        return TASKS[name](self, length, random.Random(f"{name} {seed}"))
+
+    def niah(self, length: int, lot: random.Random, many: bool, ids: bool) -> Sample:
+        """A needle among noise, or among others of its kind; numbers under words, or ids under ids."""
+
+        def fact() -> dict[str, str]:
+            key, value = (
+                (_uuid(lot), _uuid(lot)) if ids else (self._key(lot), str(lot.randint(10**6, 10**7 - 1)))
+            )
+            return {"kind": "uuid" if ids else "number", "key": key, "value": value}
+
+        def lines() -> Iterator[str]:
+            while True:
+                yield NEEDLE.format(**fact()) if many else NOISE
+
+        asked = fact()
+        prompt = self._around(
+            QUIZ.format(**asked),
+            lines(),
+            [NEEDLE.format(**asked)],
+            QUESTION.format(**asked) + ANSWER.format(**asked),
+            length,
+            lot,
+        )
+        return Sample(prompt, (asked["value"],), 48 if ids else 16)
+
+    def tracking(self, length: int, lot: random.Random) -> Sample:
+        """Variables that are given each other's value, in a chain of four steps among noise."""
+        names = ["".join(lot.choices(string.ascii_uppercase, k=5)) for _ in range(5)]
+        value = str(lot.randint(10000, 99999))
+        chain = [f"VAR {names[0]} = {value}\n"]
+        chain += [f"VAR {later} = VAR {name}\n" for name, later in itertools.pairwise(names)]
+        prompt = self._around(
+            "Memorize and track the chain of variable assignment hidden in the following text.\n\n",
+            _repeat(NOISE),
+            chain,
+            f"\nQuestion: Find all variables that are assigned the value {value} in the text above. Answer: "
+            f"According to the chain of variable assignment in the text above, 5 variables are assigned the value "
+            f"{value}, they are:",
+            length,
+            lot,
+        )
+        return Sample(prompt, tuple(names), 40)
+
+    def common_words(self, length: int, lot: random.Random) -> Sample:
+        """Ten words that come often in a list, among others that come seldom."""
+        words = lot.sample(self._words, len(self._words))
+        common, rest = words[:10], words[10:]
+        per_word = 4.5  # tokens that a numbered word has, about; it only sets how often each comes
+        often = max(round(length / per_word / 20), 2)
+        seldom = max(often // 10, 1)
+
+        def numbered() -> list[str]:
+            others = max(round((length / per_word - 10 * often) / seldom), 1)
+            listed = [word for word in common for _ in range(often)]
+            listed += [rest[index % len(rest)] for index in range(others) for _ in range(seldom)]
+            lot.shuffle(listed)
+            return [f"{number}. {word} " for number, word in enumerate(listed, 1)]
+
+        prompt = self._around(
+            "Below is a numbered list of words. In these words, some appear more often than others. Memorize the "
+            "ones that appear most often.\n",
+            iter(numbered()),
+            [],
+            "\nQuestion: What are the 10 most common words in the above list? Answer: The top 10 words that appear "
+            "most often in the list are:",
+            length,
+            lot,
+        )
+        return Sample(prompt, tuple(common), 60)
+
+    def frequent_words(self, length: int, lot: random.Random) -> Sample:
+        """Made-up words that come as Zipf's law says; the three most frequent are asked for."""
+        coded = sorted({"".join(lot.choices(string.ascii_lowercase, k=6)) for _ in range(500)})
+        lot.shuffle(coded)
+        weights = [1 / rank**2 for rank in range(1, len(coded) + 1)]
+
+        def lines() -> Iterator[str]:
+            while True:
+                yield " ".join([*lot.choices(coded, weights, k=8), "... "])
+
+        prompt = self._around(
+            "Read the following coded text and track the frequency of each coded word. Find the three most "
+            "frequently appeared coded words. ",
+            lines(),
+            [],
+            "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most "
+            "frequently appeared words in the above coded text? Answer: According to the coded text above, the "
+            "three most frequently appeared words are:",
+            length,
+            lot,
+        )
+        return Sample(prompt, tuple(coded[:3]), 40)
+
+    def _around(
+        self,
+        head: str,
+        lines: Iterator[str],
+        needles: Sequence[str],
+        tail: str,
+        length: int,
+        lot: random.Random,
+    ) -> IntArray:
+        """head, as many lines as there is room for, with the needles in order among them, and tail."""
+        first, last = self._encode(head, first=True), self._encode(tail)
+        hidden = [self._encode(needle) for needle in needles]
+        room = length - len(first) - len(last) - sum(map(len, hidden))
+        if room < 0:
+            raise ConfigError(
+                f"this task's prompt has at least {length - room} tokens, but length is {length}",
+                field="length",
+            )
+        body: list[IntArray] = []
+        for line in lines:
+            ids = self._encode(line)
+            if len(ids) > room:
+                break
+            body.append(ids)
+            room -= len(ids)
+        places = sorted(lot.randint(0, len(body)) for _ in hidden)
+        for place, ids in reversed(list(zip(places, hidden, strict=True))):
+            body.insert(place, ids)
+        return np.concatenate([first, *body, last])
+
+    def _document(self, tokens: int, lot: random.Random) -> IntArray:
+        if self._haystack is None:
+            self._haystack = self._encode(self._haystack_text)
+        text = self._haystack
+        if len(text) < tokens:
+            text = np.tile(text, -(-tokens // len(text)))
+        start = lot.randint(0, len(text) - tokens)
+        return text[start : start + tokens]
+
+    def _encode(self, text: str, first: bool = False) -> IntArray:
+        ids = self._tokenizer.encode(text, add_special_tokens=first)
+        return np.array(ids, np.int64) % self._vocabulary
+
+    def _key(self, lot: random.Random) -> str:
+        return f"{lot.choice(self._words)}-{lot.choice(self._words)}"
+
+
+Maker = Callable[[TaskMaker, int, random.Random], Sample]
+TASKS: dict[str, Maker] = {
+    "niah_single_1": lambda maker, length, lot: maker.niah(length, lot, many=False, ids=False),
+    "niah_multikey_2": lambda maker, length, lot: maker.niah(length, lot, many=True, ids=False),
+    "niah_multikey_3": lambda maker, length, lot: maker.niah(length, lot, many=True, ids=True),
+    "vt": TaskMaker.tracking,
+    "cwe": TaskMaker.common_words,
+    "fwe": TaskMaker.frequent_words,
+}
+
+
+def _repeat(line: str) -> Iterator[str]:
+    while True:
+        yield line
+
+
+def _uuid(lot: random.Random) -> str:
+    return str(uuid.UUID(int=lot.getrandbits(128), version=4))

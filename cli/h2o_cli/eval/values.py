@@ -1,0 +1,97 @@
+"""What was measured, one number a row, as it is written and read again."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import Any
+
+
+class Measure(str, Enum):
+    """place  says where in the text, or in the model, a number is from; empty where it is of the whole
+
+    LOSS       mean loss of the tokens that count, in nats
+    LOSS_AT    mean loss of tokens from position `place` on
+    DECODED    mean loss of the decoded continuation
+    DIVERGENCE mean KL divergence of predictions from full attention's
+    AGREEMENT  share of likeliest tokens that are full attention's
+    RECALL     attention mass of the lists over that of the best lists, mean over layers and heads
+    RECALL_LOW its 5th percentile
+    PAST       attention mass of the lists over that of the whole past, mean
+    RECALL_AT  the recall of one layer, mean over heads
+    NEEDLE     whether the answer was found, by depth
+    TASK       share of a task's answers that were found, by the task's name
+    """
+
+    LOSS = "loss"
+    LOSS_AT = "loss_at"
+    DECODED = "decoded_loss"
+    DIVERGENCE = "divergence"
+    AGREEMENT = "agreement"
+    RECALL = "recall"
+    RECALL_LOW = "recall_5th"
+    PAST = "past_share"
+    RECALL_AT = "recall_at"
+    NEEDLE = "needle"
+    TASK = "task"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number. job: which piece of work it came from; all of a job's rows are written at once."""
+
+    job: str
+    contestant: str
+    kind: str
+    settings: str
+    measure: Measure
+    text: str
+    length: int
+    place: str
+    value: float
+
+
+COLUMNS = tuple(one.name for one in fields(Value))
+
+
+def to_csv(values: Iterable[Value]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for value in values:
+        row = asdict(value) | {"measure": value.measure.value}
+        writer.writerow([row[name] for name in COLUMNS])
+    return out.getvalue()
+
+
+def from_csv(text: str) -> list[Value]:
+    """Raises ValueError for what `to_csv` did not write."""
+    reader = csv.reader(text.splitlines())
+    if tuple(next(reader, ())) != COLUMNS:
+        raise ValueError("its columns are others")
+    return [_value(row) for row in reader]
+
+
+def to_json(values: Sequence[Value]) -> list[dict[str, Any]]:
+    return [
+        {name: entry for name, entry in asdict(value).items() if name != "job"}
+        | {"measure": value.measure.value}
+        for value in values
+    ]
+
+
+def _value(row: list[str]) -> Value:
+    if len(row) != len(COLUMNS):
+        raise ValueError("a row is cut off")
+    named = dict(zip(COLUMNS, row, strict=True))
+    return Value(
+        **{
+            **named,
+            "measure": Measure(named["measure"]),
+            "length": int(named["length"]),
+            "value": float(named["value"]),
+        }  # type: ignore[arg-type]
+    )

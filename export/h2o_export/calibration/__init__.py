@@ -1,0 +1,58 @@
+"""Weights made for the activations that a text causes: scaled for 8 bits, rounded with care for 4."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from h2o_export.calibration.compensation import TEXTS as COMPENSATION_TEXTS
+from h2o_export.calibration.compensation import CompensatedCheckpoint
+from h2o_export.calibration.scaling import FILE, ScaledCheckpoint, save_factors, scaling_factors
+from h2o_export.calibration.scaling import TEXTS as SCALING_TEXTS
+from h2o_export.calibration.stored import StoredCheckpoint
+from h2o_export.calibration.text import calibration_texts
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense import checkpoint_tensors, tensor_format
+from h2o_export.formats import MatrixFormats
+from h2o_export.formats.blocks import Blocks
+from h2o_runtime.bundle import Bundle
+
+__all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]
+
+
+def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None, folder: Path) -> Checkpoint:
+    """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
+
+    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is.
+    Raises InputError for a text that cannot be read.
+    """
+    made = formats.projections
+    if not isinstance(made, Blocks) or _holds(checkpoint, formats):
+        return checkpoint
+    if made.bits == 4:
+        return CompensatedCheckpoint.of(
+            checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
+        )
+    factors = scaling_factors(checkpoint, calibration_texts(checkpoint, text, SCALING_TEXTS))
+    save_factors(factors, folder)
+    return ScaledCheckpoint.of(checkpoint, factors)
+
+
+def as_stored(checkpoint: Checkpoint, bundle: Bundle) -> Checkpoint:
+    """The checkpoint with the scaled channels of `bundle`, and with its integers where rounding was compensated."""
+    factors = bundle.folder / FILE
+    scaled = ScaledCheckpoint.of(checkpoint, load_file(factors)) if factors.is_file() else checkpoint
+    weights = bundle.manifest.model.weights
+    return StoredCheckpoint.of(scaled, bundle) if weights is not None and weights.compensated else scaled
+
+
+def _holds(checkpoint: Checkpoint, formats: MatrixFormats) -> bool:
+    """Whether any matrix of a layer is taken over as it is."""
+    for name, shape in checkpoint_tensors(checkpoint.config).items():
+        format = tensor_format(name, shape, formats)
+        if format is formats.projections and isinstance(format, Blocks):
+            own = checkpoint.blocks(name)
+            if own is not None and format.takes(own):
+                return True
+    return False

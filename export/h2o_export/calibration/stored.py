@@ -1,0 +1,48 @@
+"""The integers that a bundle holds, as a checkpoint hands them out: to compare with what was really stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.checkpoints.derived import DerivedCheckpoint
+from h2o_export.dense import DensePart, dense_parts, parameter_source
+from h2o_export.formats.quantized import QuantizedTensor
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.ort.matrices import Matrix, quantized_products
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint(DerivedCheckpoint):
+    """`original`, whose layers' matrices are blocks as `bundle` has them."""
+
+    bundle: Bundle
+
+    @classmethod
+    def of(cls, original: Checkpoint, bundle: Bundle) -> StoredCheckpoint:
+        return cls(original.path, original.source, original.config, original, bundle)
+
+    def blocks(self, name: str) -> QuantizedTensor | None:
+        for part in dense_parts(self.config):
+            layers = tuple(f"model.layers.{layer}." for layer in (part.before, part.after))
+            if name.startswith(layers):
+                found = self._in_graph(part, name)
+                if found is not None:
+                    return found
+        return self.original.blocks(name)
+
+    def _in_graph(self, part: DensePart, name: str) -> QuantizedTensor | None:
+        path = self.bundle.path(self.bundle.graph(part.name))
+        graph = onnx.load(path, load_external_data=False).graph
+        tensors: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
+        for product in quantized_products(graph):
+            if parameter_source(part, product.weight, self.config) == name:
+                matrix = Matrix.read(product, tensors, path.parent)
+                return QuantizedTensor(
+                    product.bits, product.block_size, matrix.q, matrix.scales.astype(np.float32)
+                )
+        return None

@@ -1,0 +1,41 @@
+"""What activations are watched on: a user's text, or Python's manual, which is wherever Python is."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from h2o_export.checkpoints import Checkpoint
+from h2o_runtime.errors import InputError
+from h2o_runtime.text import Tokenizer, decode_utf8
+
+LENGTH = 1024  # tokens of a text that are seen together
+CHARACTERS = 12  # of a token, at most, in the mean
+
+
+def calibration_texts(checkpoint: Checkpoint, file: Path | None, count: int) -> list[list[int]]:
+    """Up to `count` pieces from all over one text, token ids each. Raises InputError."""
+    length = min(LENGTH, checkpoint.config.max_position_embeddings)
+    content = _manual() if file is None else _read(file)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.write_tokenizer(Path(folder))
+        tokenizer = Tokenizer.load(folder)
+        starts = [len(content) * index // count for index in range(count)]
+        pieces = [tokenizer.encode(content[start : start + CHARACTERS * length])[:length] for start in starts]
+    found = [[token % checkpoint.config.vocab_size for token in piece] for piece in pieces if piece]
+    if not found:
+        raise InputError(f"{file}: holds no text to calibrate with")
+    return found  # ids beyond a (test) vocabulary are folded into it
+
+
+def _manual() -> str:
+    from pydoc_data.topics import topics
+
+    return "\n".join(str(topic) for topic in topics.values())
+
+
+def _read(file: Path) -> str:
+    try:
+        return decode_utf8(file.read_bytes(), str(file))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,52 @@
+"""A checkpoint made of another one: the same model, files and identity, with other numbers in some tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.formats.quantized import QuantizedTensor
+
+Self = TypeVar("Self", bound="DerivedCheckpoint")
+
+
+@dataclass(frozen=True)
+class DerivedCheckpoint(Checkpoint):
+    """Everything is `original`'s, but for what a subclass overrides."""
+
+    original: Checkpoint
+
+    @classmethod
+    def takes(cls, path: Path) -> bool:
+        return False
+
+    @classmethod
+    def open(cls: type[Self], path: Path, source: str) -> Self:
+        raise NotImplementedError("it is made of another checkpoint")
+
+    @property
+    def config_file(self) -> Path:
+        return self.original.config_file
+
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        return self.original.unused(used)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self.original.tensor(name, shape)
+
+    def blocks(self, name: str) -> QuantizedTensor | None:
+        return self.original.blocks(name)
+
+    def sha256(self) -> str:
+        return self.original.sha256()
+
+    def write_tokenizer(self, folder: Path) -> None:
+        self.original.write_tokenizer(folder)
+
+    def transformers_config(self) -> Any:
+        return self.original.transformers_config()

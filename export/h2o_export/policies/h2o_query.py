@@ -1,0 +1,181 @@
+"""The h2o policy under `score="query"`: its step as a graph, and the single pass that it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from h2o_export.attention_graphs.graph import (
+    CACHE,
+    AttentionGraph,
+    constant,
+    keys_values,
+    make_graph,
+    operator,
+    queries,
+    standard,
+)
+from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
+from h2o_export.policies.h2o_single_pass import NEGLIGIBLE, SinglePass, masked_softmax
+from h2o_export.policies.h2o_steps import partial_state, score_heads
+from h2o_runtime.attention import AttentionShape, PartialSoftmax
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.kv import KV
+from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
+
+
+@dataclass(frozen=True)
+class QueryPhase2(AttentionStep):
+    """One tile's step: choose a memory among the candidates, attend to it, fuse."""
+
+    config: PrefillConfig
+    name: ClassVar[str] = "phase2"
+
+    @property
+    def _select(self) -> dict[str, int]:
+        config = self.config
+        return {
+            "tile": config.score_tile,
+            "stride": config.vote_stride,
+            "share": 1,
+            "reach": config.vote_stride // 2,
+            "local": config.local,
+            "heavy": config.heavy,
+            "sink": config.sink,
+        }
+
+    def graph(self, shape: AttentionShape) -> AttentionGraph:
+        """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hs, Mp], past [1] and the Phase 1 state."""
+        config = self.config
+        heads = score_heads(config, shape.query_heads, shape.kv_heads)
+        inputs = (
+            queries("q", shape),
+            *keys_values(("k_cache", "v_cache"), "cap", shape),
+            TensorSpec(name="candidates", dtype="int32", shape=(1, heads, "Mp")),
+            TensorSpec(name="past", dtype="int64", shape=(1,)),
+            queries("o_intra", shape),
+            *partial_state("_intra", shape),
+        )
+        outputs = (
+            queries("o", shape),
+            TensorSpec(name="memory_next", dtype="int32", shape=(1, heads, config.memory)),
+        )
+        nodes = [
+            operator(
+                "QuerySelect",
+                ("q", "k_cache", "candidates", "past"),
+                ("memory_next",),
+                scale=shape.scale,
+                **self._select,
+            ),
+            constant("first", [0]),
+            standard("Squeeze", ("memory_next", "first"), "memory"),
+            operator(
+                "MemoryFusedAttention",
+                ("q", "k_cache", "v_cache", "memory", "o_intra", "m_intra", "l_intra"),
+                ("o", "colsum"),
+                scale=shape.scale,
+            ),
+        ]
+        rows = FreeSize(name="n", counts="rows", most=config.score_tile)
+        slots = FreeSize(name="Mp", counts="slots", most=config.score_candidates)
+        free = FreeSizes(sizes=(rows, CACHE, slots), spans=("past",))
+        return make_graph(self.name, inputs, outputs, nodes, free)
+
+    def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
+        """The first tile of the second chunk, with all before it as candidates."""
+        rows, chunk = self.config.score_tile, self.config.chunk_size
+        heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
+        past = min(chunk, self.config.score_candidates)
+        return {
+            "q": normal(draw, shape, rows, shape.query_heads, 2.0),
+            **caches(draw, shape, room.capacity),
+            "candidates": np.tile(np.arange(past, dtype=np.int32), (1, heads, 1)),
+            "past": np.array([past], np.int64),
+            "o_intra": normal(draw, shape, rows, shape.query_heads),
+            "m_intra": draw.standard_normal((rows, shape.query_heads)).astype(np.float32),
+            "l_intra": draw.uniform(1, rows, (rows, shape.query_heads)).astype(np.float32),
+        }
+
+    def compute(self, call: OperatorCall) -> None:
+        provider, select, memory = call.provider, self._select, call.out["memory_next"]
+        q, k_cache, v_cache, candidates, past, m, l = call.put(
+            "q", "k_cache", "v_cache", "candidates", "past", "m_intra", "l_intra"
+        )
+        kv = KV(k_cache, v_cache, int(call.feed["past"][0]))
+        del select["heavy"]
+        provider.query_select(q, kv, candidates, past, **select, out=memory)
+        state = PartialSoftmax(call.out["o"], m, l)
+        call.device.upload(call.feed["o_intra"], state.o)
+        provider.memory_fused_attention(q, kv, memory[0], state, None)
+
+
+class OwnQueriesPass(SinglePass):
+    """Each tile of queries with the memory that it chooses. `adopt` [layers, tiles, Hs, M] counts from the second
+    chunk's first tile."""
+
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        n, config = q.shape[1], self.config
+        tail = n - config.dense_tail if n > config.chunk_size else n
+        out = torch.empty_like(q)
+        for start in range(0, n, config.chunk_size):
+            end = min(start + config.chunk_size, n)
+            candidates = self._candidates(q[:, start:end], k, start)
+            for first in range(start, end, config.score_tile):
+                stop = min(first + config.score_tile, end)
+                row, column = torch.arange(first, stop)[:, None], torch.arange(stop)[None, :]
+                visible = (column <= row) & (column >= start)
+                visible = visible.expand(len(q), -1, -1).clone()
+                if start:
+                    memory = self._choose(layer, first, q[:, first:stop], k, start, candidates)
+                    visible[:, :, :start] |= memory.repeat_interleave(len(q) // len(memory), dim=0)[:, None]
+                visible = torch.where(row >= tail, column <= row, visible)
+                dots = q[:, first:stop] @ k[:, :stop].transpose(1, 2)
+                out[:, first:stop] = masked_softmax(dots, visible) @ v[:, :stop]
+        return out
+
+    def _candidates(self, q: Tensor, k: Tensor, past: int) -> Tensor:
+        """What a chunk's tiles may choose from, a mask [Hs, past]; q [Hq, rows, d]."""
+        everything = torch.ones(score_heads(self.config, len(q), self.kv_heads), past, dtype=torch.bool)
+        if past <= self.config.score_candidates:
+            return everything
+        rank = self._rank(q, self.config.chunk_stride, k, everything)
+        return self._best(rank, self.config.score_candidates - self.config.local)
+
+    def _choose(self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Tensor) -> Tensor:
+        """A tile's memory as a mask [Hs, past]; q [Hq, rows, d]."""
+        rank = self._rank(q, self.config.vote_stride, k, candidates)
+        chosen = self._best(rank, self.config.heavy)
+        if self.adopt is None:
+            return chosen
+        index = (first - self.config.chunk_size) // self.config.score_tile
+        return self._checked(chosen, torch.from_numpy(self.adopt[layer, index]).long(), rank)
+
+    def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
+        """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for what is no candidate."""
+        votes = q[:, ::stride]
+        heads, past = candidates.shape
+        group = len(votes) // heads
+        seen = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
+        given = masked_softmax(votes @ k[:, :past].transpose(1, 2), seen).sum(1).double()
+        given = given.view(heads, group, past).sum(1)
+        rank = given.clone()
+        for distance in range(1, min(stride // 2, past - 1) + 1):
+            rank[:, distance:] += given[:, :-distance] / 4
+            rank[:, :-distance] += given[:, distance:] / 4
+        rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)
+        rank[:, : self.config.sink] = torch.inf
+        rank = torch.where(candidates, rank, -torch.inf)
+        rank[:, past - self.config.local :] = -torch.inf  # kept whatever it gets
+        return rank
+
+    def _best(self, rank: Tensor, heavy: int) -> Tensor:
+        chosen = torch.zeros(rank.shape, dtype=torch.bool)
+        for head, own in enumerate(rank):
+            chosen[head, torch.sort(own, descending=True, stable=True).indices[:heavy]] = True
+        chosen[:, rank.shape[1] - self.config.local :] = True
+        return chosen

@@ -1,0 +1,83 @@
+# What CMake is told to build for: machine code for every compute capability that is asked for, and PTX of the
+# newest, which the driver compiles for GPUs that come later.
+
+# Sets RESULT to the entries of WANTED that nvcc knows, as CMAKE_CUDA_ARCHITECTURES takes them. nvcc is asked
+# before CMake asks it: an older toolkit simply builds fewer of them. `native` is whatever GPU is in this machine.
+function(h2o_cuda_architectures RESULT WANTED)
+  if(WANTED STREQUAL "native")
+    h2o_native_architecture(WANTED)
+  endif()
+  execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --list-gpu-code OUTPUT_VARIABLE known)
+  set(entries "")
+  set(newest 0)
+  foreach(entry IN LISTS WANTED)
+    if(NOT entry MATCHES "^([0-9]+)([af]?)(-real|-virtual)?$")
+      message(FATAL_ERROR "H2O_CUDA_ARCHITECTURES has \"${entry}\": give compute capabilities such as 87 or 120, "
+                          "separated by semicolons, or native alone.")
+    endif()
+    set(number "${CMAKE_MATCH_1}")
+    if(number LESS 80)
+      message(STATUS "h2o: the kernels need sm_80 or later; sm_${number} is not built")
+      continue()
+    endif()
+    if(NOT known MATCHES "sm_${number}[^0-9]")
+      message(STATUS "h2o: this nvcc does not know sm_${number}; not built")
+      continue()
+    endif()
+    list(APPEND entries "${entry}")
+    if(entry STREQUAL number AND number GREATER newest)
+      set(newest "${number}")
+    endif()
+  endforeach()
+  if(NOT entries)
+    message(FATAL_ERROR "Nothing can be built of H2O_CUDA_ARCHITECTURES=${WANTED}: the lines above say why.")
+  endif()
+  # A bare number means machine code and PTX to CMake, of which the newest needs both.
+  set(built "")
+  foreach(entry IN LISTS entries)
+    if(entry MATCHES "^[0-9]+$" AND NOT entry STREQUAL newest)
+      string(APPEND entry "-real")
+    endif()
+    list(APPEND built "${entry}")
+  endforeach()
+  message(STATUS "h2o: CUDA kernels for ${built}")
+  set(${RESULT} "${built}" PARENT_SCOPE)
+endfunction()
+
+# The toolkit's folder, as nvcc itself says: what was found may be a script that calls it.
+function(h2o_cuda_toolkit RESULT)
+  execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --dryrun -x cu -c /dev/null OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  string(REGEX MATCH "TOP=([^\n]+)" found "${said}")
+  get_filename_component(folder "${CMAKE_MATCH_1}" ABSOLUTE)
+  set(${RESULT} "${folder}" PARENT_SCOPE)
+endfunction()
+
+# nvcc compiles for another processor where its toolkit has that one's headers and libraries.
+function(h2o_check_cuda_target)
+  h2o_cuda_toolkit(toolkit)
+  set(folders "${CMAKE_SYSTEM_PROCESSOR}-linux" sbsa-linux)
+  foreach(folder IN LISTS folders)
+    if(EXISTS "${toolkit}/targets/${folder}/include")
+      return()
+    endif()
+  endforeach()
+  message(FATAL_ERROR "The CUDA toolkit in ${toolkit} has no headers for ${CMAKE_SYSTEM_PROCESSOR}: install NVIDIA's "
+                      "cross-compiling package of it (cuda-cross-aarch64), or build on the device itself.")
+endfunction()
+
+# Asks the toolkit's own device query, which every nvcc brings for its -arch=native.
+function(h2o_native_architecture RESULT)
+  h2o_cuda_toolkit(toolkit)
+  find_program(H2O_DEVICE_QUERY __nvcc_device_query HINTS "${toolkit}/bin" NO_CACHE)
+  set(failed 1)
+  if(H2O_DEVICE_QUERY)
+    execute_process(COMMAND "${H2O_DEVICE_QUERY}" RESULT_VARIABLE failed OUTPUT_VARIABLE found ERROR_QUIET)
+  endif()
+  string(REGEX MATCHALL "[0-9]+" found "${found}")
+  list(REMOVE_DUPLICATES found)
+  if(NOT failed EQUAL 0 OR NOT found)
+    message(FATAL_ERROR "H2O_CUDA_ARCHITECTURES=native needs a GPU in this machine, and none was found: name its "
+                        "compute capability, such as 87 for a Jetson Orin.")
+  endif()
+  set(${RESULT} "${found}" PARENT_SCOPE)
+endfunction()

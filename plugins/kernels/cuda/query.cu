@@ -1,0 +1,219 @@
+// QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory.
+//
+// The votes of all tiles are copied next to each other. Then, tile by tile, as in CandidateScore: the states
+// of its votes over all keys that it looks at, cut into parts so that a few rows fill the device, and column
+// sums under them: two passes over the keys, 4 * d FLOP for each (vote, key), and no values are read. One
+// launch selects for all tiles.
+
+#include "attention.h"
+#include "checks.h"
+#include "parts.h"
+#include "row_range.cuh"
+#include "select.cuh"
+
+namespace h2o::cuda {
+namespace {
+
+constexpr int kKeysAPart = 128;
+constexpr int kMaxParts = 16;
+constexpr int kCopyThreads = 256;
+constexpr int kMostRows = 1 << 30;
+
+struct Tiles {
+    int n, tile, stride, share, reach;
+    int listed;  // candidates a list; 0: all rows
+    int local, heavy, sink;
+
+    int count() const { return static_cast<int>(ceil_div(n, tile)); }
+    int votes_of_whole() const { return static_cast<int>(ceil_div(tile, stride)); }
+    int votes(int index) const {
+        const int rest = n - index * tile;
+        return static_cast<int>(ceil_div(rest < tile ? rest : tile, stride));
+    }
+};
+
+// votes [tiles * votes_of_whole] = rows of q; those that the last tile lacks are left as they are.
+__global__ void __launch_bounds__(kCopyThreads)
+    take_votes(const uint4* q, int n, int tile, int stride, int votes, int64_t row_pieces, int64_t count,
+               uint4* out) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kCopyThreads + threadIdx.x;
+    if (i >= count) return;
+    const int64_t vote = i / row_pieces;
+    const int64_t row = vote / votes * tile + vote % votes * stride;
+    if (row < n) out[i] = __ldg(q + row * row_pieces + (i - vote * row_pieces));
+}
+
+struct Candidates {
+    const float* score;   // of this head and tile, by place
+    const int32_t* list;  // or null: place i is row i
+    int places, reach, sink;
+
+    __device__ __forceinline__ int position(int i) const { return list ? list[i] : i; }
+    // With a quarter of what its neighbours have.
+    __device__ __forceinline__ uint32_t bits(int i) const {
+        const int at = position(i);
+        float beside = 0;
+        for (int j = i - 1; j >= 0 && at - position(j) <= reach; --j) beside += score[j];
+        for (int j = i + 1; j < places && position(j) - at <= reach; ++j) beside += score[j];
+        return rank_bits(score[i] + 0.25f * beside, at < sink);
+    }
+};
+
+// How many rows of a sorted list lie below `border`.
+__device__ __forceinline__ int rows_below(const int32_t* list, int count, int border) {
+    int low = 0;
+    while (low < count) {
+        const int middle = (low + count) / 2;
+        if (list[middle] < border)
+            low = middle + 1;
+        else
+            count = middle;
+    }
+    return low;
+}
+
+// One block a score head and tile. score [tiles, Hs, places].
+__global__ void __launch_bounds__(kSelectThreads)
+    select_by_votes(const float* score, int places, const int32_t* candidates, const int64_t* past,
+                    Tiles tiles, int32_t* out) {
+    const int head = blockIdx.x, heads = gridDim.x, tile = blockIdx.y;
+    const int64_t list = static_cast<int64_t>(tile / tiles.share) * heads + head;
+    const int32_t* own = tiles.listed > 0 ? candidates + list * tiles.listed : nullptr;
+    const int64_t set = static_cast<int64_t>(tile) * heads + head;
+    const int rows = bounded(past[tile], tiles.local, own ? kMostRows : places);
+    const int border = rows - tiles.local;
+    const int count = own ? rows_below(own, tiles.listed, border) : border;
+    const int filled = own ? tiles.listed : rows;
+    out += set * (tiles.local + tiles.heavy);
+    const Candidates all{score + set * places, own, filled, tiles.reach, tiles.sink};
+    take_best(all, count, min(tiles.heavy, count), *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
+    for (int i = threadIdx.x; i < tiles.local; i += kSelectThreads) out[tiles.heavy + i] = border + i;
+}
+
+struct Scratch {
+    int parts, places;
+    void* votes;
+    float *m_parts, *l_parts, *m, *l, *score;
+
+    Scratch(const h2o_cuda_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
+        places = tiles.listed > 0 ? tiles.listed : capacity;
+        parts = static_cast<int>(ceil_div(places, kKeysAPart));
+        if (parts > kMaxParts) parts = kMaxParts;
+        const int64_t rows = static_cast<int64_t>(tiles.votes_of_whole()) * shape.query_heads;
+        const int64_t row = static_cast<int64_t>(shape.head_size) * element_bytes(shape.dtype);
+        votes = workspace.take<unsigned char>(tiles.count() * rows * row);
+        m_parts = workspace.take<float>(parts * rows);
+        l_parts = workspace.take<float>(parts * rows);
+        m = workspace.take<float>(rows);
+        l = workspace.take<float>(rows);
+        score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * places);
+    }
+};
+
+struct Query {
+    const h2o_cuda_shape& shape;
+    Tiles tiles;
+    const void* q;
+    const h2o_kv& kv;
+    const int32_t* candidates;
+    const int64_t* past;
+    int32_t* out;
+    cudaStream_t stream;
+
+    h2o_status copy_votes(const Scratch& scratch) const {
+        const int64_t row_pieces = static_cast<int64_t>(shape.query_heads) * pieces_of(shape);
+        const int64_t count = tiles.count() * tiles.votes_of_whole() * row_pieces;
+        return launch(take_votes, dim3(ceil_div(count, kCopyThreads), 1, 1), kCopyThreads, 0, stream,
+                      static_cast<const uint4*>(q), tiles.n, tiles.tile, tiles.stride, tiles.votes_of_whole(),
+                      row_pieces, count, static_cast<uint4*>(scratch.votes));
+    }
+
+    KeySource keys_of(int tile, int places) const {
+        KeySource keys = token_major_keys(shape, kv.k, nullptr, places, shape.score_heads);
+        if (tiles.listed > 0) {
+            keys.memory =
+                candidates + static_cast<int64_t>(tile / tiles.share) * shape.score_heads * tiles.listed;
+            keys.last_row = static_cast<int>(kv.rows - 1);
+        } else {
+            keys.length = past + tile;
+        }
+        return keys;
+    }
+
+    h2o_status score_of(int tile, const Scratch& scratch) const {
+        const int64_t whole = static_cast<int64_t>(tiles.votes_of_whole()) * shape.query_heads;
+        const int64_t bytes = whole * shape.head_size * static_cast<int64_t>(element_bytes(shape.dtype));
+        const int votes = tiles.votes(tile);
+        AttentionArgs attention;
+        attention.rows = rows_of(shape, static_cast<unsigned char*>(scratch.votes) + tile * bytes, votes,
+                                 shape.score_heads);
+        attention.scale = shape.scale;
+        attention.keys = keys_of(tile, scratch.places);
+        attention.splits = scratch.parts;
+        attention.partial_m = scratch.m_parts;
+        attention.partial_l = scratch.l_parts;
+        h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+        if (status != H2O_OK) return status;
+        const int64_t rows = static_cast<int64_t>(votes) * shape.query_heads;
+        status = launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.parts, rows, scratch.m,
+                                       scratch.l, stream);
+        if (status != H2O_OK) return status;
+        ColumnSumArgs sums;
+        sums.rows = attention.rows;
+        sums.scale = shape.scale;
+        sums.m = scratch.m;
+        sums.l = scratch.l;
+        sums.keys = attention.keys;
+        sums.out = scratch.score + static_cast<int64_t>(tile) * shape.score_heads * scratch.places;
+        sums.key_stride = 1;
+        sums.set_stride = scratch.places;
+        return launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+    }
+
+    h2o_status run(Workspace pieces) const {
+        const Scratch scratch(shape, tiles, static_cast<int>(kv.rows), pieces);
+        if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+        h2o_status status = copy_votes(scratch);
+        for (int tile = 0; tile < tiles.count() && status == H2O_OK; ++tile) status = score_of(tile, scratch);
+        if (status != H2O_OK) return status;
+        const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
+        return launch(select_by_votes, grid, kSelectThreads, sizeof(SelectShared), stream,
+                      static_cast<const float*>(scratch.score), scratch.places, candidates, past, tiles, out);
+    }
+};
+
+bool good(const Tiles& tiles) {
+    return tiles.n > 0 && tiles.tile > 0 && tiles.stride > 0 && tiles.share > 0 && tiles.reach >= 0 &&
+           tiles.listed >= 0 && tiles.local >= 0 && tiles.heavy >= 0 && tiles.local + tiles.heavy > 0 &&
+           tiles.sink >= 0;
+}
+
+}  // namespace
+}  // namespace h2o::cuda
+
+extern "C" size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t tile,
+                                                  int32_t stride, int32_t slots, int32_t capacity) {
+    using namespace h2o::cuda;
+    const Tiles tiles{n, tile, stride, 1, 0, slots, 1, 0, 0};
+    if (check_shape(shape) != H2O_OK || !good(tiles) || capacity <= 0) return 0;
+    Workspace workspace;
+    Scratch scratch(*shape, tiles, capacity, workspace);
+    return workspace.used();
+}
+
+extern "C" h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                            int32_t tile, int32_t stride, int32_t share, int32_t reach,
+                                            int32_t slots, int32_t local, int32_t heavy, int32_t sink,
+                                            const void* q, const h2o_kv* kv, const int32_t* candidates,
+                                            const int64_t* past, int32_t* memory_next, void* workspace,
+                                            size_t workspace_bytes) {
+    using namespace h2o::cuda;
+    const Tiles tiles{n, tile, stride, share, reach, slots, local, heavy, sink};
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (!good(tiles) || any_null(q) || !past || !memory_next) return H2O_BAD_ARGUMENT;
+    if (slots > 0 && !candidates) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_keys(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_tokens(*shape, tile); status != H2O_OK) return status;
+    const Query op{*shape, tiles, q, *kv, candidates, past, memory_next, stream};
+    return op.run(Workspace(workspace, workspace_bytes));
+}

@@ -1,0 +1,133 @@
+"""h2o-eval on the example bundle: what it prints and writes, how it goes on, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import bundles
+from tests.cli.conftest import Run, Start
+
+from h2o_cli.eval.contestants import Kind
+from h2o_cli.eval.values import from_csv
+
+pytestmark = pytest.mark.timeout(240)
+SMALL = ("-n", 256, "-ub", 64, "--h2o-local", 8, "--h2o-heavy", 24, "--dense-tail", 0, "-t", 1)
+FEW = ("--decode-tokens", 8, "--baselines", "oracle,local")
+
+
+def test_the_comparison_as_json(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text((Path(__file__).parents[2] / "README.md").read_text())
+    flags = (*SMALL, *FEW, "--text", text, "--also", "heavy=48", "--json")
+    done = h2o("eval", tiny_bundle, *flags)
+    assert (done.returncode, done.stderr) == (0, b"")
+    document: dict[str, Any] = json.loads(done.stdout)
+    rows = {row["contestant"]: row for row in document["summary"]}
+    assert list(rows) == ["full", "h2o", "h2o heavy=48", "oracle", "local"]
+    assert document["sanity"]["problems"] == []
+    assert [one["name"] for one in document["texts"]] == ["mine"]
+    assert rows["full"]["increase"] == 0.0
+    assert rows["h2o"]["increase"] == pytest.approx(
+        rows["h2o"]["perplexity"] / rows["full"]["perplexity"] - 1
+    )
+    assert rows["oracle"]["recall"] > rows["h2o"]["recall"] > rows["local"]["recall"]
+    assert rows["h2o heavy=48"]["divergence"] < rows["local"]["divergence"]
+    assert rows["full"]["recall"] is None
+    at = [one for one in document["values"] if one["measure"] == "loss_at" and one["contestant"] == "full"]
+    assert [int(one["place"]) for one in at] == list(range(0, 256, 16))
+
+
+def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
+    flags = (*SMALL, "--metrics", "perplexity,needle", "--depths", "0.5", "--seeds", 1, "--baselines", "none")
+    done = h2o("eval", *flags, "--h2o-heavy", 0, "--h2o-local", 1, "--tolerance", 0.001, tiny_bundle)
+    text = done.stdout.decode()
+    assert all(
+        word in text for word in ("full", "h2o", "increase", "needles", "score=colsum", "python-manual-2")
+    )
+    assert "recall" not in text.split("─")[0]
+    assert done.returncode == 3
+    assert re.fullmatch(
+        r"error: h2o raises the perplexity by .*%, and 0.001 % are allowed\n", done.stderr.decode()
+    )
+
+
+def test_an_untrained_model_is_not_praised(h2o: Run, shared_folder: Path) -> None:
+    _, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    flags = (*SMALL, "--metrics", "perplexity", "--baselines", "none", "--tolerance", 1000)
+    done = h2o("eval", bundle, *flags)
+    assert "This model looks untrained" in done.stdout.decode()
+    assert done.returncode == 3
+    assert b"nothing can be said of h2o" in done.stderr
+
+
+def test_a_report_that_is_stopped_goes_on(
+    h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "report"
+    flags = ("report", tiny_bundle, "-o", folder, *SMALL, *FEW, "--needle-lengths", "192,256", "--seeds", 1)
+    process = start_h2o("eval", *flags)
+    while not (folder / "rows.csv").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"stopped\n"), out
+    before = from_csv((folder / "rows.csv").read_text())
+    assert "h2o-eval: tiny-bundle" in (folder / "report.html").read_text()
+    refused = h2o("eval", *flags)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"--resume" in refused.stderr
+    done = h2o("eval", *flags, "--resume", "--json", timeout=200)
+    assert (done.returncode, done.stderr) == (0, b"")
+    rows = from_csv((folder / "rows.csv").read_text())
+    assert rows[: len(before)] == before
+    assert len({(one.job, one.contestant, one.measure, one.place) for one in rows}) == len(rows)
+    assert {one.kind for one in rows} == {kind.value for kind in Kind if kind is not Kind.VARIANT}
+    page = (folder / "report.html").read_text()
+    assert not re.search(r"(?:src|href)=[\"']?(?!#)", re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
+    assert page.count("<svg") == 5
+    seen = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+    assert len(seen["tokens"]) == 256
+    assert list(seen["seen"])[:2] == ["full", "h2o"]
+    assert max(seen["seen"]["h2o"]["kept"]) == 1.0
+    assert sorted(entry.name for entry in folder.iterdir()) == [
+        "report.html",
+        "rows.csv",
+        "run.json",
+        "tokens.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--text", "nowhere.txt"), 1, "nowhere.txt: cannot be read"),
+        (("-n", 250_000), 1, "Python's manual has"),
+        (("--from", 300), 2, "first position 300 is not within a text of 256 tokens"),
+        (("--also", "colour=red"), 2, "'colour=red' is no setting"),
+        (("--metrics", "speed"), 2, "'speed' is no metric: choose from perplexity"),
+        (("--baselines", "best"), 2, "'best' is no baseline"),
+        (("--depths", "2"), 2, "depths must be from 0 to 1"),
+        (("-c", 100), 2, "context is 100, and 264 tokens are needed"),
+        (("--h2o-local", 64), 2, "must be below chunk_size"),
+    ],
+)
+def test_misuse(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], code: int, words: str) -> None:
+    done = h2o("eval", tiny_bundle, *SMALL, *FEW, *flags)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert words in " ".join(done.stderr.decode().split())
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_text_that_is_too_short(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("A few words.")
+    done = h2o("eval", "report", tiny_bundle, "-o", tmp_path / "out", "--text", tmp_path / "note.txt", *SMALL)
+    assert done.returncode == 1
+    assert re.match(rb"error: note has \d tokens and 384 are needed: give a longer text", done.stderr)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,357 @@
+"""The measures of h2o-eval: against cases computed by hand, and against brute force in float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from h2o_cli.eval.lists import KeyList, ListWatch
+from h2o_cli.eval.mass import LayerMass, best_mass, by_list, kept_mass, past_mass
+from h2o_cli.eval.metrics import (
+    buckets,
+    counted,
+    divergence,
+    entropy,
+    evenly,
+    frequency_loss,
+    increase,
+    log_probabilities,
+    losses,
+    perplexity,
+)
+from h2o_cli.eval.policies import BASELINES, baseline
+from h2o_cli.eval.readings import Reading, continuation, read
+from h2o_cli.eval.recall import list_sums, measure_recall
+from h2o_cli.eval.sanity import judge
+from h2o_cli.eval.token_view import kept_share
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.policies.prefill import PREFILL, LayerCall, PrefillPolicy, PrefillReport
+from h2o_runtime.schedule import Span
+
+FULL = PrefillConfig(policy="full")
+SMALL = {"chunk_size": 32, "batch_size": 64, "local": 4, "heavy": 8, "dense_tail": 0}
+
+# --- Losses and distributions -----------------------------------------------------------------------------
+
+
+def test_log_probabilities_of_a_row() -> None:
+    logs = log_probabilities(np.array([[math.log(1), math.log(2), math.log(5)], [1000.0, 1000.0, -1000.0]]))
+    np.testing.assert_allclose(np.exp(logs[0]), [1 / 8, 2 / 8, 5 / 8])
+    np.testing.assert_allclose(logs[1, :2], math.log(1 / 2))
+
+
+def test_losses_of_tokens_are_their_log_probabilities() -> None:
+    logits = np.random.default_rng(1).normal(scale=9, size=(20, 1000)).astype(np.float32)
+    tokens = np.arange(20) * 7
+    expected = -log_probabilities(logits)[np.arange(20), tokens]
+    np.testing.assert_allclose(losses(logits, tokens), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_perplexity_and_its_increase() -> None:
+    nll = -np.log([1 / 2, 1 / 8])
+    assert perplexity(nll) == pytest.approx(4.0)  # the geometric mean of 2 and 8
+    assert increase(nll + math.log(1.1), nll) == pytest.approx(0.1)
+    assert increase(nll, nll) == 0.0
+    assert perplexity(np.array([1e4])) == math.inf
+
+
+def test_divergence_of_two_coins() -> None:
+    fair, biased = np.log([[0.5, 0.5]]), np.log([[0.75, 0.25]])
+    expected = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    assert divergence(fair, biased)[0] == pytest.approx(expected)
+    assert divergence(fair, fair)[0] == 0.0
+    assert entropy(fair)[0] == pytest.approx(math.log(2))
+
+
+def test_which_losses_count() -> None:
+    nll = np.arange(1, 10)  # of tokens 1 … 9 of ten
+    assert counted(nll, 4).tolist() == [4, 5, 6, 7, 8, 9]
+    assert counted(nll, 1).tolist() == counted(nll, 0).tolist() == nll.tolist()
+    parts = {rows.start: part.tolist() for rows, part in buckets(nll, 4)}
+    assert parts == {0: [1, 2, 3], 4: [4, 5, 6, 7], 8: [8, 9]}
+
+
+def test_loss_of_who_only_counts() -> None:
+    # 7 is one of ten, 7 came once in one, 8 is one of nine others, 7 came twice in three.
+    shares = (1 / 10, 1 / (1 + 1), 1 / (2 + 1) / 9, 2 / (3 + 2))
+    assert frequency_loss([7, 7, 8, 7], 10) == pytest.approx(-sum(map(math.log, shares)) / 4)
+
+
+def test_places_are_apart_and_within() -> None:
+    assert evenly(10, 20, 4).tolist() == [10, 13, 16, 19]
+    assert evenly(10, 13, 100).tolist() == [10, 11, 12]
+    assert evenly(5, 5, 3).tolist() == []
+
+
+# --- Attention mass ---------------------------------------------------------------------------------------
+
+
+def probabilities(q: NDArray[Any], k: NDArray[Any], scale: float) -> NDArray[np.float64]:
+    """Full causal attention of a whole prompt, one number at a time: [Hq, n, n] in float64."""
+    n, heads, _ = q.shape
+    group = heads // k.shape[1]
+    out = np.zeros((heads, n, n))
+    for head in range(heads):
+        for row in range(n):
+            dots = [
+                scale * float(q[row, head].astype(np.float64) @ k[key, head // group].astype(np.float64))
+                for key in range(row + 1)
+            ]
+            top = max(dots)
+            terms = [math.exp(dot - top) for dot in dots]
+            out[head, row, : row + 1] = np.array(terms) / sum(terms)
+    return out
+
+
+@pytest.fixture
+def attention() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """q [300, 4, 8], k [300, 2, 8] and their probabilities."""
+    lot = np.random.default_rng(5)
+    q, k = lot.normal(size=(300, 4, 8)), lot.normal(size=(300, 2, 8))
+    return q, k, probabilities(q, k, 0.5)
+
+
+def test_mass_of_the_past_is_the_sum_of_probabilities(attention: Any) -> None:
+    q, k, truth = attention
+    found = past_mass(q[100:150], k, 100, 64, 0.5)
+    np.testing.assert_allclose(found, truth[:, 100:150, :64].sum(axis=1), rtol=1e-12)
+    single = past_mass(q[100:150].astype(np.float32), k.astype(np.float32), 100, 64, 0.5)
+    np.testing.assert_allclose(single, found, rtol=1e-4)
+
+
+def test_sums_of_pieces_are_those_of_the_list(attention: Any) -> None:
+    q, k, truth = attention
+    layer = LayerMass(q, k, 0.5)
+    for start, stop, past in ((96, 300, 96), (100, 140, 64), (130, 290, 128)):  # within a piece, and across
+        expected = truth[:, start:stop, :past].sum(axis=1)
+        np.testing.assert_allclose(layer.of(Span(start, stop), past), expected, rtol=1e-12)
+
+
+def test_kept_and_best_of_a_mass() -> None:
+    mass = np.array([[5.0, 1.0, 3.0, 2.0], [0.0, 4.0, 4.0, 1.0]])
+    keys = np.array([[0, 3, 9], [1, 1, 3]])  # 9 is not of the past; a key counts once
+    assert kept_mass(mass, keys).tolist() == [7.0, 5.0]
+    assert best_mass(mass, 2).tolist() == [8.0, 8.0]
+    assert best_mass(mass, 9).tolist() == [11.0, 9.0]
+    assert by_list(mass, 1).tolist() == [[5.0, 5.0, 7.0, 3.0]]
+
+
+def test_a_list_of_two_heads_counts_for_both(attention: Any) -> None:
+    q, k, truth = attention
+    keys = np.array([[0, 5, 7], [1, 2, 63]], np.int32)  # one list a key/value head
+    kept, best, past = list_sums(LayerMass(q, k, 0.5), KeyList(Span(64, 96), 64, keys))
+    sums = truth[:, 64:96, :64].sum(axis=1)
+    for pair in (0, 1):
+        both = sums[2 * pair] + sums[2 * pair + 1]
+        heads = slice(2 * pair, 2 * pair + 2)
+        np.testing.assert_allclose(kept[heads], both[keys[pair]].sum() / 2)
+        np.testing.assert_allclose(best[heads], np.sort(both)[-3:].sum() / 2)
+        np.testing.assert_allclose(past[heads], both.sum() / 2)
+
+
+# --- Recall, on a model -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Noted(PrefillPolicy[None]):
+    """Full attention that keeps copies of what each layer saw."""
+
+    name: ClassVar[str] = "noted"
+    title: ClassVar[str] = "noted"
+    phases: ClassVar[tuple[str, ...]] = ()
+
+    seen: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def attend(self, call: LayerCall, state: None) -> None:
+        self.seen.append((call.q.copy(), call.k.copy()))
+        call.dense_rows(0, len(call.q))
+
+    def visible_pairs(self, n: int) -> int:
+        return n * (n + 1) // 2
+
+
+def test_recall_equals_brute_force(tiny_generator: Generator, heldout_ids: Any) -> None:
+    ids = heldout_ids[:96]
+    noted = Noted()
+    tiny_generator.prefill(ids, PrefillConfig.of(noted), reuse=False)
+    local = baseline("local", SMALL)
+    (found,) = measure_recall(tiny_generator, ids, [local])
+    scale = tiny_generator.model.scale
+    for layer, (q, k) in enumerate(noted.seen):
+        truth = probabilities(q, k, scale)
+        group = q.shape[1] // k.shape[1]
+        kept, best = np.zeros(k.shape[1]), np.zeros(k.shape[1])
+        for start in (32, 64):  # chunks of 32, of which the first has no past
+            sums = truth[:, start : start + 32, :start].sum(axis=1).reshape(-1, group, start).sum(axis=1)
+            kept += sums[:, -12:].sum(axis=1)
+            best += np.sort(sums, axis=1)[:, -12:].sum(axis=1)
+        np.testing.assert_allclose(found.kept[layer], np.repeat(kept / group, group), rtol=1e-4)
+        np.testing.assert_allclose(found.best[layer], np.repeat(best / group, group), rtol=1e-4)
+
+
+def test_no_list_is_better_than_the_oracles(tiny_generator: Generator, heldout_ids: Any) -> None:
+    settings = SMALL | {"local": 0, "heavy": 12}
+    rules = [PrefillConfig(**SMALL), baseline("random", SMALL), baseline("oracle", settings)]
+    rule, random, oracle = measure_recall(tiny_generator, heldout_ids[:200], rules)
+    np.testing.assert_allclose(oracle.of_best, 1.0, rtol=1e-5)
+    for other in (rule, random):
+        assert (other.of_best <= 1 + 1e-5).all()
+        assert (other.best == oracle.best).all()
+    assert random.of_best.mean() < rule.of_best.mean() < 1
+    assert (rule + random).kept == pytest.approx(rule.kept + random.kept)
+
+
+def test_short_lists_for_few_queries_keep_more(tiny_generator: Generator, heldout_ids: Any) -> None:
+    settings = SMALL | {"local": 0, "heavy": 12}
+    rules = [baseline("oracle", settings), baseline("oracle", settings | {"list_queries": 8})]
+    long, short = measure_recall(tiny_generator, heldout_ids[:128], rules)
+    assert short.of_past.mean() > long.of_past.mean()
+
+
+def test_measuring_leaves_no_trace(tiny_generator: Generator, heldout_ids: Any) -> None:
+    before = tiny_generator.prefill(heldout_ids[:150], FULL)
+    measure_recall(tiny_generator, heldout_ids[:150], [PrefillConfig(**SMALL)])
+    assert tiny_generator.length == 0
+    np.testing.assert_array_equal(tiny_generator.prefill(heldout_ids[:150], FULL), before)
+
+
+@dataclass(frozen=True)
+class Spied(PrefillPolicy[Any]):
+    """Another policy, whose lists are noted a layer."""
+
+    name: ClassVar[str] = "spied"
+    title: ClassVar[str] = "spied"
+    phases: ClassVar[tuple[str, ...]] = ()
+
+    rule: PrefillPolicy[Any] = field(default_factory=lambda: PrefillConfig().algorithm)
+    seen: list[list[KeyList]] = field(default_factory=list)
+
+    def new_state(self, model: Any, capacity: int, device: Any) -> Any:
+        return self.rule.new_state(model, capacity, device)
+
+    def attend(self, call: LayerCall, state: Any) -> None:
+        watch = ListWatch(call.provider, call.q)
+        self.rule.attend(replace(call, provider=watch, needed=0), state)  # in the last layer too
+        self.seen.append(watch.lists())
+
+    def visible_pairs(self, n: int) -> int:
+        return self.rule.visible_pairs(n)
+
+    def report(self, state: Any, origin: Any) -> PrefillReport:
+        return self.rule.report(state, origin)
+
+
+@pytest.mark.parametrize("score", ["colsum", "window"])
+def test_lists_that_are_seen_are_those_that_are_told(
+    tiny_generator: Generator, heldout_ids: Any, score: str
+) -> None:
+    spied = Spied(rule=PrefillConfig(**SMALL, score=score, score_window=4).algorithm)
+    tiny_generator.prefill(heldout_ids[:128], PrefillConfig.of(spied), reuse=False)
+    told = tiny_generator.boundary_memory()  # [layers, boundaries, Hs, M]
+    for layer, lists in enumerate(spied.seen):
+        assert [(one.rows.start, one.past) for one in lists] == [(32, 32), (64, 64), (96, 96)]
+        for one, kept in zip(lists, told[layer], strict=True):
+            np.testing.assert_array_equal(one.keys, kept)
+
+
+# --- Baselines --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BASELINES.names)
+def test_a_baseline_of_the_whole_past_is_full_attention(
+    tiny_generator: Generator, heldout_ids: Any, name: str
+) -> None:
+    ids = heldout_ids[:100]
+    config = baseline(name, SMALL | {"heavy": 100, "list_queries": 7})
+    np.testing.assert_allclose(
+        tiny_generator.logprobs(ids, config), tiny_generator.logprobs(ids, FULL), atol=2e-4
+    )
+
+
+@pytest.mark.parametrize("name", BASELINES.names)
+def test_a_baseline_sees_nothing_of_what_comes(
+    tiny_generator: Generator, heldout_ids: Any, name: str
+) -> None:
+    config, ids = baseline(name, SMALL), heldout_ids[:128].copy()
+    before = tiny_generator.logprobs(ids, config)[:63]
+    ids[64:] = 5
+    np.testing.assert_array_equal(tiny_generator.logprobs(ids, config)[:63], before)
+
+
+def test_what_baselines_keep(tiny_generator: Generator, heldout_ids: Any) -> None:
+    assert not set(BASELINES.names) & set(PREFILL.names)
+    kept = {}
+    for name in BASELINES.names:
+        config = baseline(name, SMALL | {"sinks": 2})
+        spied = Spied(rule=config.algorithm)
+        tiny_generator.prefill(heldout_ids[:96], PrefillConfig.of(spied), reuse=False)
+        kept[name] = [one.keys for layer in spied.seen for one in layer if one.past == 64]
+        for keys in kept[name]:
+            assert keys.shape == (tiny_generator.model.kv_heads, 12)
+            assert (np.diff(keys, axis=1) > 0).all()  # sorted and unique
+            assert 0 <= keys.min() <= keys.max() < 64
+    for keys in kept["local"]:
+        assert (keys == np.arange(52, 64)).all()
+    for keys in kept["sinks"]:
+        assert (keys == [0, 1, *range(54, 64)]).all()
+    for keys in (*kept["random"], *kept["oracle"]):
+        assert (keys[:, -4:] == np.arange(60, 64)).all()
+    assert config.in_short() == "B=64 S=32 L=4 H=8 tail=0 list=0"
+
+
+# --- Readings ---------------------------------------------------------------------------------------------
+
+
+def test_a_reading_is_what_the_generator_says(tiny_generator: Generator, heldout_ids: Any) -> None:
+    ids, config = heldout_ids[:200], PrefillConfig(**SMALL)
+    sampled = evenly(50, 200, 7)
+    reading = read(tiny_generator, ids, config, sampled)
+    np.testing.assert_allclose(-reading.nll, tiny_generator.logprobs(ids, config), atol=1e-5)
+    np.testing.assert_allclose(np.exp(reading.logs.astype(np.float64)).sum(axis=1), 1.0, rtol=1e-5)
+    last = tiny_generator.prefill(ids, config, reuse=False)
+    np.testing.assert_allclose(reading.logs[-1], log_probabilities(last[None])[0], atol=1e-4)
+    assert reading.likely[-1] == last.argmax()
+    truth = read(tiny_generator, ids, FULL, sampled)
+    assert (reading.divergence(truth) > 0).any()
+    assert truth.divergence(truth).max() == 0.0
+    assert truth.agreement(truth, 50) == 1.0 > reading.agreement(truth, 50)
+
+
+def test_a_continuation_is_decoded_behind_the_prefill(tiny_generator: Generator, heldout_ids: Any) -> None:
+    ids = heldout_ids[:160]
+    whole = -tiny_generator.logprobs(ids, FULL)[139:]
+    np.testing.assert_allclose(continuation(tiny_generator, ids[:140], ids[140:], FULL), whole, atol=1e-3)
+    config = PrefillConfig(**SMALL)
+    sparse = continuation(tiny_generator, ids[:140], ids[140:], config)
+    tiny_generator.prefill(ids[:140], config, reuse=False)
+    logits = tiny_generator.decode(int(ids[140]))
+    assert sparse[1] == pytest.approx(-log_probabilities(logits[None])[0, ids[141]])
+
+
+def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_ids: Any) -> None:
+    ids = heldout_ids[:300]
+    trained = read(tiny_generator, ids, FULL, evenly(10, 300, 20))
+    assert judge(trained, ids, tiny_generator.model.vocab_size).problems == ()
+    nothing = np.log(np.full((20, 4096), 1 / 4096))
+    uniform = Reading(np.full(299, math.log(4096)), trained.likely, trained.sampled, nothing)
+    told = judge(uniform, ids, 4096)
+    assert told.perplexity == pytest.approx(4096)
+    assert "near to knowing nothing" in told.problems[0]
+    assert "uniform" in told.problems[1]
+    context_free = replace(trained, nll=np.full(299, frequency_loss(ids, 4096) + 0.01))
+    assert "does not read what stands before" in judge(context_free, ids, 4096).problems[0]
+
+
+# --- The token view ---------------------------------------------------------------------------------------
+
+
+def test_share_of_the_lists_that_keep_a_token() -> None:
+    boundaries = np.array([[[[0, 3], [2, 3]]], [[[0, 7], [3, 7]]]], np.int32)  # [2, 1 layer, 2 heads, 2]
+    share = kept_share(PrefillReport(boundaries[-1], boundaries), 9)
+    assert share == [0.5, 0.0, 0.25, 0.75, 0.0, 0.0, 0.0, 1.0, 0.0]
+    assert kept_share(PrefillReport.empty(), 9) is None

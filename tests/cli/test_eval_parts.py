@@ -1,0 +1,191 @@
+"""The parts of h2o-eval that need no model: contestants, tasks, rows and what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+from pathlib import Path
+
+import pytest
+from tests.conftest import EXAMPLE
+
+from h2o_cli.eval.contestants import Kind, ablations, contestants, parse_settings
+from h2o_cli.eval.folder import RunFolder
+from h2o_cli.eval.summary import differences, increases, summarize
+from h2o_cli.eval.tasks import NEEDLE, TASKS, TaskMaker, found
+from h2o_cli.eval.values import Measure, Value, from_csv, to_csv
+from h2o_runtime import PrefillConfig
+from h2o_runtime.errors import ConfigError, OutputError
+from h2o_runtime.text import Tokenizer
+
+# --- Contestants ------------------------------------------------------------------------------------------
+
+
+def test_who_takes_part() -> None:
+    found = contestants(
+        PrefillConfig(local=64), ["score=window", "score=colsum local=64"], ["oracle", "local"]
+    )
+    assert [(one.name, one.kind) for one in found] == [
+        ("full", Kind.TRUTH),
+        ("h2o", Kind.RULE),
+        ("h2o score=window", Kind.VARIANT),  # the next one is the rule itself
+        ("oracle", Kind.BASELINE),
+        ("local", Kind.BASELINE),
+    ]
+    assert found[2].config.score == "window"
+    assert (found[3].config.local, found[3].config.heavy) == (64, 256)
+    assert "score_heads=kv" in found[1].settings
+
+
+def test_an_exact_rule_is_compared_with_the_first_sparse_one() -> None:
+    found = contestants(PrefillConfig(policy="full"), [], [])
+    assert [one.name for one in found] == ["full", "h2o"]
+
+
+def test_ablations_change_one_setting_each() -> None:
+    rule = contestants(PrefillConfig(), [], [])[1]
+    changed = {one.name for one in ablations(rule)}
+    assert {"h2o score=window", "h2o heavy=0", "h2o heavy=512", "h2o sink=4", "h2o dense_tail=0"} <= changed
+    assert "h2o chunk_size=512" not in changed  # no larger than its memory
+    assert not any("batch_size" in name or "score_window" in name for name in changed)
+
+
+@pytest.mark.parametrize("text", ["score", "colour=red", "local=many", "score=best", ""])
+def test_settings_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError):
+        contestants(PrefillConfig(), [text], [])
+
+
+def test_settings_are_of_their_kinds() -> None:
+    assert parse_settings("score=window  --score-window=8") == {"score": "window", "score_window": 8}
+
+
+# --- Tasks ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def maker() -> TaskMaker:
+    return TaskMaker(Tokenizer.load(EXAMPLE), 4096)
+
+
+def test_a_needle_lies_where_it_should(maker: TaskMaker) -> None:
+    tokenizer, places = Tokenizer.load(EXAMPLE), []
+    for depth in (0.0, 0.5, 1.0):
+        sample = maker.needle(800, depth, seed=3)
+        text = tokenizer.decode(sample.ids.tolist())
+        assert len(sample.ids) == 800
+        assert text.count(sample.answers[0]) == 1
+        places.append(text.index(sample.answers[0]) / len(text))
+        assert text.endswith("mentioned in the provided text is")
+    assert places[0] < 0.3 < places[1] < 0.7 < places[2]
+    assert (maker.needle(800, 0.5, seed=3).ids == maker.needle(800, 0.5, seed=3).ids).all()
+    assert maker.needle(800, 0.5, seed=4).answers != sample.answers
+
+
+def test_a_question_in_the_middle(maker: TaskMaker) -> None:
+    sample = maker.needle(800, 1.0, seed=3, middle=True)
+    text = Tokenizer.load(EXAMPLE).decode(sample.ids.tolist())
+    assert len(sample.ids) == 800
+    assert (
+        0.3 < text.index(sample.answers[0]) / len(text) < text.index("What is the special") / len(text) < 0.7
+    )
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_fill_their_length_and_hold_their_answers(maker: TaskMaker, name: str) -> None:
+    for length in (700, 1500):
+        sample = maker.make(name, length, seed=1)
+        text = Tokenizer.load(EXAMPLE).decode(sample.ids.tolist())
+        assert length - 130 < len(sample.ids) <= length  # a line of two uuids is the longest
+        assert all(answer in text for answer in sample.answers), name
+    with pytest.raises(ConfigError, match="at least"):
+        maker.make(name, 20, seed=1)
+
+
+def test_the_chain_of_variables_is_in_order(maker: TaskMaker) -> None:
+    for seed in range(5):
+        sample = maker.make("vt", 700, seed)
+        text = Tokenizer.load(EXAMPLE).decode(sample.ids.tolist())
+        places = [text.index(f"VAR {name} =") for name in sample.answers]
+        assert places == sorted(places)
+
+
+def test_answers_are_found_in_what_is_said() -> None:
+    assert found("they are ABC, def", ("abc", "DEF")) == 1.0
+    assert found("abc and nothing else", ("abc", "def")) == 0.5
+    assert NEEDLE.format(kind="number", key="a", value="b").endswith("b.\n")
+
+
+# --- Rows and what is made of them ------------------------------------------------------------------------
+
+
+def value(contestant: str, kind: Kind, measure: Measure, text: str, number: float, place: str = "") -> Value:
+    settings = "" if kind is Kind.TRUTH else "local=4 heavy=8"
+    job = f"read {text} {contestant}"
+    return Value(job, contestant, kind.value, settings, measure, text, 64, place, number)
+
+
+ROWS = [
+    value("h2o", Kind.RULE, Measure.LOSS, "a", log(2.2)),
+    value("h2o", Kind.RULE, Measure.LOSS, 'b, "quoted"', log(3.3)),
+    value("h2o", Kind.RULE, Measure.RECALL, "a", 0.5),
+    value("h2o", Kind.RULE, Measure.RECALL, "b", 0.7),
+    value("full", Kind.TRUTH, Measure.LOSS, "a", log(2.0)),
+    value("full", Kind.TRUTH, Measure.LOSS, 'b, "quoted"', log(3.0)),
+]
+
+
+def test_means_over_texts() -> None:
+    truth, rule = summarize(ROWS)
+    assert (truth.contestant, rule.contestant) == ("full", "h2o")
+    assert truth.increase == pytest.approx(0.0)
+    assert rule.increase == pytest.approx(0.1)
+    assert rule.worst == pytest.approx(0.1)
+    assert rule.perplexity == pytest.approx((2.2 * 3.3) ** 0.5)
+    assert rule.recall == pytest.approx(0.6)
+    assert rule.decoded_increase is None
+    assert increases(ROWS[:1], ROWS[4:], Measure.LOSS) == {("a", 64): pytest.approx(0.1)}
+
+
+def test_which_settings_differ() -> None:
+    (rule,) = summarize(ROWS[:1])
+    assert differences(rule, replace(rule, settings="local=4 heavy=16")) == {"heavy": "16"}
+    assert differences(rule, replace(rule, settings="local=4 every=2")) == {}
+    assert differences(rule, replace(rule, settings="local=2 heavy=8", kind=Kind.BASELINE.value)) == {}
+
+
+def test_rows_are_read_as_they_were_written() -> None:
+    assert from_csv(to_csv(ROWS)) == ROWS
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[:-30], lambda text: text[5:], lambda text: "x\n" + text]
+)
+def test_damaged_rows_are_refused(damage: object) -> None:
+    with pytest.raises(ValueError, match=r"columns are others|cut off"):
+        from_csv(damage(to_csv(ROWS)))  # type: ignore[operator]
+
+
+def test_a_folder_goes_on_with_its_own_run_only(tmp_path: Path) -> None:
+    identity = {"model": "m", "lengths": (1, 2)}
+    folder = RunFolder.open(tmp_path / "run", identity, resume=False)
+    folder.tokens["tokens"] = ["a"]
+    folder.keep_tokens()
+    folder.add(ROWS[:2])
+    with pytest.raises(OutputError, match="--resume"):
+        RunFolder.open(tmp_path / "run", identity, resume=False)
+    again = RunFolder.open(tmp_path / "run", identity, resume=True)
+    assert (again.values, again.tokens) == (ROWS[:2], {"tokens": ["a"]})
+    assert again.done == {ROWS[0].job, ROWS[1].job}
+    with pytest.raises(OutputError, match="another lengths"):
+        RunFolder.open(tmp_path / "run", identity | {"lengths": (1, 3)}, resume=True)
+    again.check({"h2o": "local=4 heavy=8", "new": "local=1"})
+    with pytest.raises(OutputError, match="was measured with local=4 heavy=8, and is now local=4 heavy=9"):
+        again.check({"h2o": "local=4 heavy=9"})
+    (tmp_path / "run" / "rows.csv").write_text("nothing of ours\n")
+    with pytest.raises(OutputError, match="cannot be read"):
+        RunFolder.open(tmp_path / "run", identity, resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("mine")
+    with pytest.raises(OutputError, match="not empty"):
+        RunFolder.open(tmp_path / "other", identity, resume=True)

@@ -1,0 +1,288 @@
+"""bench/gpu_check without a GPU: what it says then, that no step stops another, and its checks on the emulation."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from h2o_runtime import PrefillConfig
+
+REPO = Path(__file__).resolve().parents[3]
+GPU_CHECK = REPO / "bench" / "gpu_check"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """bench/gpu_check is a folder of scripts and no package: they import each other by their names alone."""
+    monkeypatch.syspath_prepend(str(GPU_CHECK))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(GPU_CHECK) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def script(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def test_without_a_gpu_every_step_says_so_within_seconds(tmp_path: Path) -> None:
+    if script("machine").first_gpu():
+        pytest.skip("this machine has a GPU")
+    begin = time.monotonic()
+    run = [
+        sys.executable,
+        str(GPU_CHECK / "run.py"),
+        "--out",
+        str(tmp_path / "out"),
+        "--wheels",
+        str(tmp_path),
+    ]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert time.monotonic() - begin < 20
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["machine"]["gpu"] == "none"
+    names = [check["check"] for check in report["checks"]]
+    assert [
+        names.index(each) for each in ("configure", "tests, small", "timings, phase1", "policies")
+    ] == sorted(names.index(each) for each in ("configure", "tests, small", "timings, phase1", "policies"))
+    assert {"build kernels", "conformance", "tests, full", "sanitizer, racecheck", "end to end, torch"} < set(
+        names
+    )
+    assert {(check["result"], check["why"]) for check in report["checks"]} == {("not run", "no GPU")}
+    assert "not measured: phase1.plain_of_flash" in (tmp_path / "out" / "report.md").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "log.txt", "report.json", "report.md", "rows.jsonl"
+    }  # fmt: skip
+
+
+def python(source: str) -> list[str]:
+    return [sys.executable, "-c", source]
+
+
+def test_a_broken_step_stops_no_other(tmp_path: Path) -> None:
+    steps, report = script("steps"), script("report")
+    rows = tmp_path / "rows.jsonl"
+    row = {"table": "flash", "head_size": 64, "tflop_s": 400.0}
+    write = f"open({str(rows)!r}, 'a').write({json.dumps(row)!r} + chr(10))"
+
+    def breaks() -> list[str]:
+        raise ZeroDivisionError("while it was prepared")
+
+    def lacks() -> list[str]:
+        raise steps.NotRun("nanobind is not installed")
+
+    hangs = "import subprocess, sys; print('waiting'); sys.stdout.flush(); subprocess.run(['sleep', '60'])"
+    plan = [
+        steps.Step("raises", lambda: python("print('begun'); raise ValueError('wrong')"), 20),
+        steps.Step("breaks", breaks, 20),
+        steps.Step("hangs", lambda: python(f"{write}; {hangs}"), 4),
+        steps.Step("crashes", lambda: python("import os; os.abort()"), 20),
+        steps.Step("not there", lambda: [str(tmp_path / "no such program")], 20),
+        steps.Step("lacks", lacks, 20),
+        steps.Step(
+            "cannot run", lambda: python("import sys; print('torch is not installed'); sys.exit(77)"), 20
+        ),
+        steps.Step("after one that failed", lambda: python(""), 20, ("raises",)),
+        steps.Step("after one that was not run", lambda: python(""), 20, ("lacks",)),
+        steps.Step("good", lambda: python("print('done')"), 20),
+    ]
+    told = []
+
+    def tell(outcomes: list[Any]) -> None:
+        told.append(len(outcomes))
+        report.write({"gpu": "a GPU"}, [vars(outcome) for outcome in outcomes], tmp_path)
+
+    runner = steps.Runner(tmp_path / "log.txt", time.monotonic() + 60, tell)
+    begin = time.monotonic()
+    outcomes = {outcome.check: (outcome.result, outcome.why) for outcome in runner.run(plan)}
+    assert time.monotonic() - begin < 40
+    assert outcomes == {
+        "raises": ("failed", "exit code 1: ValueError: wrong"),
+        "breaks": ("failed", "ZeroDivisionError: while it was prepared"),
+        "hangs": ("failed", "not done after 4 s"),
+        "crashes": ("failed", "ended by SIGABRT: it printed nothing"),
+        "not there": ("failed", outcomes["not there"][1]),
+        "lacks": ("not run", "nanobind is not installed"),
+        "cannot run": ("not run", "torch is not installed"),
+        "after one that failed": ("not run", "raises failed"),
+        "after one that was not run": ("not run", "nanobind is not installed"),
+        "good": ("passed", ""),
+    }
+    assert "FileNotFoundError" in outcomes["not there"][1]
+    assert told == list(range(1, len(plan) + 1))
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert [check["check"] for check in written["checks"]] == list(outcomes)
+    assert written["tables"]["flash"] == [{"head_size": 64, "tflop_s": 400.0}], "what a step measured is kept"
+    assert all(name in (tmp_path / "report.md").read_text() for name in outcomes)
+    assert "begun" in (tmp_path / "log.txt").read_text()
+
+
+def test_steps_for_which_no_time_is_left_are_not_run(tmp_path: Path) -> None:
+    steps = script("steps")
+    sleeps = steps.Step("sleeps", lambda: python("import time; time.sleep(60)"), 60)
+    begin = time.monotonic()
+    outcomes = steps.Runner(tmp_path / "log.txt", begin + 3).run([sleeps, replace(sleeps, name="later")])
+    assert time.monotonic() - begin < 20
+    assert [outcome.result for outcome in outcomes] == ["failed", "not run"]
+    assert outcomes[1].why == "no time was left"
+
+
+def test_a_missing_package_is_not_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import numpy, no_such_package")
+    command = [sys.executable, str(GPU_CHECK / "launch.py"), str(tmp_path), str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (script("steps").NOT_HERE, "no_such_package is not installed\n")
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "no_such_package.py").write_text("print('of the wheels')")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "of the wheels\n")
+
+
+def test_wheels_are_unpacked_without_an_index(tmp_path: Path) -> None:
+    plan = script("plan")
+    wheels = tmp_path / "wheels"
+    options = plan.Options(
+        build=tmp_path / "build", rows=tmp_path / "rows", architecture="90", gpu=True, wheels=None, tensorrt=None,
+        bundle=tmp_path / "none", jobs=1, quick=False,
+    )  # fmt: skip
+    with pytest.raises(script("steps").NotRun, match="no --wheels"):
+        plan.unpack(options)
+    wheels.mkdir()
+    with pytest.raises(script("steps").NotRun, match="no wheels in"):
+        plan.unpack(replace(options, wheels=wheels))
+    make_wheel(wheels)
+    command = plan.unpack(replace(options, wheels=wheels))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "build" / "wheels" / "tiny_wheel.py").read_text() == "here = True\n"
+    (wheels / "bundle").mkdir()
+    (wheels / "bundle" / "manifest.json").write_text("{}")
+    assert plan.bundle(replace(options, wheels=wheels)) == wheels / "bundle"
+
+
+def make_wheel(folder: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(folder / "tiny_wheel-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny_wheel.py", "here = True\n")
+        info = "tiny_wheel-1.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-wheel\nVersion: 1\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def test_it_reads_the_c_interface_from_the_headers() -> None:
+    """ctypes checks nothing: an argument too many or too few, or a field too short, would be a crash on the GPU."""
+    declared = script("library").declarations()
+    header = (REPO / "plugins" / "kernels" / "include" / "h2o" / "cuda.h").read_text()
+    assert len(declared.functions) == len(re.findall(r"\bh2o_cuda_\w+\(", re.sub(r"//[^\n]*", "", header)))
+    structures = declared.structures
+    assert {name: ctypes.sizeof(structure) for name, structure in structures.items()} == {
+        "h2o_kv": 56,
+        "h2o_cuda_shape": 24,
+        "h2o_cuda_state": 24,
+    }
+    result, arguments = declared.functions["cached_attention"]
+    shape, kv = (ctypes.POINTER(structures[name]) for name in ("h2o_cuda_shape", "h2o_kv"))
+    pointer = ctypes.c_void_p
+    assert result is ctypes.c_int32
+    assert arguments == [
+        pointer, shape, ctypes.c_int32, pointer, kv, pointer, pointer, pointer, ctypes.c_size_t,
+    ]  # fmt: skip
+
+
+def test_goals_are_shares_of_flash_attention_in_the_same_run(tmp_path: Path) -> None:
+    report = script("report")
+    rows = [
+        {"table": "ceilings", "copy_gb_s": 1000.0, "matmul_tflop_s": 700.0},
+        {"table": "flash", "head_size": 64, "tflop_s": 400.0},
+        {"table": "phase1", "head_size": 64, "plain_tflop_s": 300.0, "scored_tflop_s": 100.0},
+        {"table": "phase1", "head_size": 128, "plain_tflop_s": 300.0, "scored_tflop_s": 100.0},
+        {"table": "phase2", "head_size": 64, "fused_tflop_s": 220.0, "gather_gb_s": 450.0},
+        {"table": "layer", "head_size": 64, "n": 4096, "h2o_tflop_s": 90.0, "window_tflop_s": 90.0},
+        {"table": "layer", "head_size": 64, "n": 16384, "h2o_tflop_s": 200.0, "window_tflop_s": 90.0},
+        {"table": "repeatable", "same": False},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(text + '{"table": "layer", "head_si')
+    found = report.tables(tmp_path)
+    assert found["phase1"][0]["plain_of_flash"] == 0.75
+    assert "plain_of_flash" not in found["phase1"][1], "nothing to compare with was measured"
+    assert [line.split(":")[0] for line in report.missed_goals(found)] == [
+        "scored_of_flash at head_size 64",
+        "gather_of_copy at head_size 64",
+        "window_of_flash at head_size 64, n 16384",
+        "two runs of the same prefill differ",
+    ]
+    assert report.unmeasured(found) == ["decode.of_copy"]
+    report.write({"gpu": "none"}, [{"check": "tests", "result": "passed"}], tmp_path)
+    written = (tmp_path / "report.md").read_text()
+    assert all(f"missed: {line}" in written for line in report.missed_goals(found))
+
+
+def test_policies_on_random_tensors_agree_with_the_cpu(
+    emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from h2o_runtime.devices.cuda import CudaDevice
+
+    policies = script("policies")
+    cases = policies.cases(chunk=64, n=150, head_sizes=(32,))
+    assert {(case.name, case.dtype) for case in cases} >= {("full", "float16"), ("window", "float32")}
+    gpu = CudaDevice()
+    for case in cases:
+        row = policies.compare(case, gpu, query_heads=4, kv_heads=2)
+        assert row["same"], row
+        assert row["host_us_a_chunk"] > 0
+        assert case.name == "full" or row["sets_differ"] == 0
+    # An output that is off is found.
+    good = policies.Drive.run
+
+    def bad(self: Any, *arguments: Any) -> Any:
+        result = good(self, *arguments)
+        return replace(result, o=result.o * np.float32(1.01)) if self.device is gpu else result
+
+    monkeypatch.setattr(policies.Drive, "run", bad)
+    assert not policies.compare(cases[0], gpu, query_heads=4, kv_heads=2)["same"]
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "torch"])
+def test_a_bundle_end_to_end(
+    backend: str,
+    tiny_bundle: Path,
+    emulated_cuda: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Greedy tokens of the example model with CUDA attention, on either backend, equal those on the CPU."""
+    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
+    check = script("end_to_end")
+    small = PrefillConfig(chunk_size=128, batch_size=256, local=32, heavy=32, score_window=16)
+    assert set(check.policies(small)) == {"full", "colsum", "window"}
+    monkeypatch.setattr(
+        check, "policies", lambda bundle: {"colsum": small, "full": replace(small, policy="full")}
+    )
+    rows = check.compare(tiny_bundle, backend, n=300, steps=12)
+    assert [row["policy"] for row in rows] == ["colsum", "full"]
+    for row in rows:
+        assert row["tokens_equal"]
+        assert row["runs_identical"]
+        assert row["error"] < 1e-5
+    monkeypatch.setattr(sys, "argv", ["end_to_end.py", str(tiny_bundle), "--backend", "tensorrt"])
+    assert check.main() == 77
+    assert "TensorRT is not installed" in capsys.readouterr().out.splitlines()[-1]
