@@ -6,6 +6,7 @@
 #include "checks.h"
 #include "launch.h"
 #include "ptx.cuh"
+#include "row_range.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -14,8 +15,8 @@ constexpr int kThreads = 128;
 
 struct Blocks {
     const int64_t *start, *length;
-    int size, count, width;  // width: numbers of one row, all heads together
-    bool in_place;           // blocks without new rows need not be copied
+    int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
+    bool in_place;                 // blocks without new rows need not be copied
 };
 
 __device__ __forceinline__ float number(const float* rows, int64_t at) {
@@ -31,7 +32,8 @@ __global__ void __launch_bounds__(kThreads)
                      float* k_next, float* v_next) {
     const int column = blockIdx.x * kThreads + threadIdx.x;
     if (column >= blocks.width) return;
-    const int64_t start = *blocks.start, length = *blocks.length;
+    const int64_t start = bounded(*blocks.start, 0, blocks.rows),
+                  length = bounded(*blocks.length, 0, blocks.rows);
     const int64_t block = blockIdx.y + (blocks.in_place ? start / blocks.size : 0);
     if (block >= blocks.count) return;
     const int64_t first = block * blocks.size, to = block * blocks.width + column;
@@ -68,7 +70,7 @@ extern "C" h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o
     const int width = shape->kv_heads * shape->head_size;
     const int64_t touched = (static_cast<int64_t>(most_rows) + block_size - 2) / block_size + 1;
     const int64_t height = in_place && touched < blocks ? touched : blocks;
-    const Blocks args = {start, length, block_size, blocks, width, in_place};
+    const Blocks args = {start, length, block_size, blocks, width, static_cast<int>(kv->rows), in_place};
     const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
     const auto run = [&](auto kernel, const auto* k, const auto* v) {
         return launch(kernel, grid, kThreads, 0, stream, args, k, v, k_mean, v_mean, k_next, v_next);

@@ -16,7 +16,7 @@ struct PageArgs {
     const int64_t* length;
     const int32_t* page_list;
     float scale;
-    int page_size, budget, heads, kv_heads, sets;
+    int page_size, budget, heads, kv_heads, sets, rows;
 };
 
 __device__ __forceinline__ float to_float(float x) {
@@ -49,15 +49,15 @@ __global__ void __launch_bounds__(kThreads)
     const int kv_head = head / (args.heads / args.kv_heads), set = head / (args.heads / args.sets);
     const int32_t* const pages = args.page_list + static_cast<int64_t>(set) * args.budget;
     const int64_t stride = static_cast<int64_t>(args.kv_heads) * D, skip = static_cast<int64_t>(kv_head) * D;
-    const int length = static_cast<int>(*args.length);
+    const int length = bounded(*args.length, 1, args.rows), last = (length - 1) / args.page_size;
 
     for (int c = threadIdx.x; c < D; c += kThreads) shared.q[c] = to_float(q[head * D + c]) * args.scale;
     __syncthreads();
     float m = -INFINITY, l = 0, sum[kColumns] = {};
     for (int i = warp; i < args.budget; i += kWarps) {
-        const int page = pages[i];
-        if (page < 0) continue;  // the whole warp
-        const int stop = min(length, (page + 1) * args.page_size);
+        if (pages[i] < 0) continue;  // the whole warp
+        const int page = min(pages[i], last);
+        const int stop = static_cast<int>(min(int64_t{length}, (page + int64_t{1}) * args.page_size));
         for (int first = page * args.page_size; first < stop; first += 32) {
             const int row = first + lane;
             float score = -INFINITY;
@@ -127,8 +127,15 @@ extern "C" h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (page_size <= 0 || budget <= 0 || !q || !length || !page_list || !o) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
-    const PageArgs args = {length, page_list,          shape->scale,    page_size,
-                           budget, shape->query_heads, shape->kv_heads, shape->score_heads};
+    const PageArgs args = {length,
+                           page_list,
+                           shape->scale,
+                           page_size,
+                           budget,
+                           shape->query_heads,
+                           shape->kv_heads,
+                           shape->score_heads,
+                           static_cast<int>(kv->rows)};
     return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
                                    : attend<float>(*shape, args, q, *kv, o, stream);
 }

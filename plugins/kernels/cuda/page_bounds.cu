@@ -4,6 +4,7 @@
 #include "checks.h"
 #include "launch.h"
 #include "ptx.cuh"
+#include "row_range.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -12,8 +13,8 @@ constexpr int kThreads = 128;
 
 struct Pages {
     const int64_t *start, *length;
-    int size, count, width;  // width: numbers of one row, all heads together
-    bool in_place;           // pages without new rows need not be copied
+    int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
+    bool in_place;                 // pages without new rows need not be copied
 };
 
 __device__ __forceinline__ float number(const float* rows, int64_t at) {
@@ -29,7 +30,8 @@ __global__ void __launch_bounds__(kThreads)
                   float* max_next) {
     const int column = blockIdx.x * kThreads + threadIdx.x;
     if (column >= pages.width) return;
-    const int64_t start = *pages.start, length = *pages.length;
+    const int64_t start = bounded(*pages.start, 0, pages.rows),
+                  length = bounded(*pages.length, 0, pages.rows);
     const int64_t page = blockIdx.y + (pages.in_place ? start / pages.size : 0);
     if (page >= pages.count) return;
     const int64_t first = page * pages.size, to = page * pages.width + column;
@@ -64,7 +66,7 @@ extern "C" h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_cud
     const int width = shape->kv_heads * shape->head_size;
     const int64_t touched = (static_cast<int64_t>(most_rows) + page_size - 2) / page_size + 1;
     const int64_t height = in_place && touched < pages ? touched : pages;
-    const Pages args = {start, length, page_size, pages, width, in_place};
+    const Pages args = {start, length, page_size, pages, width, static_cast<int>(kv->rows), in_place};
     const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
     if (shape->dtype == H2O_F16)
         return launch(update_bounds<half>, grid, kThreads, 0, stream, args, static_cast<const half*>(kv->k),

@@ -4,6 +4,8 @@
 // the bound of the last page that gets in, by halving the range of the bounds' bits, and keeps pages in
 // order.
 
+#include <climits>
+
 #include "checks.h"
 #include "launch.h"
 #include "ptx.cuh"
@@ -22,7 +24,7 @@ struct SelectArgs {
     int page_size, most_pages, heads, kv_heads, sets, head_size, budget;
 
     __device__ __forceinline__ int pages() const {
-        return static_cast<int>((*length + page_size - 1) / page_size);
+        return bounded((bounded(*length, 1, INT_MAX) + int64_t{page_size} - 1) / page_size, 1, most_pages);
     }
 };
 

@@ -22,7 +22,7 @@ constexpr int kMarks = kPowers + 2;  // distances 0, 1, 2, 4, …, with one to s
 struct PatternArgs {
     h2o_subquadratic pattern;
     float scale;
-    int tokens, heads, kv_heads, slots;
+    int tokens, heads, kv_heads, slots, rows;
     const int64_t* length;
     const float *k_mean, *v_mean;
     const int32_t* global_rows;
@@ -56,7 +56,7 @@ struct Sight {
         if (i < window) return {position - i, false};
         i -= window;
         if (i < args.slots) {
-            const int row = args.global_rows[i];
+            const int row = row_within(args.global_rows[i], args.rows - 1);
             const int64_t distance = static_cast<int64_t>(position) - row;
             const bool seen = distance > args.pattern.window && !(powers && power_of_two(distance));
             return {seen ? row : -1, false};
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
     const int token = static_cast<int>(query / args.heads), head = static_cast<int>(query % args.heads);
     const int kv_head = head / (args.heads / args.kv_heads);
     const int64_t stride = static_cast<int64_t>(args.kv_heads) * D, skip = static_cast<int64_t>(kv_head) * D;
-    const Sight sight(args, static_cast<int>(*args.length) - args.tokens + token);
+    const Sight sight(args, bounded(*args.length, args.tokens, args.rows) - args.tokens + token);
 
     for (int c = lane; c < D; c += 32) own.q[c] = to_float(q[query * D + c]) * args.scale;
     __syncwarp();
@@ -207,8 +207,17 @@ extern "C" h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, co
     if (n <= 0 || !q || !length || !o || slots < 0 || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;
     if (pattern->block_size > 0 && any_null(k_mean, v_mean)) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
-    const PatternArgs args = {*pattern, shape->scale, n,      shape->query_heads, shape->kv_heads, slots,
-                              length,   k_mean,       v_mean, global_rows};
+    const PatternArgs args = {*pattern,
+                              shape->scale,
+                              n,
+                              shape->query_heads,
+                              shape->kv_heads,
+                              slots,
+                              static_cast<int>(kv->rows),
+                              length,
+                              k_mean,
+                              v_mean,
+                              global_rows};
     return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
                                    : attend<float>(*shape, args, q, *kv, o, stream);
 }
