@@ -303,10 +303,13 @@ class Generator:
         return np.ascontiguousarray(tokens, np.int64)
 
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
-        """Whether the session holds exactly this prompt, with its logits at hand."""
+        """Whether the session holds exactly this prompt, with its logits at hand. What was generated sparsely is no
+        answer where all is to be exact."""
         session = self.session
+        exact = session.origin.exact_rows(session.length) == session.length
         return (
             session.logits is not None
+            and (exact or not config.algorithm.exact)
             and same_arithmetic(session.origin.config, config)
             and len(tokens) == session.length == session.shared_prefix(tokens)
         )
@@ -335,8 +338,10 @@ class Generator:
                 if session.origin.config is None:
                     session.reset()
         session.append(tokens[reuse.length :], generated=False)
-        a_turn = reuse.prefix is Prefix.HISTORY
-        session.origin = before.at_turn(reuse.length) if a_turn else Provenance.fresh(config, len(tokens))
+        if reuse.prefix is Prefix.HISTORY:
+            session.origin = before.at_turn(reuse.length)
+        else:
+            session.origin = Provenance.fresh(config, len(tokens), self.decoding.exact)
         watch.progress(n, n)
         return n
 

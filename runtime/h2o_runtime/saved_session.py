@@ -209,8 +209,8 @@ class SavedSession:
                         _read(file, f"{name}{layer:03}", target.shape, target.dtype), target
                     )
                 cache.commit(rows)
-                view = cache.view(rows.stop)
-                generator.decoding.observe(layer, view, rows, generator.session.decode_state)
+                view, state = cache.view(rows.stop), generator.session.decode_state
+                generator.decoding.observe(layer, view, rows, generator.provider, state)
 
     def _read_state(self, generator: Generator, file: zipfile.ZipFile) -> None:
         policy, state = self.config.algorithm, generator.session.prefill_state

@@ -30,6 +30,9 @@ from tests.bundles import relative_error
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.forward import Watch
+from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.saved_session import SavedSession, save_session
 
 CONTEXT = 200
@@ -221,6 +224,27 @@ def small(shared_folder: Path) -> Any:
     _, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
     with Generator.load(bundle, context=CONTEXT) as generator:
         yield generator
+
+
+@pytest.mark.parametrize(
+    "decoding", [Quest(quest_budget=16, quest_dense_layers=0), SubquadraticDecode(decode_window=4)]
+)
+def test_full_attention_takes_nothing_from_a_sparse_decode(
+    small: Generator, decoding: DecodePolicy[Any]
+) -> None:
+    config, ids = replace(SPARSE, policy="full"), bundles.random_ids(150)
+    place = (small.bundle, small.backend, small.provider, CONTEXT, small.device)
+    generator = Generator(*place, decoding=decoding)
+    generator.prefill(ids[:100], config)
+    for token in ids[100:120]:
+        sparse = generator.decode(int(token)).copy()
+    expected = new_generator(small).prefill(ids[:120], config)
+    assert relative_error(sparse, expected) > 1e-3  # there is something that could be taken
+    assert relative_error(generator.prefill(ids[:120], config), expected) < 1e-5
+    assert generator.reused == 100
+    expected = new_generator(small).prefill(ids, config)
+    assert relative_error(generator.prefill(ids, config), expected) < 1e-5
+    assert generator.reused == 120  # those are exact by now
 
 
 def test_every_conversation_is_answered_as_by_a_new_generator(small: Generator) -> None:
