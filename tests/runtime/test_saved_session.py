@@ -15,6 +15,7 @@ from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import InputError, OutputError
+from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.saved_session import SavedSession, save_session
 
@@ -202,3 +203,16 @@ def test_every_policy_can_be_saved(generator: Generator, tmp_path: Path) -> None
         generator.reset()
         generator.prefill(PROMPT, replace(SMALL, policy=policy))
         save_session(generator, tmp_path / "session")
+
+
+def test_a_decode_policy_learns_what_was_loaded(bundle: Path, tmp_path: Path) -> None:
+    quest = Quest(quest_budget=16, quest_page=4, quest_dense_layers=0)
+    with Generator.load(bundle, context=CONTEXT, threads=1, decoding=quest) as generator:
+        generator.prefill(PROMPT, SMALL)
+        save_session(generator, tmp_path / "session")
+        expected = generator.decode(7)
+        with Generator.load(bundle, context=CONTEXT, threads=1, decoding=quest) as other:
+            SavedSession.open(tmp_path / "session").load_into(other, SMALL)
+            np.testing.assert_array_equal(other.decode(7), expected)
+        with Generator.load(bundle, context=CONTEXT, threads=1) as exact:
+            assert "decoded under" in refused(tmp_path / "session", exact)
