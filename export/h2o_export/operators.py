@@ -20,6 +20,8 @@ from onnxscript import opset18 as op
 from onnxscript import script
 from onnxscript.values import Opset
 
+from h2o_export.landmark_operators import LandmarkUpdate, SubquadraticAttention
+from h2o_export.page_operators import PageAttention, PageBounds, PageSelect
 from h2o_export.trace import OPSET
 from h2o_runtime import operators as table
 
@@ -383,6 +385,11 @@ OPERATORS = (
     MemorySelect,
     QuerySelect,
     CachedAttention,
+    LandmarkUpdate,
+    SubquadraticAttention,
+    PageBounds,
+    PageSelect,
+    PageAttention,
 )
 
 

@@ -162,3 +162,84 @@ class Kernels:
         ]
         | None = None,
     ) -> None: ...
+    def landmark_update(
+        self,
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_mean: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        v_mean: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        start: int,
+        length: int,
+        block_size: int,
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...
+    def subquadratic_attention(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_mean: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        v_mean: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        global_rows: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        length: int,
+        window: int,
+        block_size: int,
+        strides: int,
+        count_bias: int,
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...
+    def page_bounds(
+        self,
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_min: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        k_max: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        start: int,
+        length: int,
+        page_size: int,
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...
+    def page_select(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_min: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        k_max: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        length: int,
+        page_size: int,
+        page_list: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu")],
+    ) -> None: ...
+    def page_attention(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        page_list: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        length: int,
+        page_size: int,
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...

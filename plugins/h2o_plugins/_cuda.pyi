@@ -264,6 +264,111 @@ class Kernels:
         Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, d].
         """
 
+    def landmark_update(
+        self,
+        stream: Stream,
+        *,
+        most_rows: int,
+        blocks: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        k_mean: int,
+        v_mean: int,
+        start: int,
+        length: int,
+        block_size: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+    ) -> None:
+        """In place. At most `most_rows` lie between `start` and `length`."""
+
+    def subquadratic_attention(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        slots: int,
+        q: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        k_mean: int,
+        v_mean: int,
+        global_rows: int,
+        length: int,
+        window: int,
+        block_size: int,
+        strides: int,
+        count_bias: int,
+        o: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+    ) -> None:
+        """`slots` is the number of global rows."""
+
+    def page_bounds(
+        self,
+        stream: Stream,
+        *,
+        most_rows: int,
+        blocks: int,
+        k_cache: int,
+        capacity: int,
+        k_min: int,
+        k_max: int,
+        start: int,
+        length: int,
+        page_size: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+    ) -> None:
+        """In place. At most `most_rows` lie between `start` and `length`."""
+
+    def page_select_workspace(self, blocks: int, score_heads: int) -> int: ...
+    def page_select(
+        self,
+        stream: Stream,
+        *,
+        blocks: int,
+        q: int,
+        k_min: int,
+        k_max: int,
+        length: int,
+        page_size: int,
+        budget: int,
+        score_heads: int,
+        page_list: int,
+        workspace: int,
+        workspace_bytes: int,
+    ) -> None: ...
+    def page_attention(
+        self,
+        stream: Stream,
+        *,
+        slots: int,
+        score_heads: int,
+        q: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        page_list: int,
+        length: int,
+        page_size: int,
+        o: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+    ) -> None:
+        """`slots` is the length of a list of pages."""
+
 def score_update(
     stream: Stream, *, score_heads: int, slots: int, memory: int, values: int, replace: bool, score: int
 ) -> None:

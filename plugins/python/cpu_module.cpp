@@ -246,7 +246,85 @@ class Kernels {
             [&] { return h2o_cpu_cached_attention(context_, &shape_, n, q.data(), &kv, length, o.data()); });
     }
 
+    void landmark_update(Input k_cache, Input v_cache, Float32 k_mean, Float32 v_mean, int64_t start,
+                         int64_t length, int64_t block_size, const Pages& pages, int32_t page_rows,
+                         const Scales& scales) {
+        expect_cache(k_cache, v_cache);
+        const int64_t blocks = expect_landmarks(k_mean, v_mean);
+        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        run("landmark_update", [&] {
+            return h2o_cpu_landmark_update(context_, &shape_, &kv, start, length, block_size, blocks,
+                                           k_mean.data(), v_mean.data());
+        });
+    }
+
+    void subquadratic_attention(Input q, Input k_cache, Input v_cache, Float32In k_mean, Float32In v_mean,
+                                Int32In global_rows, int64_t length, int64_t window, int64_t block_size,
+                                int64_t strides, int64_t count_bias, Output o, const Pages& pages,
+                                int32_t page_rows, const Scales& scales) {
+        const int64_t n = size_of(q, 0), blocks = expect_landmarks(k_mean, v_mean);
+        expect_rows(q, "q", n, shape_.query_heads);
+        expect_cache(k_cache, v_cache);
+        expect(global_rows, "global_rows", {-1});
+        expect_rows(o, "o", n, shape_.query_heads);
+        if (block_size > 0 && blocks < length / block_size)
+            throw nb::value_error("k_mean and v_mean must have a row for every complete block");
+        const h2o_subquadratic pattern = h2o_subquadratic_of(window, block_size, strides, count_bias);
+        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        run("subquadratic_attention", [&] {
+            return h2o_cpu_subquadratic_attention(context_, &shape_, &pattern, n, q.data(), &kv, length,
+                                                  k_mean.data(), v_mean.data(), size_of(global_rows, 0),
+                                                  global_rows.data(), o.data());
+        });
+    }
+
+    void page_bounds(Input k_cache, Float32 k_min, Float32 k_max, int64_t start, int64_t length,
+                     int64_t page_size, const Pages& pages, int32_t page_rows, const Scales& scales) {
+        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
+        const int64_t count = expect_landmarks(k_min, k_max);
+        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
+        run("page_bounds", [&] {
+            return h2o_cpu_page_bounds(context_, &shape_, &kv, start, length, page_size, count, k_min.data(),
+                                       k_max.data());
+        });
+    }
+
+    void page_select(Input q, Float32In k_min, Float32In k_max, int64_t length, int64_t page_size,
+                     Int32 page_list) {
+        const h2o_shape shape = scored(size_of(page_list, 0));
+        const int64_t count = expect_landmarks(k_min, k_max);
+        expect_rows(q, "q", 1, shape.query_heads);
+        expect(page_list, "page_list", {shape.score_heads, -1});
+        run("page_select", [&] {
+            return h2o_cpu_page_select(context_, &shape, q.data(), length, page_size, count, k_min.data(),
+                                       k_max.data(), size_of(page_list, 1), page_list.data());
+        });
+    }
+
+    void page_attention(Input q, Input k_cache, Input v_cache, Int32In page_list, int64_t length,
+                        int64_t page_size, Output o, const Pages& pages, int32_t page_rows,
+                        const Scales& scales) {
+        const h2o_shape shape = scored(size_of(page_list, 0));
+        expect_rows(q, "q", 1, shape.query_heads);
+        expect_cache(k_cache, v_cache);
+        expect(page_list, "page_list", {shape.score_heads, -1});
+        expect_rows(o, "o", 1, shape.query_heads);
+        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        run("page_attention", [&] {
+            return h2o_cpu_page_attention(context_, &shape, q.data(), &kv, length, page_size,
+                                          size_of(page_list, 1), page_list.data(), o.data());
+        });
+    }
+
   private:
+    // How many there are.
+    template <class Array>
+    int64_t expect_landmarks(const Array& k_mean, const Array& v_mean) const {
+        expect(k_mean, "k_mean", {-1, shape_.kv_heads, shape_.head_size});
+        expect(v_mean, "v_mean", {size_of(k_mean, 0), shape_.kv_heads, shape_.head_size});
+        return size_of(k_mean, 0);
+    }
+
     template <class Array>
     void expect_tensor(const Array& array, const char* name, std::initializer_list<int64_t> sizes) const {
         const bool half = shape_.dtype == H2O_F16;
@@ -333,5 +411,20 @@ NB_MODULE(_cpu, module) {
              "stride"_a, "share"_a, "reach"_a, "local"_a, "sink"_a, "memory_next"_a.noconvert(),
              "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
         .def("cached_attention", &Kernels::cached_attention, "q"_a, "k_cache"_a, "v_cache"_a, "length"_a,
-             "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none());
+             "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
+        .def("landmark_update", &Kernels::landmark_update, "k_cache"_a, "v_cache"_a, "k_mean"_a.noconvert(),
+             "v_mean"_a.noconvert(), "start"_a, "length"_a, "block_size"_a, "pages"_a = nb::none(),
+             "page_rows"_a = 0, "scales"_a = nb::none())
+        .def("subquadratic_attention", &Kernels::subquadratic_attention, "q"_a, "k_cache"_a, "v_cache"_a,
+             "k_mean"_a, "v_mean"_a, "global_rows"_a, "length"_a, "window"_a, "block_size"_a, "strides"_a,
+             "count_bias"_a, "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0,
+             "scales"_a = nb::none())
+        .def("page_bounds", &Kernels::page_bounds, "k_cache"_a, "k_min"_a.noconvert(), "k_max"_a.noconvert(),
+             "start"_a, "length"_a, "page_size"_a, "pages"_a = nb::none(), "page_rows"_a = 0,
+             "scales"_a = nb::none())
+        .def("page_select", &Kernels::page_select, "q"_a, "k_min"_a, "k_max"_a, "length"_a, "page_size"_a,
+             "page_list"_a.noconvert())
+        .def("page_attention", &Kernels::page_attention, "q"_a, "k_cache"_a, "v_cache"_a, "page_list"_a,
+             "length"_a, "page_size"_a, "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0,
+             "scales"_a = nb::none());
 }

@@ -153,6 +153,67 @@ class Kernels {
               "cache_append");
     }
 
+    void landmark_update(const Stream& stream, int32_t most_rows, int32_t blocks, Address k_cache,
+                         Address v_cache, int64_t capacity, Address k_mean, Address v_mean, Address start,
+                         Address length, int32_t block_size, Address pages, int32_t page_rows,
+                         Address k_scales, Address v_scales) const {
+        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_landmark_update(stream.get(), &shape_, &kv, at<int64_t>(start), at<int64_t>(length),
+                                       most_rows, block_size, blocks, at<float>(k_mean), at<float>(v_mean),
+                                       at<float>(k_mean), at<float>(v_mean)),
+              "landmark_update");
+    }
+
+    void subquadratic_attention(const Stream& stream, int32_t n, int32_t slots, Address q, Address k_cache,
+                                Address v_cache, int64_t capacity, Address k_mean, Address v_mean,
+                                Address global_rows, Address length, int64_t window, int64_t block_size,
+                                int32_t strides, int32_t count_bias, Address o, Address pages,
+                                int32_t page_rows, Address k_scales, Address v_scales) const {
+        const h2o_subquadratic pattern = h2o_subquadratic_of(window, block_size, strides, count_bias);
+        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_subquadratic_attention(stream.get(), &shape_, &pattern, n, at<void>(q), &kv,
+                                              at<int64_t>(length), at<float>(k_mean), at<float>(v_mean),
+                                              slots, at<int32_t>(global_rows), at<void>(o)),
+              "subquadratic_attention");
+    }
+
+    void page_bounds(const Stream& stream, int32_t most_rows, int32_t blocks, Address k_cache,
+                     int64_t capacity, Address k_min, Address k_max, Address start, Address length,
+                     int32_t page_size, Address pages, int32_t page_rows, Address k_scales,
+                     Address v_scales) const {
+        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_page_bounds(stream.get(), &shape_, &kv, at<int64_t>(start), at<int64_t>(length),
+                                   most_rows, page_size, blocks, at<float>(k_min), at<float>(k_max),
+                                   at<float>(k_min), at<float>(k_max)),
+              "page_bounds");
+    }
+
+    size_t page_select_workspace(int32_t blocks, int32_t score_heads) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        return h2o_cuda_page_select_workspace(&shape, blocks);
+    }
+
+    void page_select(const Stream& stream, int32_t blocks, Address q, Address k_min, Address k_max,
+                     Address length, int32_t page_size, int32_t budget, int32_t score_heads,
+                     Address page_list, Address workspace, size_t workspace_bytes) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        check(h2o_cuda_page_select(stream.get(), &shape, at<void>(q), at<int64_t>(length), page_size, blocks,
+                                   at<float>(k_min), at<float>(k_max), budget, at<int32_t>(page_list),
+                                   at<void>(workspace), workspace_bytes),
+              "page_select");
+    }
+
+    void page_attention(const Stream& stream, int32_t slots, int32_t score_heads, Address q, Address k_cache,
+                        Address v_cache, int64_t capacity, Address page_list, Address length,
+                        int32_t page_size, Address o, Address pages, int32_t page_rows, Address k_scales,
+                        Address v_scales) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_page_attention(stream.get(), &shape, at<void>(q), &kv, at<int64_t>(length), page_size,
+                                      slots, at<int32_t>(page_list), at<void>(o)),
+              "page_attention");
+    }
+
   private:
     h2o_cuda_shape scored(int32_t heads) const {
         h2o_cuda_shape shape = shape_;
@@ -218,7 +279,28 @@ void bind_kernels(nb::module_& module) {
              "k_cache"_a, "v_cache"_a, "capacity"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0,
              "v_scales"_a = 0,
              "Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, "
-             "d].");
+             "d].")
+        .def("landmark_update", &Kernels::landmark_update, "stream"_a, nb::kw_only(), "most_rows"_a,
+             "blocks"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "k_mean"_a, "v_mean"_a, "start"_a,
+             "length"_a, "block_size"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "In place. At most `most_rows` lie between `start` and `length`.")
+        .def("subquadratic_attention", &Kernels::subquadratic_attention, "stream"_a, nb::kw_only(), "n"_a,
+             "slots"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "k_mean"_a, "v_mean"_a,
+             "global_rows"_a, "length"_a, "window"_a, "block_size"_a, "strides"_a, "count_bias"_a, "o"_a,
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "`slots` is the number of global rows.")
+        .def("page_bounds", &Kernels::page_bounds, "stream"_a, nb::kw_only(), "most_rows"_a, "blocks"_a,
+             "k_cache"_a, "capacity"_a, "k_min"_a, "k_max"_a, "start"_a, "length"_a, "page_size"_a,
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "In place. At most `most_rows` lie between `start` and `length`.")
+        .def("page_select_workspace", &Kernels::page_select_workspace, "blocks"_a, "score_heads"_a)
+        .def("page_select", &Kernels::page_select, "stream"_a, nb::kw_only(), "blocks"_a, "q"_a, "k_min"_a,
+             "k_max"_a, "length"_a, "page_size"_a, "budget"_a, "score_heads"_a, "page_list"_a, "workspace"_a,
+             "workspace_bytes"_a)
+        .def("page_attention", &Kernels::page_attention, "stream"_a, nb::kw_only(), "slots"_a,
+             "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "page_list"_a, "length"_a,
+             "page_size"_a, "o"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "`slots` is the length of a list of pages.");
     module.def("score_update", &score_update, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
                "memory"_a, "values"_a, "replace"_a, "score"_a,
                "score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots].");

@@ -138,8 +138,54 @@ h2o_status cached_attention(const Call& c, const void* const* in, void* const* o
                                      workspace, bytes);
 }
 
+h2o_status landmark_update(const Call& c, const void* const* in, void* const* out, void*, size_t,
+                           cudaStream_t stream) {
+    const h2o_kv kv = kv_of(c, in[0], in[1]);
+    return h2o_cuda_landmark_update(stream, &c.shape, &kv, longs(in[4]), longs(in[5]), c[kRows],
+                                    c.attributes[0].integer, c[kBlocks], floats(in[2]), floats(in[3]),
+                                    floats(out[0]), floats(out[1]));
+}
+
+h2o_status subquadratic_attention(const Call& c, const void* const* in, void* const* out, void*, size_t,
+                                  cudaStream_t stream) {
+    const h2o_kv kv = kv_of(c, in[1], in[2]);
+    const h2o_subquadratic pattern = h2o_subquadratic_of(c.attributes[0].integer, c.attributes[1].integer,
+                                                         c.attributes[2].integer, c.attributes[3].integer);
+    return h2o_cuda_subquadratic_attention(stream, &c.shape, &pattern, c[kTokens], in[0], &kv, longs(in[6]),
+                                           floats(in[3]), floats(in[4]), c[kSlots], ints(in[5]), out[0]);
+}
+
+h2o_status page_bounds(const Call& c, const void* const* in, void* const* out, void*, size_t,
+                       cudaStream_t stream) {
+    const h2o_kv kv = kv_of(c, in[0], nullptr);
+    return h2o_cuda_page_bounds(stream, &c.shape, &kv, longs(in[3]), longs(in[4]), c[kRows],
+                                c.attributes[0].integer, c[kBlocks], floats(in[1]), floats(in[2]),
+                                floats(out[0]), floats(out[1]));
+}
+
+size_t page_workspace(const Call& c) {
+    return h2o_cuda_page_select_workspace(&c.shape, c[kBlocks]);
+}
+
+h2o_status page_select(const Call& c, const void* const* in, void* const* out, void* workspace, size_t bytes,
+                       cudaStream_t stream) {
+    return h2o_cuda_page_select(stream, &c.shape, in[0], longs(in[3]), c.attributes[0].integer, c[kBlocks],
+                                floats(in[1]), floats(in[2]), c[kSlots], static_cast<int32_t*>(out[0]),
+                                workspace, bytes);
+}
+
+h2o_status page_attention(const Call& c, const void* const* in, void* const* out, void*, size_t,
+                          cudaStream_t stream) {
+    const h2o_kv kv = kv_of(c, in[1], in[2]);
+    return h2o_cuda_page_attention(stream, &c.shape, in[0], &kv, longs(in[4]), c.attributes[0].integer,
+                                   c[kSlots], ints(in[3]), out[0]);
+}
+
 bool voters_are_of_the_chunk(const Sizes& s) {
     return s[kWindow] <= s[kTokens];
+}
+bool one_token(const Sizes& s) {
+    return s[kTokens] == 1;
 }
 bool rows_are_in_the_cache(const Sizes& s) {
     return s[kTokens] <= s[kRows];
@@ -161,6 +207,11 @@ constexpr struct Kernel {
     {"MemorySelect", no_workspace, memory_select},
     {"QuerySelect", query_workspace, query_select},
     {"CachedAttention", cached_workspace, cached_attention, rows_are_in_the_cache},
+    {"LandmarkUpdate", no_workspace, landmark_update},
+    {"SubquadraticAttention", no_workspace, subquadratic_attention, rows_are_in_the_cache},
+    {"PageBounds", no_workspace, page_bounds},
+    {"PageSelect", page_workspace, page_select, one_token},
+    {"PageAttention", no_workspace, page_attention, one_token},
 };
 
 Operator complete(const Signature& signature) {

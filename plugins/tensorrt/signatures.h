@@ -29,11 +29,12 @@ enum Size {
     kPrevious,
     kTiles,
     kLists,
+    kBlocks,
     kTwo
 };
 constexpr int kSizeCount = kTwo + 1;
 constexpr const char* kSizeNames[kSizeCount] = {"",    "n", "w",  "Hq", "Hkv", "Hs", "d",
-                                                "cap", "M", "Mp", "t",  "c",   "2"};
+                                                "cap", "M", "Mp", "t",  "c",   "Nb", "2"};
 
 // Every attribute is required: ONNX graphs always carry them all.
 struct AttributeSpec {

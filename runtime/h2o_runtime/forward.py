@@ -127,7 +127,8 @@ class Forward:
             with self._flow.layer(dense):
                 call = self._layer_call(layer, prompt, cache, rows)
                 prompt.policy.attend(call, session.prefill_state)
-            self.decoding.observe(layer, call.kv, rows, session.decode_state)
+            # Only now has the attention provider waited for all of the rows.
+            self.decoding.observe(layer, call.kv, rows, self.provider, session.decode_state)
 
     def decode(self, token: int, session: Session) -> Float32:
         """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
@@ -157,7 +158,7 @@ class Forward:
                 run()
                 cache.commit(rows)
                 kv = cache.view(length)
-                self.decoding.observe(layer, kv, rows, state)
+                self.decoding.observe(layer, kv, rows, self.provider, state)
                 self.decoding.attend(StepCall(layer, q, o, kv, self.provider), state)
         self._step_head()
         return self.buffers.logits[:1]

@@ -303,10 +303,13 @@ class Generator:
         return np.ascontiguousarray(tokens, np.int64)
 
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
-        """Whether the session holds exactly this prompt, with its logits at hand."""
+        """Whether the session holds exactly this prompt, with its logits at hand. What was generated sparsely is no
+        answer where all is to be exact."""
         session = self.session
+        exact = session.origin.exact_rows(session.length) == session.length
         return (
             session.logits is not None
+            and (exact or not config.algorithm.exact)
             and same_arithmetic(session.origin.config, config)
             and len(tokens) == session.length == session.shared_prefix(tokens)
         )
@@ -318,7 +321,7 @@ class Generator:
         """
         session, policy, before = self.session, config.algorithm, self.session.origin
         n = len(tokens) - reuse.length
-        self._prepare_state(config)
+        self.prepare_state(config)
         self.reused, session.logits = reuse.length, None
         session.truncate(reuse.length)
         # Until all is done the cache is worth no more than what an interrupted run leaves behind.
@@ -335,13 +338,15 @@ class Generator:
                 if session.origin.config is None:
                     session.reset()
         session.append(tokens[reuse.length :], generated=False)
-        a_turn = reuse.prefix is Prefix.HISTORY
-        session.origin = before.at_turn(reuse.length) if a_turn else Provenance.fresh(config, len(tokens))
+        if reuse.prefix is Prefix.HISTORY:
+            session.origin = before.at_turn(reuse.length)
+        else:
+            session.origin = Provenance.fresh(config, len(tokens), self.decoding.exact)
         watch.progress(n, n)
         return n
 
-    def _prepare_state(self, config: PrefillConfig) -> None:
-        """The session's state is one of this configuration's policy."""
+    def prepare_state(self, config: PrefillConfig) -> None:
+        """Make the session's state one of this configuration's policy."""
         session = self.session
         if session.state_config is None or not same_arithmetic(session.state_config, config):
             session.prefill_state = None  # before there is another: a small device has no room for two

@@ -5,7 +5,8 @@ held to this table by one test. Sizes have the names they have everywhere:
 
     n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads (Hkv or Hq),
     d head size, cap cache capacity, M memory slots, Mp slots of the memory before (may be 0),
-    t tiles of queries, c lists of candidates for them.
+    t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows: those that landmarks are
+    means of, or pages.
 
 A tensor of dtype T is float32 or float16, all of a node alike.
 """
@@ -84,6 +85,8 @@ _Q, _O = _model("q", "n Hq d"), _model("o", "n Hq d")
 _M, _L = _float("m", "n Hq"), _float("l", "n Hq")
 _CACHES = (_model("k_cache", "cap Hkv d"), _model("v_cache", "cap Hkv d"))
 _GATHERED = (_model("k_mem", "Hs M d"), _model("v_mem", "Hs M d"))
+_LANDMARKS = (_float("k_mean", "Nb Hkv d"), _float("v_mean", "Nb Hkv d"))
+_LENGTH = _int64("length", "")
 _MEMORY, _COLSUM = _int32("memory", "Hs M"), _float("colsum", "Hs M")
 
 
@@ -138,7 +141,45 @@ QUERY_SELECT = Operator(
     ),
 )
 CACHED_ATTENTION = Operator(
-    "CachedAttention", inputs=(_Q, *_CACHES, _int64("length", "")), outputs=(_O,), attributes=(_SCALE,)
+    "CachedAttention", inputs=(_Q, *_CACHES, _LENGTH), outputs=(_O,), attributes=(_SCALE,)
+)
+LANDMARK_UPDATE = Operator(
+    "LandmarkUpdate",
+    inputs=(*_CACHES, *_LANDMARKS, _int64("start", ""), _LENGTH),
+    outputs=(_float("k_mean_next", "Nb Hkv d"), _float("v_mean_next", "Nb Hkv d")),
+    attributes=(Attribute("block_size", 1),),
+)
+SUBQUADRATIC_ATTENTION = Operator(
+    "SubquadraticAttention",
+    inputs=(_Q, *_CACHES, *_LANDMARKS, _int32("global_rows", "M"), _LENGTH),
+    outputs=(_O,),
+    attributes=(
+        Attribute("window", 0),
+        Attribute("block_size", 0),
+        Attribute("strides", 0),
+        Attribute("count_bias", 0),
+        _SCALE,
+    ),
+)
+_BOUNDS = (_float("k_min", "Nb Hkv d"), _float("k_max", "Nb Hkv d"))
+_PAGE_SIZE, _PAGE_LIST = Attribute("page_size", 1), _int32("page_list", "Hs M")
+PAGE_BOUNDS = Operator(
+    "PageBounds",
+    inputs=(_CACHES[0], *_BOUNDS, _int64("start", ""), _LENGTH),
+    outputs=(_float("k_min_next", "Nb Hkv d"), _float("k_max_next", "Nb Hkv d")),
+    attributes=(_PAGE_SIZE,),
+)
+PAGE_SELECT = Operator(
+    "PageSelect",
+    inputs=(_Q, *_BOUNDS, _LENGTH),
+    outputs=(_PAGE_LIST,),
+    attributes=(_PAGE_SIZE, Attribute("budget", 1, gives="M"), Attribute("score_heads", 1, gives="Hs")),
+)
+PAGE_ATTENTION = Operator(
+    "PageAttention",
+    inputs=(_Q, *_CACHES, _PAGE_LIST, _LENGTH),
+    outputs=(_O,),
+    attributes=(_PAGE_SIZE, _SCALE),
 )
 
 OPERATORS = (  # one that another one's body calls comes before it
@@ -151,4 +192,9 @@ OPERATORS = (  # one that another one's body calls comes before it
     MEMORY_SELECT,
     QUERY_SELECT,
     CACHED_ATTENTION,
+    LANDMARK_UPDATE,
+    SUBQUADRATIC_ATTENTION,
+    PAGE_BOUNDS,
+    PAGE_SELECT,
+    PAGE_ATTENTION,
 )

@@ -38,11 +38,13 @@ class Reuse:
 class Provenance:
     """How the cache's content came about.
 
-    config    the configuration it was computed with; None when the cache is empty
-    prompt    length of the fresh part: one uninterrupted prompt from position 0
-    sparse    rows of the fresh part that equal those of any prompt that shares them
-    turn      the rows that a conversation's last turn found, to which it can be gone back; 0 before there was one
-    complete  false after a cancelled prefill, when only a chunk boundary can be gone on from
+    config        the configuration it was computed with; None when the cache is empty
+    prompt        length of the fresh part: one uninterrupted prompt from position 0
+    sparse        rows of the fresh part that equal those of any prompt that shares them
+    turn          the rows that a conversation's last turn found, to which it can be gone back; 0 before there was
+                  one
+    complete      false after a cancelled prefill, when only a chunk boundary can be gone on from
+    exact_decode  whether the tokens that were generated behind the fresh part saw everything before them
     """
 
     config: PrefillConfig | None = None
@@ -50,10 +52,15 @@ class Provenance:
     sparse: int = 0
     turn: int = 0
     complete: bool = True
+    exact_decode: bool = True
 
     @classmethod
-    def fresh(cls, config: PrefillConfig, prompt: int) -> Provenance:
-        return cls(config, prompt, config.algorithm.lasting_rows(prompt))
+    def fresh(cls, config: PrefillConfig, prompt: int, exact_decode: bool = True) -> Provenance:
+        return cls(config, prompt, config.algorithm.lasting_rows(prompt), exact_decode=exact_decode)
+
+    def exact_rows(self, cached: int) -> int:
+        """Under an exact policy: how many of the `cached` rows are what a fresh run would compute."""
+        return cached if self.exact_decode else min(cached, self.sparse)
 
     def at_turn(self, rows: int) -> Provenance:
         """As it is once a turn began behind `rows` rows."""

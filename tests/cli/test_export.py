@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from tests import bundles
 from tests.cli.conftest import Run, Start
 from tests.reference import gguf_files
+from tests.settings import all_settings
 
 from h2o_cli.export import main
 from h2o_export import exporter
@@ -43,21 +44,20 @@ FLAGS = (
     *("--prefill", "h2o", "-b", 512, "-ub", 128, "--h2o-local", 32, "--h2o-heavy", 48, "--score", "window"),
     *("--score-window", 16, "--score-heads", "query", "--sink", 4, "--dense-tail", 64),
 )
-PREFILL = {
-    "policy": "h2o",
-    "batch_size": 512,
-    "chunk_size": 128,
-    "local": 32,
-    "heavy": 48,
-    "score": "window",
-    "score_window": 16,
-    "score_tile": 128,
-    "score_queries": 32,
-    "score_candidates": 2048,
-    "score_heads": "query",
-    "sink": 4,
-    "dense_tail": 64,
-}
+PREFILL = all_settings(
+    {
+        "policy": "h2o",
+        "batch_size": 512,
+        "chunk_size": 128,
+        "local": 32,
+        "heavy": 48,
+        "score": "window",
+        "score_window": 16,
+        "score_heads": "query",
+        "sink": 4,
+        "dense_tail": 64,
+    }
+)
 
 
 @pytest.fixture(scope="module")

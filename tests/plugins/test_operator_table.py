@@ -27,11 +27,21 @@ BY_NAME = {operator.name: operator for operator in OPERATORS}
 
 # What stands for a name of the table, where it is not the name itself. Kernels know their scale; what the arrays'
 # sizes say is no argument; the fused attention works in place, and votes are cast on cache rows, not on a copy.
-KNOWN = {"scale": (), "score_heads": (), "heavy": (), "chunk_range": ("start", "stop")}
+KNOWN = {"scale": (), "score_heads": (), "heavy": (), "budget": (), "chunk_range": ("start", "stop")}
 IN_PLACE = {"o_intra": ("o",), "m_intra": ("m",), "l_intra": ("l",)}
+IN_PLACE |= {f"{name}_next": (name,) for name in ("k_mean", "v_mean", "k_min", "k_max")}
 FROM_CACHE = {"CandidateScore": {"k_mem": ("k_cache", "memory")}}
 LAYOUT = {"pages", "page_rows", "scales", "k_scales", "v_scales"}  # of a cache
-SIZES = {"n", "window", "slots", "previous_slots", "score_heads", "capacity"}  # which addresses do not have
+SIZES = {
+    "n",
+    "slots",
+    "previous_slots",
+    "score_heads",
+    "capacity",
+    "most_rows",
+    "blocks",
+}  # addresses have none
+VOTERS = {"CandidateScore": {"window"}}
 WORKSPACE = {"workspace", "workspace_bytes"}
 
 # Operators that the runtime has no use for by themselves: the fused one does their work.
@@ -110,6 +120,7 @@ def test_cuda_kernels(operator: Operator) -> None:
     words = {"scale": (), **IN_PLACE, **FROM_CACHE.get(operator.name, {})}
     expected = set(translated(arguments(operator), words))
     found = set(methods[operator.method])
+    found -= VOTERS.get(operator.name, set())
     assert found - {"stream"} - SIZES - WORKSPACE == expected - SIZES
     assert expected <= found
 
@@ -136,6 +147,7 @@ def test_attention_providers(provider: type[Any]) -> None:
             assert not hasattr(provider, operator.method)
             continue
         words: dict[str, tuple[str, ...]] = {**KNOWN, **cache, **renamed}
+        words |= {name: words for name, words in IN_PLACE.items() if name.endswith("_next")}
         if operator.name == "CandidateScore":
             words["k_mem"] = ("kv", "memory")
         if {"l", "l_intra"} & set(arguments(operator)):

@@ -69,7 +69,25 @@ full_configs = st.builds(
     lambda batch: PrefillConfig(policy="full", batch_size=batch), batch=st.integers(1, 200)
 )
 
+subquadratic_configs = st.builds(
+    lambda **fields: PrefillConfig(policy="subquadratic", **fields),
+    batch_size=st.integers(1, 200),
+    window=st.integers(0, 60),
+    global_tokens=st.integers(0, 10),
+    log_stride=st.booleans(),
+    landmarks=st.booleans(),
+    landmark_block=st.integers(1, 20),
+    landmark_count_bias=st.booleans(),
+)
+
+
+def subquadratic_covering(n: int) -> st.SearchStrategy[PrefillConfig]:
+    """Landmarks come on top of the tokens: with any, no window is full attention."""
+    return subquadratic_configs.map(lambda config: config.altered(window=n, landmarks=False))
+
+
 CASES = {
     "h2o": PolicyCase(h2o_configs(), h2o_covering, h2o_settled),
     "full": PolicyCase(full_configs, lambda n: full_configs),
+    "subquadratic": PolicyCase(subquadratic_configs, subquadratic_covering),
 }

@@ -28,6 +28,12 @@ def test_defaults_are_those_of_the_design() -> None:
         "score_heads": "kv",
         "sink": 0,
         "dense_tail": 128,
+        "window": 128,
+        "global_tokens": 1,
+        "log_stride": True,
+        "landmarks": True,
+        "landmark_block": 64,
+        "landmark_count_bias": False,
     }
     assert PrefillConfig().memory == 512
 

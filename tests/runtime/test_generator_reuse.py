@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ from tests.bundles import relative_error
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.forward import Watch
+from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.saved_session import SavedSession, save_session
 
 CONTEXT = 200
 SPARSE = PrefillConfig(
@@ -154,6 +159,15 @@ class Conversations(RuleBasedStateMachine):
         assert self.generator.length == 0
         assert self.generator.memory_sets() == []
 
+    @precondition(lambda self: self.cached)
+    @rule()
+    def go_on_another_day(self) -> None:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "session"
+            save_session(self.generator, file)
+            self.generator = new_generator(self.model)
+            SavedSession.open(file).load_into(self.generator, self.config)
+
     # What must come of it
 
     def prefill(self, prompt: list[int], batch: int) -> None:
@@ -229,6 +243,27 @@ def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) 
     small.prefill([*ids[:20], 7], config)
     small.prefill([7] * 5, config)
     assert small.memory_sets() == []
+
+
+@pytest.mark.parametrize(
+    "decoding", [Quest(quest_budget=16, quest_dense_layers=0), SubquadraticDecode(decode_window=4)]
+)
+def test_full_attention_takes_nothing_from_a_sparse_decode(
+    small: Generator, decoding: DecodePolicy[Any]
+) -> None:
+    config, ids = replace(SPARSE, policy="full"), bundles.random_ids(150)
+    place = (small.bundle, small.backend, small.provider, CONTEXT, small.device)
+    generator = Generator(*place, decoding=decoding)
+    generator.prefill(ids[:100], config)
+    for token in ids[100:120]:
+        sparse = generator.decode(int(token)).copy()
+    expected = new_generator(small).prefill(ids[:120], config)
+    assert relative_error(sparse, expected) > 1e-3  # there is something that could be taken
+    assert relative_error(generator.prefill(ids[:120], config), expected) < 1e-5
+    assert generator.reused == 100
+    expected = new_generator(small).prefill(ids, config)
+    assert relative_error(generator.prefill(ids, config), expected) < 1e-5
+    assert generator.reused == 120  # those are exact by now
 
 
 def test_every_conversation_is_answered_as_by_a_new_generator(small: Generator) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
+from tests.reference.subquadratic import Pattern
 from tests.runtime.policy_cases import CASES
 
 from h2o_runtime import Generator, PrefillConfig
@@ -116,6 +117,15 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
         provider.cached_attention,
     )
 
+    patterned = provider.subquadratic_attention
+
+    def count_patterned(q: Array, kv: Any, k_mean: Array, v_mean: Array, rows: Array, *rest: Any) -> None:
+        window, block, strides = rest[:3]
+        pattern = Pattern(window, block, rows.tolist(), log_stride=bool(strides), landmarks=block > 0)
+        seen = range(kv.length - len(q), kv.length)
+        pairs.append(sum(len(pattern.tokens(i, kv.length)) + len(pattern.marks(i, kv.length)) for i in seen))
+        patterned(q, kv, k_mean, v_mean, rows, *rest)
+
     def count_intra(q: Array, k: Array, v: Array, chunk_size: int, *rest: Any) -> None:
         whole, last = divmod(len(q), chunk_size)
         pairs.append(whole * (chunk_size * (chunk_size + 1) // 2) + last * (last + 1) // 2)
@@ -133,6 +143,7 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
         patch.setattr(provider, "chunked_intra_attention", count_intra)
         patch.setattr(provider, "memory_fused_attention", count_fused)
         patch.setattr(provider, "cached_attention", count_cached)
+        patch.setattr(provider, "subquadratic_attention", count_patterned)
         yield pairs
 
 

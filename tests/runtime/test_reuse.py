@@ -156,6 +156,14 @@ def test_full_attention_keeps_every_shared_token() -> None:
     assert plan([7], [7], FULL) == NOTHING
 
 
+def test_full_attention_runs_what_a_sparse_decode_made_again() -> None:
+    cache, origin = cache_of(range(13), range(13, 20)), Provenance.fresh(FULL, 13, exact_decode=False)
+    assert plan_reuse(cache, np.arange(25), FULL, origin) == Reuse(Prefix.EXACT, 13)
+    assert plan_reuse(cache, np.arange(20), FULL, origin) == Reuse(Prefix.EXACT, 13)
+    assert plan_reuse(cache, np.arange(9), FULL, origin) == Reuse(Prefix.EXACT, 8)
+    assert plan_reuse(cache, np.arange(20), FULL, Provenance.fresh(FULL, 13)) == Reuse(Prefix.EXACT, 19)
+
+
 # --- Properties -------------------------------------------------------------------------------------------
 
 

@@ -33,12 +33,27 @@ struct BlockArgs {
     const float* v;        // null: states and column sums only
     int64_t v_keys;        // keys for which v's panels have room
     const float* visible;  // [R] keys that each row sees, from key 0; read where key >= unmasked
+    const float* first;    // [R] the first of them, where rows do not see from key 0 on, or null
+    int64_t hiding;        // keys below it are hidden from some row by `first`
+    const float* bias;     // [round_up(keys, P)][R] added to the scores: -inf hides a key; or null
     float* p;              // [round_up(keys, P)][R] scratch
     float* m;              // [R] running state, in and out
     float* l;
     float* o;  // [d][R], not divided by l
     bool fresh;
     float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
+};
+
+// Adds one key to the running softmax of every row of a block, each row its own.
+struct OwnKeyArgs {
+    int64_t d;
+    const float* q;     // [d][R]
+    const float* k;     // [d][R]
+    const float* v;     // [d][R]
+    const float* bias;  // [R] added to the scores: -inf hides the key
+    float* m;           // [R] running state, in and out
+    float* l;
+    float* o;  // [d][R], not divided by l
 };
 
 // One run of consecutive cache rows for a few queries of every key/value head.
@@ -62,7 +77,12 @@ struct DecodeArgs {
 struct KernelTable {
     const char* name;
     void (*attend)(const BlockArgs& args);
+    void (*attend_own)(const OwnKeyArgs& args);
     void (*decode)(const DecodeArgs& args);
+    // For `count` queries, 8 at most, given as their positive and their negative parts [count][round_up(d,
+    // 16)]: out[i] = positive[i] . high + negative[i] . low.
+    void (*bounds)(const float* positive, const float* negative, int64_t count, int64_t d, const float* low,
+                   const float* high, float* out);
     // rows[j] -> panels; the last panel is filled with zeros.
     void (*pack_keys)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, float* out);
     void (*pack_values)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, int64_t v_keys,

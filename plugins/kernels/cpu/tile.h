@@ -11,6 +11,7 @@ using h2o::BlockArgs;
 using h2o::kColsumLanes;
 using h2o::kLanes;
 using h2o::kPanel;
+using h2o::OwnKeyArgs;
 
 constexpr int kWidth = Simd::kWidth;
 constexpr int kTileVectors = 3;
@@ -70,6 +71,24 @@ inline void mask_panel(int64_t first_key, const float* visible, float* p) {
     }
 }
 
+// Hides from each lane the keys before its `first`.
+inline void hide_panel(int64_t first_key, const float* first, float* p) {
+    using S = Simd;
+    const S::Vec hidden = S::set(-__builtin_inff());
+    for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
+        const S::Vec key = S::set(static_cast<float>(first_key + i));
+        for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+            S::store(p + lane, S::select_le(S::load(first + lane), key, S::load(p + lane), hidden));
+        }
+    }
+}
+
+inline void add_panel(const float* bias, float* p) {
+    using S = Simd;
+    for (int64_t i = 0; i < kPanel * kLanes; i += kWidth)
+        S::store(p + i, S::add(S::load(p + i), S::load(bias + i)));
+}
+
 // p = scores, and m = their running maximum. Key panels reach past `keys`: their extra rows of p are never
 // read.
 inline void score(const BlockArgs& args) {
@@ -80,6 +99,8 @@ inline void score(const BlockArgs& args) {
         float* p = args.p + key * kLanes;
         multiply_panel<false>(args.d, args.q, args.k + key * args.d, p);
         if (key + kPanel > args.unmasked) mask_panel(key, args.visible, p);
+        if (args.first != nullptr && key < args.hiding) hide_panel(key, args.first, p);
+        if (args.bias != nullptr) add_panel(args.bias + key * kLanes, p);
         const int64_t rows = args.keys - key < kPanel ? args.keys - key : kPanel;
         for (int64_t i = 0; i < rows; ++i, p += kLanes) {
 #pragma GCC unroll 12
@@ -182,6 +203,40 @@ void attend(const BlockArgs& args) {
         }
     }
     if (args.colsum != nullptr) add_column_sums(args);
+}
+
+// One key a row: no two rows share any, so all is done lane by lane, three vectors at a time.
+void attend_own(const OwnKeyArgs& args) {
+    using S = Simd;
+    for (int64_t lane = 0; lane < kLanes; lane += kTileLanes) {
+        S::Vec score[kTileVectors], keep[kTileVectors], p[kTileVectors];
+        for (int j = 0; j < kTileVectors; ++j) score[j] = S::load(args.bias + lane + j * kWidth);
+        for (int64_t c = 0; c < args.d; ++c) {
+            const int64_t at = c * kLanes + lane;
+#pragma GCC unroll 3
+            for (int j = 0; j < kTileVectors; ++j) {
+                score[j] =
+                    S::fma(S::load(args.q + at + j * kWidth), S::load(args.k + at + j * kWidth), score[j]);
+            }
+        }
+        for (int j = 0; j < kTileVectors; ++j) {
+            float *const m = args.m + lane + j * kWidth, *const l = args.l + lane + j * kWidth;
+            const S::Vec old_m = S::load(m), new_m = S::max(score[j], old_m);
+            const S::Vec top = S::max(new_m, S::set(-3.0e38f));  // -inf - -inf must not become NaN
+            keep[j] = exp_nonpositive(S::sub(old_m, top));
+            p[j] = exp_nonpositive(S::sub(score[j], top));
+            S::store(m, new_m);
+            S::store(l, S::fma(S::load(l), keep[j], p[j]));
+        }
+        for (int64_t c = 0; c < args.d; ++c) {
+            const int64_t at = c * kLanes + lane;
+#pragma GCC unroll 3
+            for (int j = 0; j < kTileVectors; ++j) {
+                float* const o = args.o + at + j * kWidth;
+                S::store(o, S::fma(S::load(args.v + at + j * kWidth), p[j], S::mul(S::load(o), keep[j])));
+            }
+        }
+    }
 }
 
 }  // namespace

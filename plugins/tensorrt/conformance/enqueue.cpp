@@ -2,6 +2,7 @@
 // an attribute that the adapter hands to the wrong place; the kernels' own tests go deeper.
 
 #include <numeric>
+#include <set>
 
 #include "cases.h"
 #include "conformance.h"
@@ -260,6 +261,94 @@ void check_node(const Node& node, h2o_dtype dtype, const Creators& creators, std
         t.run(creators);
         const auto [exact, low] = both(c, t.in(0), 1, 71, TokenMajor{t.in(1)}, TokenMajor{t.in(2)}, always);
         compare("o", 0, exact.o, low.o);
+    } else if (node.op == "LandmarkUpdate") {
+        t.set(4, std::vector<int64_t>{20});
+        t.set(5, std::vector<int64_t>{43});
+        t.run(creators);
+        for (size_t i = 0; i < 2; ++i) {
+            std::vector<double> expected = t.in(2 + i);
+            for (size_t row = 20; row < 43; ++row)
+                for (size_t column = 0; column < kKvHeads * kD; ++column) {
+                    double& mean = expected[row / 8 * kKvHeads * kD + column];
+                    const double count = double(row % 8);
+                    mean = (mean * count + t.in(i)[row * kKvHeads * kD + column]) / (count + 1);
+                }
+            test::compare(i ? "v_mean" : "k_mean", t.out(i), expected, nullptr);
+        }
+    } else if (node.op == "SubquadraticAttention") {
+        t.set(5, std::vector<int32_t>{3, 6});
+        t.set(6, std::vector<int64_t>{71});
+        t.run(creators);
+        // The last token stands at 70; the newest of its eight landmarks is number 7.
+        const std::set<int> tokens = {70, 69, 68, 67, 66, 65, 64, 3, 6, 62, 54, 38}, marks = {7, 6, 5, 3};
+        const auto either = [&](size_t token, size_t mark) {
+            return [&t, token, mark](int set, int j) {
+                return j < 71 ? TokenMajor{t.in(token)}(set, j) : TokenMajor{t.in(mark)}(set, j - 71);
+            };
+        };
+        const auto [exact, low] = both(c, t.in(0), 1, 71 + 12, either(1, 3), either(2, 4), [&](int, int j) {
+            return j < 71 ? tokens.count(j) > 0 : marks.count(j - 71) > 0;
+        });
+        compare("o", 0, exact.o, low.o);
+    } else if (node.op == "PageBounds") {
+        t.set(3, std::vector<int64_t>{20});
+        t.set(4, std::vector<int64_t>{43});
+        t.run(creators);
+        for (size_t i = 0; i < 2; ++i) {
+            std::vector<double> expected = t.in(1 + i);
+            for (size_t row = 20; row < 43; ++row)
+                for (size_t column = 0; column < kKvHeads * kD; ++column) {
+                    double& bound = expected[row / 8 * kKvHeads * kD + column];
+                    const double x = t.in(0)[row * kKvHeads * kD + column];
+                    bound = row % 8 == 0 ? x : i ? std::fmax(bound, x) : std::fmin(bound, x);
+                }
+            EXPECT(t.out(i) == expected);
+        }
+    } else if (node.op == "PageSelect") {
+        t.set(3, std::vector<int64_t>{71});
+        t.run(creators);
+        const std::vector<int32_t> got = t.outputs[0]->values<int32_t>();
+        for (int set = 0; set < kKvHeads; ++set) {
+            std::vector<std::pair<double, int32_t>> bounds;
+            for (int page = 0; page < 8; ++page) {
+                double best = -HUGE_VAL;
+                for (int h = set * 2; h < set * 2 + 2; ++h) {
+                    double bound = 0;
+                    for (int i = 0; i < kD; ++i) {
+                        const double x = t.in(0)[size_t(h) * kD + i];
+                        bound += x * TokenMajor{t.in(x > 0 ? 2 : 1)}(set, page)[i];
+                    }
+                    best = std::fmax(best, bound);
+                }
+                bounds.emplace_back(-best, page);
+            }
+            std::sort(bounds.begin(), bounds.end());
+            std::vector<int32_t> expected = {bounds[0].second, bounds[1].second, bounds[2].second, 8};
+            std::sort(expected.begin(), expected.end());
+            EXPECT(std::equal(expected.begin(), expected.end(), got.begin() + set * 4));
+        }
+    } else if (node.op == "PageAttention") {
+        const std::vector<int32_t> pages = {0, 3, 8, -1, 1, 2, 5, 8};
+        t.set(3, pages);
+        t.set(4, std::vector<int64_t>{71});
+        t.run(creators);
+        // A key of the reference is a place in a list; the last page has seven rows.
+        const auto row = [&](int set, int j) { return std::max(pages[set * 4 + j / 8], 0) * 8 + j % 8; };
+        const auto listed = [&](size_t input) {
+            return [&, input](int set, int j) { return TokenMajor{t.in(input)}(set, row(set, j)); };
+        };
+        std::vector<double> o[2];
+        for (int h = 0; h < kHeads; ++h) {
+            const auto visible = [&](int, int j) {
+                return pages[h / 2 * 4 + j / 8] >= 0 && row(h / 2, j) < 71;
+            };
+            const auto [exact, low] = both(c, t.in(0), 1, 32, listed(1), listed(2), visible);
+            for (int i = 0; i < 2; ++i) {
+                const auto from = (i ? low : exact).o.begin() + h * kD;
+                o[i].insert(o[i].end(), from, from + kD);
+            }
+        }
+        compare("o", 0, o[0], o[1]);
     } else {
         test::fail("no reference for this operator");
     }

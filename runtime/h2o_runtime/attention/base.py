@@ -121,6 +121,55 @@ class AttentionProvider(Protocol):
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         """Exact causal attention: row r of q [n, Hq, d] stands at row kv.length - n + r and sees `kv` up to it."""
 
+    def landmark_update(
+        self, kv: KV, k_mean: Float32, v_mean: Float32, start: int | Tensor, block_size: int
+    ) -> None:
+        """Rows start … kv.length - 1 of `kv` are taken up into the means of their blocks, in place.
+
+        k_mean, v_mean [blocks, Hkv, d] are of `block_size` rows each, and rows before `start` are in them. `start`
+        is an int64 [1] on the device where kv.length is: of a decode step, which has one row.
+        """
+
+    def subquadratic_attention(
+        self,
+        q: Tensor,
+        kv: KV,
+        k_mean: Float32,
+        v_mean: Float32,
+        global_rows: Int32,
+        window: int,
+        block_size: int,
+        strides: int,
+        count_bias: int,
+        o: Tensor,
+    ) -> None:
+        """Row r of q [n, Hq, d] stands at i = kv.length - n + r and sees, each once and in one softmax:
+
+        the tokens i - window … i, `global_rows` [M] up to i, all different, and with `strides` the tokens i - 2^k;
+        of the means of complete blocks the newest two, and with `strides` those 2^k before the newest. With
+        `count_bias` a mean's score grows by ln(block_size). A block size of 0: no means.
+        """
+
+    def page_bounds(
+        self, kv: KV, k_min: Float32, k_max: Float32, start: int | Tensor, page_size: int
+    ) -> None:
+        """Rows start … kv.length - 1 of `kv` join the smallest and the largest keys of their pages, in place.
+
+        k_min, k_max [pages, Hkv, d] are of `page_size` rows each; otherwise as `landmark_update`.
+        """
+
+    def page_select(
+        self, q: Tensor, k_min: Float32, k_max: Float32, kv: KV, page_size: int, page_list: Int32
+    ) -> None:
+        """page_list [Hs, P] = the last page of `kv` and the P - 1 others whose keys may score highest, rising.
+
+        q [1, Hq, d]. A page's bound is Σ max(q·k_min, q·k_max) over channels, of a set's query heads the largest;
+        ties go to the lower page. Where there are no more pages: -1.
+        """
+
+    def page_attention(self, q: Tensor, kv: KV, page_list: Int32, page_size: int, o: Tensor) -> None:
+        """One token's attention, q and o [1, Hq, d], to the pages of `kv` in page_list [Hs, P]."""
+
     def cache_append(self, k: Tensor, v: Tensor, at: Tensor, kv: KV) -> None:
         """Row `at`, an int64 [1] on the device, of `kv` becomes k, v [1, Hkv, d]: so that it can be recorded."""
 

@@ -204,6 +204,102 @@ class NativeCudaProvider:
             workspace_bytes=workspace.nbytes,
         )
 
+    def landmark_update(
+        self, kv: KV, k_mean: CudaArray, v_mean: CudaArray, start: int | CudaArray, block_size: int
+    ) -> None:
+        if start == kv.length:
+            return
+        self._active.landmark_update(
+            self._device.lanes.attention,
+            blocks=len(k_mean),
+            **_cache(kv),
+            k_mean=k_mean.address,
+            v_mean=v_mean.address,
+            **self._new_rows(kv, start),
+            block_size=block_size,
+        )
+
+    def subquadratic_attention(
+        self,
+        q: CudaArray,
+        kv: KV,
+        k_mean: CudaArray,
+        v_mean: CudaArray,
+        global_rows: CudaArray,
+        window: int,
+        block_size: int,
+        strides: int,
+        count_bias: int,
+        o: CudaArray,
+    ) -> None:
+        self._active.subquadratic_attention(
+            self._device.lanes.attention,
+            n=len(q),
+            slots=len(global_rows),
+            q=q.address,
+            **_cache(kv),
+            k_mean=k_mean.address,
+            v_mean=v_mean.address,
+            global_rows=global_rows.address,
+            length=self._length(kv),
+            window=window,
+            block_size=block_size,
+            strides=strides,
+            count_bias=count_bias,
+            o=o.address,
+        )
+
+    def page_bounds(
+        self, kv: KV, k_min: CudaArray, k_max: CudaArray, start: int | CudaArray, page_size: int
+    ) -> None:
+        if start == kv.length:
+            return
+        self._active.page_bounds(
+            self._device.lanes.attention,
+            blocks=len(k_min),
+            **_keys(kv),
+            k_min=k_min.address,
+            k_max=k_max.address,
+            **self._new_rows(kv, start),
+            page_size=page_size,
+        )
+
+    def page_select(
+        self, q: CudaArray, k_min: CudaArray, k_max: CudaArray, kv: KV, page_size: int, page_list: CudaArray
+    ) -> None:
+        heads, budget = page_list.shape
+        workspace = self._reserve_step(self._active.page_select_workspace(len(k_min), heads))
+        self._active.page_select(
+            self._device.lanes.attention,
+            blocks=len(k_min),
+            q=q.address,
+            k_min=k_min.address,
+            k_max=k_max.address,
+            length=self._length(kv),
+            page_size=page_size,
+            budget=budget,
+            score_heads=heads,
+            page_list=page_list.address,
+            workspace=workspace.address,
+            workspace_bytes=workspace.nbytes,
+        )
+
+    def page_attention(
+        self, q: CudaArray, kv: KV, page_list: CudaArray, page_size: int, o: CudaArray
+    ) -> None:
+        heads, slots = page_list.shape
+        self._active.page_attention(
+            self._device.lanes.attention,
+            slots=slots,
+            score_heads=heads,
+            q=q.address,
+            **_cache(kv),
+            page_list=page_list.address,
+            length=self._length(kv),
+            page_size=page_size,
+            o=o.address,
+        )
+
     def cache_append(self, k: CudaArray, v: CudaArray, at: CudaArray, kv: KV) -> None:
         self._active.cache_append(
             self._device.lanes.attention,
@@ -235,6 +331,22 @@ class NativeCudaProvider:
             replace=not add,
             score=score.address,
         )
+
+    def _length(self, kv: KV) -> int:
+        """Where the device reads how many rows there are."""
+        if not isinstance(kv.length, int):
+            return int(kv.length.address)
+        self._device.lanes.attention.write_integers(self._integers.address, [kv.length])
+        return int(self._integers.address)
+
+    def _new_rows(self, kv: KV, start: int | CudaArray) -> dict[str, int]:
+        """Where the device reads which rows are new, and how many they are at most."""
+        if not isinstance(start, int):  # of a step, maybe a recorded one
+            return {"start": start.address, "length": self._length(kv), "most_rows": 1}
+        assert isinstance(kv.length, int)
+        first = self._integers.address
+        self._device.lanes.attention.write_integers(first, [start, kv.length])
+        return {"start": first, "length": first + 8, "most_rows": kv.length - start}
 
     def _reserve_step(self, nbytes: int) -> CudaArray:
         if self._step_workspace.nbytes < nbytes:

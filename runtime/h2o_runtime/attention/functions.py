@@ -21,10 +21,15 @@ from h2o_runtime.operators import (
     CANDIDATE_SCORE,
     CHUNKED_INTRA_ATTENTION,
     DOMAIN,
+    LANDMARK_UPDATE,
     MEMORY_FUSED_ATTENTION,
     MEMORY_GATHER,
     MEMORY_SELECT,
+    PAGE_ATTENTION,
+    PAGE_BOUNDS,
+    PAGE_SELECT,
     QUERY_SELECT,
+    SUBQUADRATIC_ATTENTION,
     Operator,
 )
 from h2o_runtime.ort.session import open_session, run_bound
@@ -176,6 +181,80 @@ class FunctionProvider(HostRows):
                 "length": np.array(past + stop, np.int64),
             }
             self._run(CACHED_ATTENTION, inputs, {"o": o[start:stop]}, {"scale": self._shape.scale})
+
+    def landmark_update(
+        self, kv: KV, k_mean: Float32, v_mean: Float32, start: int | Tensor, block_size: int
+    ) -> None:
+        k_cache, v_cache = kv.as_they_lie()
+        inputs = {
+            "k_cache": k_cache,
+            "v_cache": v_cache,
+            "k_mean": k_mean.copy(),  # the graph may not write over its own input
+            "v_mean": v_mean.copy(),
+            "start": np.array(start, np.int64).reshape(()),
+            "length": np.array(kv.length, np.int64),
+        }
+        outputs = {"k_mean_next": k_mean, "v_mean_next": v_mean}
+        self._run(LANDMARK_UPDATE, inputs, outputs, {"block_size": block_size})
+
+    def subquadratic_attention(
+        self,
+        q: Tensor,
+        kv: KV,
+        k_mean: Float32,
+        v_mean: Float32,
+        global_rows: Int32,
+        window: int,
+        block_size: int,
+        strides: int,
+        count_bias: int,
+        o: Tensor,
+    ) -> None:
+        k_cache, v_cache = kv.as_they_lie()
+        inputs = {"k_cache": k_cache, "v_cache": v_cache, "k_mean": k_mean, "v_mean": v_mean}
+        attributes: dict[str, float] = {
+            "window": window,
+            "block_size": block_size,
+            "strides": strides,
+            "count_bias": count_bias,
+            "scale": self._shape.scale,
+        }
+        length = int(kv.length)
+        past = length - len(q)
+        rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
+        for start in range(0, len(q), rows):
+            stop = min(start + rows, len(q))
+            call = {"q": q[start:stop], **inputs, "global_rows": global_rows}
+            call["length"] = np.array(past + stop, np.int64)
+            self._run(SUBQUADRATIC_ATTENTION, call, {"o": o[start:stop]}, attributes)
+
+    def page_bounds(
+        self, kv: KV, k_min: Float32, k_max: Float32, start: int | Tensor, page_size: int
+    ) -> None:
+        inputs = {
+            "k_cache": kv.as_they_lie()[0],
+            "k_min": k_min.copy(),  # the graph may not write over its own input
+            "k_max": k_max.copy(),
+            "start": np.array(start, np.int64).reshape(()),
+            "length": np.array(kv.length, np.int64),
+        }
+        outputs = {"k_min_next": k_min, "k_max_next": k_max}
+        self._run(PAGE_BOUNDS, inputs, outputs, {"page_size": page_size})
+
+    def page_select(
+        self, q: Tensor, k_min: Float32, k_max: Float32, kv: KV, page_size: int, page_list: Int32
+    ) -> None:
+        sets, budget = page_list.shape
+        inputs = {"q": q, "k_min": k_min, "k_max": k_max, "length": np.array(kv.length, np.int64)}
+        attributes: dict[str, float] = {"page_size": page_size, "budget": budget, "score_heads": sets}
+        self._run(PAGE_SELECT, inputs, {"page_list": page_list}, attributes)
+
+    def page_attention(self, q: Tensor, kv: KV, page_list: Int32, page_size: int, o: Tensor) -> None:
+        k_cache, v_cache = kv.as_they_lie()
+        inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_list": page_list}
+        inputs["length"] = np.array(kv.length, np.int64)
+        attributes: dict[str, float] = {"page_size": page_size, "scale": self._shape.scale}
+        self._run(PAGE_ATTENTION, inputs, {"o": o}, attributes)
 
     def _run(
         self,

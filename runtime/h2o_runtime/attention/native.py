@@ -114,6 +114,63 @@ class NativeCpuProvider(HostRows):
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         self._active.cached_attention(q, kv.k, kv.v, kv.length, o, kv.pages, kv.page_rows, kv.scales)
 
+    def landmark_update(
+        self, kv: KV, k_mean: Float32, v_mean: Float32, start: int | Tensor, block_size: int
+    ) -> None:
+        first = start if isinstance(start, int) else int(start[0])
+        self._active.landmark_update(
+            kv.k, kv.v, k_mean, v_mean, first, kv.length, block_size, kv.pages, kv.page_rows, kv.scales
+        )
+
+    def subquadratic_attention(
+        self,
+        q: Tensor,
+        kv: KV,
+        k_mean: Float32,
+        v_mean: Float32,
+        global_rows: Int32,
+        window: int,
+        block_size: int,
+        strides: int,
+        count_bias: int,
+        o: Tensor,
+    ) -> None:
+        self._active.subquadratic_attention(
+            q,
+            kv.k,
+            kv.v,
+            k_mean,
+            v_mean,
+            global_rows,
+            kv.length,
+            window,
+            block_size,
+            strides,
+            count_bias,
+            o,
+            kv.pages,
+            kv.page_rows,
+            kv.scales,
+        )
+
+    def page_bounds(
+        self, kv: KV, k_min: Float32, k_max: Float32, start: int | Tensor, page_size: int
+    ) -> None:
+        first = start if isinstance(start, int) else int(start[0])
+        self._active.page_bounds(
+            kv.k, k_min, k_max, first, kv.length, page_size, kv.pages, kv.page_rows, kv.scales
+        )
+
+    def page_select(
+        self, q: Tensor, k_min: Float32, k_max: Float32, kv: KV, page_size: int, page_list: Int32
+    ) -> None:
+        self._active.page_select(q, k_min, k_max, kv.length, page_size, page_list)
+
+    def page_attention(self, q: Tensor, kv: KV, page_list: Int32, page_size: int, o: Tensor) -> None:
+        self._active.page_attention(
+            q, kv.k, kv.v, page_list, kv.length, page_size, o, kv.pages, kv.page_rows, kv.scales
+        )
+
     @property
     def _active(self) -> Kernels:
         if self._kernels is None:

@@ -123,6 +123,57 @@ void test_selections(std::mt19937& random) {
     }
 }
 
+// Starts, lengths and lists of the operators that keep landmarks and pages.
+void test_blocks(const Case& c, std::mt19937& random) {
+    name_case("bounds of blocks", c, "");
+    const h2o_cuda_shape s = c.shape;
+    constexpr int kSize = 8, kBlocks = kRows / kSize, kBudget = 4;
+    const size_t d = size_t(s.head_size), numbers = kBlocks * s.kv_heads * d;
+    Numbers q(s.query_heads * d, s.dtype), k(kRows * s.kv_heads * d, s.dtype),
+        v(kRows * s.kv_heads * d, s.dtype), low(numbers, H2O_F32), high(numbers, H2O_F32);
+    for (Numbers* all : {&q, &k, &v}) fill_normal(*all, s.dtype, 1, random);
+    for (Numbers* all : {&low, &high}) fill_normal(*all, H2O_F32, 1, random);
+    const h2o_kv kv = cache_of(k, v, kRows);
+    const float *a = low.buffer.device<float>(), *b = high.buffer.device<float>();
+    Buffer at(16, false), next[2] = {{numbers * 4, true}, {numbers * 4, true}};
+    const int64_t *start = at.device<int64_t>(), *length = start + 1;
+    for (const bool means : {true, false})
+        expect_alike<int64_t>(at, {INT64_MIN, INT64_MAX}, {0, kRows}, {&next[0], &next[1]}, [&] {
+            float *to = next[0].device<float>(), *too = next[1].device<float>();
+            return means ? h2o_cuda_landmark_update(nullptr, &s, &kv, start, length, kRows, kSize, kBlocks, a,
+                                                    b, to, too)
+                         : h2o_cuda_page_bounds(nullptr, &s, &kv, start, length, kRows, kSize, kBlocks, a, b,
+                                                to, too);
+        });
+
+    const size_t bytes = h2o_cuda_page_select_workspace(&s, kBlocks);
+    Buffer list(s.score_heads * kBudget * 4, true), workspace(bytes, true),
+        o(q.exact.size() * size_of(s.dtype), true);
+    for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows), {INT64_MIN, 1}}) {
+        expect_alike<int64_t>(at, {wrong}, {right}, {&list}, [&] {
+            return h2o_cuda_page_select(nullptr, &s, q.buffer.device(), start, kSize, kBlocks, a, b, kBudget,
+                                        list.device<int32_t>(), workspace.device(), bytes);
+        });
+        expect_alike<int64_t>(at, {wrong}, {right}, {&o}, [&] {
+            const h2o_subquadratic pattern = h2o_subquadratic_of(5, kSize, 1, 0);
+            return h2o_cuda_subquadratic_attention(nullptr, &s, &pattern, 1, q.buffer.device(), &kv, start, a,
+                                                   b, 0, nullptr, o.device());
+        });
+    }
+    std::vector<int32_t> wrong, right;
+    for (int i = 0; i < s.score_heads; ++i) {
+        for (const int32_t page : {0, 2, -1, INT_MAX}) wrong.push_back(page);
+        for (const int32_t page : {0, 2, INT_MIN, kBlocks - 1}) right.push_back(page);
+    }
+    const int64_t whole = kRows;
+    std::memcpy(at.host().data(), &whole, 8);
+    at.reset();
+    expect_alike(list, wrong, right, {&o}, [&] {
+        return h2o_cuda_page_attention(nullptr, &s, q.buffer.device(), &kv, start, kSize, kBudget,
+                                       list.device<int32_t>(), o.device());
+    });
+}
+
 }  // namespace
 
 void test_bounds(const Options& options) {
@@ -131,6 +182,7 @@ void test_bounds(const Options& options) {
         const Case grouped{{4, 2, 2, 64, 0.125f, dtype}, 1}, by_query{{4, 2, 4, 32, 0.125f, dtype}, 1};
         for (const Case& c : {grouped, by_query}) test_memory_entries(c, random);
         test_lengths(grouped, random);
+        test_blocks(grouped, random);
     }
     test_selections(random);
 }

@@ -217,6 +217,8 @@ void test_attention(const Options& options);
 void test_candidates(const Options& options);
 void test_rows(const Options& options);
 void test_select(const Options& options);
+void test_subquadratic(const Options& options);
+void test_page_lists(const Options& options);
 void test_arguments(const Options& options);
 void test_graph(const Options& options);
 void test_bounds(const Options& options);

@@ -14,6 +14,7 @@
 
 #include "h2o/kv.h"
 #include "h2o/status.h"
+#include "h2o/subquadratic.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -100,6 +101,38 @@ h2o_status h2o_cpu_query_select(h2o_cpu* context, const h2o_shape* shape, const 
 // Exact causal attention: row r stands at position length - n + r and sees the cache up to itself.
 h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
                                     const h2o_kv* kv, int64_t length, void* o);
+
+// k_mean, v_mean [blocks, Hkv, d]: means of block_size cache rows each, in which rows below `start` are
+// counted already, take up rows start ... length - 1. Of a block that is not full they are the mean of what
+// it has.
+h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv, int64_t start,
+                                   int64_t length, int64_t block_size, int64_t blocks, float* k_mean,
+                                   float* v_mean);
+
+// Attention under the pattern: row r stands at position length - n + r. k_mean, v_mean are those of
+// landmark_update for at least the complete blocks; global_rows [slots] are all different.
+h2o_status h2o_cpu_subquadratic_attention(h2o_cpu* context, const h2o_shape* shape,
+                                          const h2o_subquadratic* pattern, int64_t n, const void* q,
+                                          const h2o_kv* kv, int64_t length, const float* k_mean,
+                                          const float* v_mean, int64_t slots, const int32_t* global_rows,
+                                          void* o);
+
+// k_min, k_max [pages, Hkv, d]: smallest and largest keys of page_size cache rows each, in which rows below
+// `start` are counted already, take up rows start ... length - 1.
+h2o_status h2o_cpu_page_bounds(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv, int64_t start,
+                               int64_t length, int64_t page_size, int64_t pages, float* k_min, float* k_max);
+
+// page_list [Hs, budget] = for the one token q [1, Hq, d] the last page of a cache of `length` rows and the
+// budget - 1 others of the highest bounds, rising; ties go to the lower page. Where there are no more, -1. A
+// page's bound is that of its best query head, which no key in it can score above.
+h2o_status h2o_cpu_page_select(h2o_cpu* context, const h2o_shape* shape, const void* q, int64_t length,
+                               int64_t page_size, int64_t pages, const float* k_min, const float* k_max,
+                               int64_t budget, int32_t* page_list);
+
+// Attention of one token to the pages in page_list [Hs, budget], as page_select writes them.
+h2o_status h2o_cpu_page_attention(h2o_cpu* context, const h2o_shape* shape, const void* q, const h2o_kv* kv,
+                                  int64_t length, int64_t page_size, int64_t budget, const int32_t* page_list,
+                                  void* o);
 
 // k_mem, v_mem [Hs, M, d] = the cache rows named by memory [Hs, M].
 h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots, const h2o_kv* kv,

@@ -20,6 +20,7 @@
 
 #include "h2o/kv.h"
 #include "h2o/status.h"
+#include "h2o/subquadratic.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -139,6 +140,49 @@ size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t 
 h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
                                      const void* q, const h2o_kv* kv, const int64_t* length, void* o,
                                      void* workspace, size_t workspace_bytes);
+
+// k_next, v_next [blocks, Hkv, d] float32 = the means of block_size cache rows each in k_mean, v_mean, in
+// which rows below `start` are counted, with rows start ... length - 1 taken up. `start` and `length` are
+// int64 on the device, read when the work runs; at most `most_rows` lie between them. k_next may be k_mean,
+// and v_next v_mean: then only the blocks of those rows are touched.
+h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const h2o_kv* kv,
+                                    const int64_t* start, const int64_t* length, int32_t most_rows,
+                                    int32_t block_size, int32_t blocks, const float* k_mean,
+                                    const float* v_mean, float* k_next, float* v_next);
+
+// Attention under the pattern: row r of q stands at position length - n + r. `length` is one int64 on the
+// device, read when the work runs. k_mean, v_mean are those of landmark_update for at least the complete
+// blocks; global_rows [slots] are all different.
+h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                           const h2o_subquadratic* pattern, int32_t n, const void* q,
+                                           const h2o_kv* kv, const int64_t* length, const float* k_mean,
+                                           const float* v_mean, int32_t slots, const int32_t* global_rows,
+                                           void* o);
+
+// min_next, max_next [pages, Hkv, d] float32 = the smallest and the largest keys of page_size cache rows each
+// in k_min, k_max, in which rows below `start` are counted, with rows start ... length - 1 taken up;
+// otherwise as landmark_update.
+h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const h2o_kv* kv,
+                                const int64_t* start, const int64_t* length, int32_t most_rows,
+                                int32_t page_size, int32_t pages, const float* k_min, const float* k_max,
+                                float* min_next, float* max_next);
+
+// Bytes of workspace for page_select among so many pages.
+size_t h2o_cuda_page_select_workspace(const h2o_cuda_shape* shape, int32_t pages);
+
+// page_list [Hs, budget] = for the one token q [1, Hq, d] the last page of a cache of `length` rows (one
+// int64 on the device, read when the work runs) and the budget - 1 others of the highest bounds, rising; ties
+// go to the lower page. Where there are no more, -1. A page's bound is that of its best query head, which no
+// key in it can score above.
+h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* q,
+                                const int64_t* length, int32_t page_size, int32_t pages, const float* k_min,
+                                const float* k_max, int32_t budget, int32_t* page_list, void* workspace,
+                                size_t workspace_bytes);
+
+// Attention of one token to the pages in page_list [Hs, budget], as page_select writes them.
+h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* q,
+                                   const h2o_kv* kv, const int64_t* length, int32_t page_size, int32_t budget,
+                                   const int32_t* page_list, void* o);
 
 // Cache row `position` becomes the one row in k and v [1, Hkv, d]. `position` is one int64 on the device,
 // read when the work runs, as `length` is above.

@@ -6,12 +6,16 @@ from typing import Any
 
 from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 from h2o_runtime.policies.decode.full import FullDecode
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.registry import Registry
 
 __all__ = ["DECODE", "DecodePolicy", "FullDecode", "StepCall"]
 
 DECODE: Registry[DecodePolicy[Any]] = Registry(
     FullDecode,
+    SubquadraticDecode,
+    Quest,
     field="decode",
     flag="--decode",
     label="Decode",

@@ -54,8 +54,11 @@ class DecodePolicy(ABC, Generic[State]):
         """What `new_state` takes for `context` tokens."""
         return 0
 
-    def observe(self, layer: int, kv: KV, rows: Rows, state: Any) -> None:
-        """`rows` of a layer were written, by a prefill or by a step, and `kv` holds them."""
+    def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: Any) -> None:
+        """`rows` of a layer were written, by a prefill or by a step, and `kv` ends with them.
+
+        `provider` executes operators on them. A GPU records the calls of a step, as those of `attend`.
+        """
 
     @abstractmethod
     def attend(self, call: StepCall, state: Any) -> None:

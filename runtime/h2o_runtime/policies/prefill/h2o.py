@@ -7,15 +7,16 @@ Gimelshein, 2018).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import option
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.h2o_memory import LayerMemory, MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
@@ -327,6 +328,13 @@ class H2O(PrefillPolicy[MemoryStore]):
             rows = len(chunk)
             pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
         return pairs
+
+    def kept(self, state: Any, length: int) -> Kept | None:
+        kept: Kept = state.kept(length)
+        return kept
+
+    def restore(self, state: Any, numbers: Mapping[str, int]) -> None:
+        state.restore(numbers)
 
     def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
         passed = max(origin.prompt - 1, 0) // self.chunk_size

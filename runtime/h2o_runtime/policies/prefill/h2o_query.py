@@ -18,7 +18,7 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import MOST
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.h2o import AUTO, H2O, logical_batch_rows
 from h2o_runtime.policies.prefill.h2o_query_store import LastTile, QueryStore, Sets, StoreSizes
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
@@ -256,6 +256,11 @@ class OwnQueries(H2O):
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return self.store_sizes(model, context).nbytes(model)
+
+    def kept(self, state: Any, length: int) -> Kept | None:
+        """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
+        kept: Kept = state.kept(self.tiles_before(length) + 1)
+        return kept
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
         """The set of every tile that has a memory, in the order of the prompt; -1 where one has fewer keys."""

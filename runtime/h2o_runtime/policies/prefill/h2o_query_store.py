@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill.base import Kept
 from h2o_runtime.schedule import Span
 
 
@@ -42,12 +44,28 @@ class Sets:
     memory: int
 
 
+_NUMBERS = ("start", "stop", "first", "count", "memory")
+
+
 @dataclass(frozen=True)
 class LastTile:
     """The last tile that chose a memory: its rows, and the sets of which it is the last."""
 
     rows: Span
     sets: Sets
+
+    @classmethod
+    def of_numbers(cls, numbers: Mapping[str, int], prefix: str) -> LastTile | None:
+        """Raises LookupError for one that lacks."""
+        start, stop, first, count, memory = (numbers[f"{prefix}_{name}"] for name in _NUMBERS)
+        return cls(Span(start, stop), Sets(first, count, memory)) if count else None
+
+    @staticmethod
+    def numbers(last: LastTile | None, prefix: str) -> dict[str, int]:
+        values = (0, 0, 0, 0, 0)
+        if last is not None:
+            values = (last.rows.start, last.rows.stop, last.sets.first, last.sets.count, last.sets.memory)
+        return {f"{prefix}_{name}": value for name, value in zip(_NUMBERS, values, strict=True)}
 
 
 class QueryStore:
@@ -95,6 +113,26 @@ class QueryStore:
         if past and past == self._turn:
             self.last = self._before_turn
         self._turn, self._before_turn = past, self.last
+
+    def kept(self, tiles: int) -> Kept:
+        """Sets of so many tiles."""
+        arrays = {f"sets{layer}": self._sets[layer][:tiles] for layer in range(len(self._sets))}
+        numbers = LastTile.numbers(self.last, "last") | LastTile.numbers(self._before_turn, "before")
+        return Kept(arrays, numbers | {"turn": self._turn})
+
+    def restore(self, numbers: Mapping[str, int]) -> None:
+        """The numbers of `kept`. Raises LookupError for one that lacks, ValueError for sets that there are not."""
+        last, before = (LastTile.of_numbers(numbers, prefix) for prefix in ("last", "before"))
+        room = self._short.shape[0] // self._heads
+        for one in (last, before):
+            if one and not (
+                one.sets.first >= 0
+                and 0 < one.sets.count <= self._sets.shape[1] - one.sets.first
+                and 0 < one.sets.memory <= room
+                and 0 <= one.rows.start < one.rows.stop
+            ):
+                raise ValueError(f"{one} lies nowhere")
+        self.last, self._before_turn, self._turn = last, before, numbers["turn"]
 
     def sets(self, layer: int, where: Sets) -> Tensor:
         """int32 [count, Hs, memory]."""

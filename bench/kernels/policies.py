@@ -1,0 +1,112 @@
+"""Sparse policies' attention of one layer beside this repository's own full attention, in one run.
+
+    python bench/kernels/policies.py [--threads 1] [--rounds 7]
+
+8 heads of 64, float32, random inputs: speed does not depend on them. Rounds are interleaved, so that all contenders
+meet the same machine; medians are told, and the least. A pair is one query and one key or landmark that it sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from h2o_plugins._cpu import Kernels
+from h2o_runtime.policies.subquadratic import Pattern
+
+HEADS, D = 8, 64
+PATTERN = Pattern(window=128, global_tokens=1, strides=True, block=64, count_bias=False)
+PAGE, BUDGET, CONTEXT = 16, 1024, 32_768
+Work = Callable[[], Any]
+
+
+def rows(n: int, seed: int) -> Any:
+    return np.random.default_rng(seed).standard_normal((n, HEADS, D), dtype=np.float32)
+
+
+def prefill(kernels: Kernels, n: int) -> dict[str, Work]:
+    """A prompt of n tokens: everything, and the subquadratic pattern with its landmarks."""
+    q, k, v = (rows(n, seed) for seed in range(3))
+    o, first = np.empty_like(q), np.zeros(1, np.int32)
+    k_mean, v_mean = (np.empty((n // PATTERN.block, HEADS, D), np.float32) for _ in range(2))
+
+    def pattern() -> None:
+        kernels.landmark_update(k, v, k_mean, v_mean, 0, n, PATTERN.block)
+        numbers = (PATTERN.window, PATTERN.block, 1, 0)
+        kernels.subquadratic_attention(q, k, v, k_mean, v_mean, first, n, *numbers, o)
+
+    return {"full": lambda: kernels.cached_attention(q, k, v, n, o), "subquadratic": pattern}
+
+
+def step(kernels: Kernels) -> dict[str, Work]:
+    """One token behind a long past: everything, the best pages, the pattern; what they keep up to date too."""
+    n = CONTEXT
+    q, k, v = rows(1, 0), rows(n, 1), rows(n, 2)
+    o, first = np.empty_like(q), np.zeros(1, np.int32)
+    low, high = (np.empty((n // PAGE, HEADS, D), np.float32) for _ in range(2))
+    k_mean, v_mean = (np.empty((n // PATTERN.block, HEADS, D), np.float32) for _ in range(2))
+    pages = np.empty((HEADS, BUDGET // PAGE), np.int32)
+    kernels.page_bounds(k, low, high, 0, n, PAGE)
+    kernels.landmark_update(k, v, k_mean, v_mean, 0, n, PATTERN.block)
+
+    def quest() -> None:
+        kernels.page_bounds(k, low, high, n - 1, n, PAGE)
+        kernels.page_select(q, low, high, n, PAGE, pages)
+        kernels.page_attention(q, k, v, pages, n, PAGE, o)
+
+    def pattern() -> None:
+        kernels.landmark_update(k, v, k_mean, v_mean, n - 1, n, PATTERN.block)
+        numbers = (PATTERN.window, PATTERN.block, 1, 0)
+        kernels.subquadratic_attention(q, k, v, k_mean, v_mean, first, n, *numbers, o)
+
+    exact = {"exact": lambda: kernels.cached_attention(q, k, v, n, o)}
+    return exact | {"quest": quest, "subquadratic": pattern}
+
+
+def measure(works: dict[str, Work], rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds by contender."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 1):
+        for name, work in works.items():
+            begin = time.perf_counter()
+            work()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+    return {
+        name: {"median_ms": statistics.median(each[1:]), "least_ms": min(each[1:])}
+        for name, each in times.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    kernels = Kernels(
+        threads=arguments.threads,
+        isa=None,
+        query_heads=HEADS,
+        kv_heads=HEADS,
+        head_size=D,
+        scale=D**-0.5,
+        half=False,
+    )
+    found: dict[str, Any] = {"isa": kernels.isa, "threads": kernels.threads, "heads": HEADS, "head_size": D}
+    for n in (512, 1024, 2048, 4096):
+        times = measure(prefill(kernels, n), arguments.rounds)
+        pairs = {"full": n * (n + 1) // 2, "subquadratic": int(PATTERN.visible(n).sum())}
+        for name, one in times.items():
+            one |= {"pairs": pairs[name], "ns_a_pair": 1e6 * one["median_ms"] / (HEADS * pairs[name])}
+        found[f"prefill {n}"] = times
+    found[f"step {CONTEXT}"] = measure(step(kernels), 5 * arguments.rounds)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+// LandmarkUpdate: means of blocks of keys and of values, kept up to date as rows are written.
+//
+// A row changes its block's mean by (row - mean) / count, so that one row after another gives to the bit what
+// all of them at once give.
+#include <algorithm>
+
+#include "context.h"
+
+namespace h2o {
+namespace {
+
+struct Landmarks {
+    const h2o_shape& shape;
+    const h2o_kv& kv;
+    int64_t start, length, block_size;
+    float *k_mean, *v_mean;
+
+    int64_t width() const { return shape.kv_heads * shape.head_size; }
+    int64_t first_block() const { return start / block_size; }
+    int64_t blocks() const { return (length + block_size - 1) / block_size - first_block(); }
+
+    void block(const KernelTable* kernels, int64_t index, float* row_floats) const {
+        const int64_t first = index * block_size, stop = std::min(length, first + block_size);
+        for (int64_t row = std::max(start, first); row < stop; ++row) {
+            const float share = 1.0f / static_cast<float>(row - first + 1);
+            add(kernels, kv.k, row, share, row_floats, k_mean + index * width());
+            add(kernels, kv.v, row, share, row_floats, v_mean + index * width());
+        }
+    }
+
+    // The first row of a block replaces what was there.
+    void add(const KernelTable* kernels, const void* rows, int64_t row, float share, float* row_floats,
+             float* mean) const {
+        const char* const from = static_cast<const char*>(rows) + row * width() * element_size(shape.dtype);
+        kernels->to_float(from, shape.dtype, width(), 1.0f, row_floats);
+        kernels->blend_row(H2O_F32, width(), 1.0f - share, mean, share, row_floats, mean);
+    }
+};
+
+}  // namespace
+}  // namespace h2o
+
+h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv, int64_t start,
+                                   int64_t length, int64_t block_size, int64_t blocks, float* k_mean,
+                                   float* v_mean) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || start < 0 || length < start || block_size <= 0) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (start == length) return H2O_OK;
+    if (!k_mean || !v_mean || blocks < (length + block_size - 1) / block_size) return H2O_BAD_ARGUMENT;
+    const h2o::Landmarks op{*shape, *kv, start, length, block_size, k_mean, v_mean};
+    return h2o::guarded(context, [&] {
+        const size_t bytes = static_cast<size_t>(op.width()) * sizeof(float);
+        for (h2o::Arena& arena : context->own) arena.at_least(bytes);
+        context->pool.each(op.blocks(), [&](int64_t index, int thread) {
+            h2o::Arena& own = context->own[static_cast<size_t>(thread)];
+            op.block(context->kernels, op.first_block() + index, reinterpret_cast<float*>(own.at_least(0)));
+        });
+    });
+}

@@ -1,0 +1,148 @@
+// PageAttention: one token's attention to lists of pages, a list a score head. A head's rows are brought
+// together first, for they lie between those of other heads; from then on they are read as decode reads a
+// cache.
+#include <algorithm>
+#include <cstring>
+
+#include "context.h"
+
+namespace h2o {
+namespace {
+
+constexpr int64_t kMostGroup = 16;  // query heads of one list
+
+class PageAttention {
+  public:
+    PageAttention(h2o_cpu* context, const h2o_shape& shape, const void* q, const h2o_kv& kv, int64_t length,
+                  int64_t page_size, int64_t slots, const int32_t* pages, void* o)
+        : context_(context),
+          shape_(shape),
+          q_(static_cast<const char*>(q)),
+          kv_(kv),
+          length_(length),
+          page_size_(page_size),
+          slots_(slots),
+          pages_(pages),
+          o_(static_cast<char*>(o)) {
+        Carver measure(nullptr);
+        carve(measure);
+        for (Arena& arena : context->own) arena.at_least(measure.used());
+    }
+
+    void run() {
+        context_->pool.each(shape_.score_heads, [&](int64_t set, int thread) {
+            Carver carver(context_->own[static_cast<size_t>(thread)].at_least(0));
+            attend(set, carve(carver));
+        });
+    }
+
+  private:
+    struct Own {
+        char *k, *v;  // [rows][d]
+        float *q, *p, *o;
+    };
+
+    int64_t group() const { return shape_.query_heads / shape_.score_heads; }
+    int64_t d() const { return shape_.head_size; }
+    int64_t width() const { return round_up(d(), 16); }
+    int64_t row_bytes() const { return d() * element_size(shape_.dtype); }
+    int64_t most_rows() const { return std::min(slots_ * page_size_, length_); }
+
+    Own carve(Carver& carver) const {
+        return {carver.take<char>(most_rows() * row_bytes()), carver.take<char>(most_rows() * row_bytes()),
+                carver.take<float>(group() * width()),
+                carver.take<float>(group() * round_up(most_rows(), 16)),
+                carver.take<float>(group() * width())};
+    }
+
+    void attend(int64_t set, const Own& own) const {
+        const int64_t head = set * shape_.kv_heads / shape_.score_heads, rows = gather(set, head, own);
+        for (int64_t g = 0; g < group(); ++g) {
+            float* const to = own.q + g * width();
+            std::fill(to, to + width(), 0.0f);
+            context_->kernels->to_float(q_ + (set * group() + g) * row_bytes(), shape_.dtype, d(),
+                                        shape_.scale, to);
+        }
+        int64_t visible[kMostGroup];
+        float m[kMostGroup], l[kMostGroup];
+        std::fill(visible, visible + group(), rows);
+        DecodeArgs args{};
+        args.kv_heads = 1;
+        args.group = group();
+        args.d = d();
+        args.keys = rows;
+        args.stride = d();
+        args.dtype = shape_.dtype;
+        args.k = own.k;
+        args.v = own.v;
+        args.q = own.q;
+        args.visible = visible;
+        args.p = own.p;
+        args.m = m;
+        args.l = l;
+        args.o = own.o;
+        context_->kernels->decode(args);
+        for (int64_t g = 0; g < group(); ++g) {
+            context_->kernels->from_float(own.o + g * width(), shape_.dtype, d(), 1.0f / l[g],
+                                          o_ + (set * group() + g) * row_bytes());
+        }
+    }
+
+    // Rows that are not in use are not read. Returns how many there are.
+    int64_t gather(int64_t set, int64_t head, const Own& own) const {
+        const int64_t stride = shape_.kv_heads * row_bytes(), bytes = row_bytes();
+        const char* const k = static_cast<const char*>(kv_.k) + head * bytes;
+        const char* const v = static_cast<const char*>(kv_.v) + head * bytes;
+        int64_t rows = 0;
+        for (int64_t i = 0; i < slots_; ++i) {
+            const int64_t page = pages_[set * slots_ + i];
+            if (page < 0) continue;
+            const int64_t first = page * page_size_, stop = std::min(length_, first + page_size_);
+            for (int64_t row = first; row < stop; ++row, ++rows) {
+                std::memcpy(own.k + rows * bytes, k + row * stride, static_cast<size_t>(bytes));
+                std::memcpy(own.v + rows * bytes, v + row * stride, static_cast<size_t>(bytes));
+            }
+        }
+        return rows;
+    }
+
+    h2o_cpu* context_;
+    const h2o_shape& shape_;
+    const char* q_;
+    const h2o_kv& kv_;
+    int64_t length_, page_size_, slots_;
+    const int32_t* pages_;
+    char* o_;
+};
+
+// Every list names pages in use, each once and rising, and -1 where there are no more; the first is one.
+bool are_pages(const int32_t* pages, int64_t sets, int64_t slots, int64_t used) {
+    for (int64_t set = 0; set < sets; ++set, pages += slots) {
+        int64_t next = 0;
+        if (pages[0] < 0) return false;
+        for (int64_t i = 0; i < slots; ++i) {
+            if (pages[i] == -1) continue;
+            if (pages[i] < next || pages[i] >= used) return false;
+            next = pages[i] + 1;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+}  // namespace h2o
+
+h2o_status h2o_cpu_page_attention(h2o_cpu* context, const h2o_shape* shape, const void* q, const h2o_kv* kv,
+                                  int64_t length, int64_t page_size, int64_t slots, const int32_t* pages,
+                                  void* o) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || length <= 0 || page_size <= 0 || slots <= 0) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (!q || !pages || !o) return H2O_BAD_ARGUMENT;
+    if (!h2o::are_pages(pages, shape->score_heads, slots, (length + page_size - 1) / page_size))
+        return H2O_BAD_ARGUMENT;
+    if (shape->query_heads / shape->score_heads > h2o::kMostGroup) return H2O_UNSUPPORTED;
+    return h2o::guarded(context, [&] {
+        h2o::PageAttention(context, *shape, q, *kv, length, page_size, slots, pages, o).run();
+    });
+}

@@ -1,0 +1,159 @@
+// SubquadraticAttention for one token: runs over its window, over copies of the few rows that lie before, and
+// over copies of its landmarks, each read once for all heads; then their states become one.
+#include <cmath>
+#include <cstring>
+
+#include "fuse.h"
+#include "subquadratic.h"
+
+namespace h2o {
+namespace {
+
+constexpr int64_t kRun = 512;  // rows of the window at a time
+
+class Step {
+  public:
+    Step(h2o_cpu* context, const Subquadratic& op)
+        : context_(context), op_(op), first_(std::max<int64_t>(0, position() - op.pattern.window)) {
+        Carver shared(nullptr);
+        carve(shared);
+        Carver placed(context->shared.at_least(shared.used()));
+        carve(placed);
+        const int64_t scores = heads() * std::max(kRun, std::max(most_tokens(), most_marks()) + 16);
+        for (Arena& arena : context->own) arena.at_least(static_cast<size_t>(scores) * sizeof(float));
+    }
+
+    void run() {
+        for (int64_t h = 0; h < heads(); ++h) load_query(h);
+        const int64_t tokens = copy_tokens(), marks = copy_landmarks();
+        const int64_t windows = runs(), all = windows + (tokens > 0 ? 1 : 0) + (marks > 0 ? 1 : 0);
+        context_->pool.each(all, [&](int64_t index, int thread) {
+            if (index < windows) {
+                const int64_t from = first_ + index * kRun;
+                attend(index, thread, at(op_.kv.k, from), at(op_.kv.v, from), op_.shape.dtype,
+                       std::min(kRun, op_.length - from));
+            } else if (index == windows && tokens > 0) {
+                attend(index, thread, k_, v_, op_.shape.dtype, tokens);
+            } else {
+                attend(index, thread, k_mark_, v_mark_, H2O_F32, marks);
+                for (int64_t h = 0; h < heads(); ++h) m_[index * heads() + h] += op_.pattern.landmark_bias;
+            }
+        });
+        for (int64_t h = 0; h < heads(); ++h) combine(h, all);
+    }
+
+  private:
+    int64_t heads() const { return op_.shape.query_heads; }
+    int64_t d() const { return op_.shape.head_size; }
+    int64_t width() const { return round_up(d(), 16); }
+    int64_t row() const { return op_.shape.kv_heads * d(); }
+    int64_t row_bytes() const { return row() * element_size(op_.shape.dtype); }
+    int64_t position() const { return op_.length - 1; }
+    int64_t runs() const { return (op_.length - first_ + kRun - 1) / kRun; }
+    int64_t most_tokens() const { return op_.slots + kMostStrides; }
+    int64_t most_marks() const { return op_.landmarks_at_most(1); }
+    const char* at(const void* rows, int64_t index) const {
+        return static_cast<const char*>(rows) + index * row_bytes();
+    }
+
+    void carve(Carver& carver) {
+        const int64_t most = runs() + 2;
+        q_ = carver.take<float>(heads() * width());
+        m_ = carver.take<float>(most * heads());
+        l_ = carver.take<float>(most * heads());
+        o_ = carver.take<float>(most * heads() * width());
+        k_ = carver.take<char>(most_tokens() * row_bytes());
+        v_ = carver.take<char>(most_tokens() * row_bytes());
+        k_mark_ = carver.take<float>(most_marks() * row());
+        v_mark_ = carver.take<float>(most_marks() * row());
+        marks_ = carver.take<int32_t>(most_marks());
+    }
+
+    void load_query(int64_t h) {
+        float* const out = q_ + h * width();
+        std::fill(out, out + width(), 0.0f);
+        const char* const in = static_cast<const char*>(op_.q) + h * d() * element_size(op_.shape.dtype);
+        context_->kernels->to_float(in, op_.shape.dtype, d(), op_.shape.scale, out);
+    }
+
+    // Global rows and strides, one below the other.
+    int64_t copy_tokens() {
+        int64_t count = 0;
+        const auto take = [&](int64_t index) {
+            std::memcpy(k_ + count * row_bytes(), at(op_.kv.k, index), static_cast<size_t>(row_bytes()));
+            std::memcpy(v_ + count * row_bytes(), at(op_.kv.v, index), static_cast<size_t>(row_bytes()));
+            ++count;
+        };
+        for (int64_t i = 0; i < op_.slots; ++i) {
+            if (op_.sees_global(position() - op_.global_rows[i])) take(op_.global_rows[i]);
+        }
+        for (int k = 0; k < kMostStrides; ++k) {
+            const int64_t stride = int64_t{1} << k;
+            if (op_.strides_to(stride, position())) take(position() - stride);
+        }
+        return count;
+    }
+
+    int64_t copy_landmarks() {
+        if (op_.newest(position()) < 0) return 0;
+        const int64_t count = op_.landmarks(position(), position(), marks_);
+        for (int64_t i = 0; i < count; ++i) {
+            std::copy_n(op_.k_mean + marks_[i] * row(), row(), k_mark_ + i * row());
+            std::copy_n(op_.v_mean + marks_[i] * row(), row(), v_mark_ + i * row());
+        }
+        return count;
+    }
+
+    void attend(int64_t index, int thread, const void* k, const void* v, h2o_dtype dtype, int64_t keys) {
+        int64_t visible[16];
+        std::fill(visible, visible + op_.group(), keys);
+        DecodeArgs args{};
+        args.kv_heads = op_.shape.kv_heads;
+        args.group = op_.group();
+        args.d = d();
+        args.keys = keys;
+        args.stride = row();
+        args.dtype = dtype;
+        args.k = k;
+        args.v = v;
+        args.q = q_;
+        args.visible = visible;
+        args.p = reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));
+        args.m = m_ + index * heads();
+        args.l = l_ + index * heads();
+        args.o = o_ + index * heads() * width();
+        context_->kernels->decode(args);
+    }
+
+    // The first run's output takes up the others, in order.
+    void combine(int64_t h, int64_t all) {
+        float* const sum = o_ + h * width();
+        float m = m_[h], l = l_[h];
+        for (int64_t i = 1; i < all; ++i) {
+            const float run_m = m_[i * heads() + h];
+            const Fused state = fuse(m, l, run_m, l_[i * heads() + h]);
+            context_->kernels->blend_row(H2O_F32, d(), std::exp(m - state.m), sum, std::exp(run_m - state.m),
+                                         o_ + (i * heads() + h) * width(), sum);
+            m = state.m;
+            l = state.l;
+        }
+        context_->kernels->from_float(sum, op_.shape.dtype, d(), 1.0f / l,
+                                      static_cast<char*>(op_.o) + h * d() * element_size(op_.shape.dtype));
+    }
+
+    h2o_cpu* context_;
+    const Subquadratic& op_;
+    int64_t first_;  // of the window
+    float *q_ = nullptr, *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
+    char *k_ = nullptr, *v_ = nullptr;
+    float *k_mark_ = nullptr, *v_mark_ = nullptr;
+    int32_t* marks_ = nullptr;
+};
+
+}  // namespace
+
+void subquadratic_step(h2o_cpu* context, const Subquadratic& op) {
+    Step(context, op).run();
+}
+
+}  // namespace h2o

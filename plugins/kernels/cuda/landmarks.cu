@@ -1,0 +1,81 @@
+// LandmarkUpdate: means of blocks of cache rows, kept up to date as rows are written.
+//
+// Floor: the new rows, read once. A thread owns one number of a block's means and takes up the block's new
+// rows one after the other, so that rows written in one call or in many give the same bits.
+
+#include "checks.h"
+#include "launch.h"
+#include "ptx.cuh"
+#include "row_range.cuh"
+
+namespace h2o::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+struct Blocks {
+    const int64_t *start, *length;
+    int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
+    bool in_place;                 // blocks without new rows need not be copied
+};
+
+__device__ __forceinline__ float number(const float* rows, int64_t at) {
+    return rows[at];
+}
+__device__ __forceinline__ float number(const half* rows, int64_t at) {
+    return __half2float(rows[at]);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    update_landmarks(Blocks blocks, const T* k, const T* v, const float* k_mean, const float* v_mean,
+                     float* k_next, float* v_next) {
+    const int column = blockIdx.x * kThreads + threadIdx.x;
+    if (column >= blocks.width) return;
+    const int64_t start = bounded(*blocks.start, 0, blocks.rows),
+                  length = bounded(*blocks.length, 0, blocks.rows);
+    const int64_t block = blockIdx.y + (blocks.in_place ? start / blocks.size : 0);
+    if (block >= blocks.count) return;
+    const int64_t first = block * blocks.size, to = block * blocks.width + column;
+    const int64_t begin = max(start, first), stop = min(length, first + blocks.size);
+    if (blocks.in_place && begin >= stop) return;
+    float key = k_mean[to], value = v_mean[to];
+    for (int64_t row = begin; row < stop; ++row) {
+        const float share = 1.f / static_cast<float>(row - first + 1);
+        const float k_new = number(k, row * blocks.width + column);
+        const float v_new = number(v, row * blocks.width + column);
+        // The first row of a block replaces what was there, which may be anything.
+        key = row == first ? k_new : key + (k_new - key) * share;
+        value = row == first ? v_new : value + (v_new - value) * share;
+    }
+    k_next[to] = key;
+    v_next[to] = value;
+}
+
+}  // namespace
+}  // namespace h2o::cuda
+
+using namespace h2o::cuda;
+
+extern "C" h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                               const h2o_kv* kv, const int64_t* start, const int64_t* length,
+                                               int32_t most_rows, int32_t block_size, int32_t blocks,
+                                               const float* k_mean, const float* v_mean, float* k_next,
+                                               float* v_next) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (most_rows <= 0 || block_size <= 0 || blocks <= 0) return H2O_BAD_ARGUMENT;
+    if (any_null(start, length, k_mean, v_mean, k_next, v_next)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    const bool in_place = k_next == k_mean && v_next == v_mean;
+    const int width = shape->kv_heads * shape->head_size;
+    const int64_t touched = (static_cast<int64_t>(most_rows) + block_size - 2) / block_size + 1;
+    const int64_t height = in_place && touched < blocks ? touched : blocks;
+    const Blocks args = {start, length, block_size, blocks, width, static_cast<int>(kv->rows), in_place};
+    const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
+    const auto run = [&](auto kernel, const auto* k, const auto* v) {
+        return launch(kernel, grid, kThreads, 0, stream, args, k, v, k_mean, v_mean, k_next, v_next);
+    };
+    if (shape->dtype == H2O_F16)
+        return run(update_landmarks<half>, static_cast<const half*>(kv->k), static_cast<const half*>(kv->v));
+    return run(update_landmarks<float>, static_cast<const float*>(kv->k), static_cast<const float*>(kv->v));
+}

@@ -1,0 +1,141 @@
+// PageAttention: one token's attention to lists of pages. A block owns a query head; its warps share out the
+// pages, each keeps a running softmax of its own, and at the end the first warp joins them.
+
+#include "checks.h"
+#include "launch.h"
+#include "ptx.cuh"
+#include "row_range.cuh"
+
+namespace h2o::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+
+struct PageArgs {
+    const int64_t* length;
+    const int32_t* page_list;
+    float scale;
+    int page_size, budget, heads, kv_heads, sets, rows;
+};
+
+__device__ __forceinline__ float to_float(float x) {
+    return x;
+}
+__device__ __forceinline__ float to_float(half x) {
+    return __half2float(x);
+}
+__device__ __forceinline__ void put(float* to, float x) {
+    *to = x;
+}
+__device__ __forceinline__ void put(half* to, float x) {
+    *to = __float2half_rn(x);
+}
+
+template <int D>
+struct Shared {
+    float q[D];
+    float p[kWarps][32];
+    float o[kWarps][D];
+    float m[kWarps], l[kWarps];
+};
+
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads)
+    attend_pages(PageArgs args, const T* q, const T* k, const T* v, T* o) {
+    constexpr int kColumns = (D + 31) / 32;
+    Shared<D>& shared = *reinterpret_cast<Shared<D>*>(dynamic_shared());
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
+    const int kv_head = head / (args.heads / args.kv_heads), set = head / (args.heads / args.sets);
+    const int32_t* const pages = args.page_list + static_cast<int64_t>(set) * args.budget;
+    const int64_t stride = static_cast<int64_t>(args.kv_heads) * D, skip = static_cast<int64_t>(kv_head) * D;
+    const int length = bounded(*args.length, 1, args.rows), last = (length - 1) / args.page_size;
+
+    for (int c = threadIdx.x; c < D; c += kThreads) shared.q[c] = to_float(q[head * D + c]) * args.scale;
+    __syncthreads();
+    float m = -INFINITY, l = 0, sum[kColumns] = {};
+    for (int i = warp; i < args.budget; i += kWarps) {
+        if (pages[i] < 0) continue;  // the whole warp
+        const int page = min(pages[i], last);
+        const int stop = static_cast<int>(min(int64_t{length}, (page + int64_t{1}) * args.page_size));
+        for (int first = page * args.page_size; first < stop; first += 32) {
+            const int row = first + lane;
+            float score = -INFINITY;
+            if (row < stop) {
+                score = 0;
+                for (int c = 0; c < D; ++c)
+                    score = fmaf(shared.q[c], to_float(k[row * stride + skip + c]), score);
+            }
+            const float top = fmaxf(m, lanes_max<32>(score));
+            const float p = row < stop ? expf(score - top) : 0.f, keep = l > 0 ? expf(m - top) : 0.f;
+            l = l * keep + lanes_sum<32>(p);
+            m = top;
+            shared.p[warp][lane] = p;
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < kColumns; ++j) sum[j] *= keep;
+            for (int r = 0; r < min(32, stop - first); ++r) {
+                const int64_t at = (first + r) * stride + skip;
+#pragma unroll
+                for (int j = 0; j < kColumns; ++j) {
+                    const int c = lane + 32 * j;
+                    if (c < D) sum[j] = fmaf(shared.p[warp][r], to_float(v[at + c]), sum[j]);
+                }
+            }
+            __syncwarp();
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j)
+        if (lane + 32 * j < D) shared.o[warp][lane + 32 * j] = sum[j];
+    if (lane == 0) {
+        shared.m[warp] = m;
+        shared.l[warp] = l;
+    }
+    __syncthreads();
+    float top = -INFINITY, total = 0;
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, shared.m[w]);
+    for (int w = 0; w < kWarps; ++w) total += shared.l[w] > 0 ? shared.l[w] * expf(shared.m[w] - top) : 0.f;
+    for (int c = threadIdx.x; c < D; c += kThreads) {
+        float x = 0;
+        for (int w = 0; w < kWarps; ++w)
+            x += shared.l[w] > 0 ? shared.o[w][c] * expf(shared.m[w] - top) : 0.f;
+        put(o + head * D + c, x / total);
+    }
+}
+
+template <class T>
+h2o_status attend(const h2o_cuda_shape& shape, const PageArgs& args, const void* q, const h2o_kv& kv, void* o,
+                  cudaStream_t stream) {
+    return dispatch_head_size(shape.head_size, [&](auto d) {
+        constexpr int D = decltype(d)::value;
+        return launch(attend_pages<D, T>, dim3(static_cast<unsigned>(shape.query_heads), 1, 1), kThreads,
+                      sizeof(Shared<D>), stream, args, static_cast<const T*>(q), static_cast<const T*>(kv.k),
+                      static_cast<const T*>(kv.v), static_cast<T*>(o));
+    });
+}
+
+}  // namespace
+}  // namespace h2o::cuda
+
+using namespace h2o::cuda;
+
+extern "C" h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                              const void* q, const h2o_kv* kv, const int64_t* length,
+                                              int32_t page_size, int32_t budget, const int32_t* page_list,
+                                              void* o) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (page_size <= 0 || budget <= 0 || !q || !length || !page_list || !o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    const PageArgs args = {length,
+                           page_list,
+                           shape->scale,
+                           page_size,
+                           budget,
+                           shape->query_heads,
+                           shape->kv_heads,
+                           shape->score_heads,
+                           static_cast<int>(kv->rows)};
+    return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
+                                   : attend<float>(*shape, args, q, *kv, o, stream);
+}

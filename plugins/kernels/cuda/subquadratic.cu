@@ -1,0 +1,223 @@
+// SubquadraticAttention: a warp owns one query row of one head.
+//
+// What a row sees is numbered: its window, the global rows, the strides, the landmarks. A lane takes every
+// 32nd of them, so that scores need no work across lanes; then the lanes share out the columns of the values.
+// Neighbouring warps see nearly the same rows, which the caches hold. The same code serves one token.
+
+#include <cmath>
+
+#include "checks.h"
+#include "launch.h"
+#include "ptx.cuh"
+#include "row_range.cuh"
+
+namespace h2o::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kPowers = 31;          // 2^k below every position that an int32 names
+constexpr int kMarks = kPowers + 2;  // distances 0, 1, 2, 4, …, with one to spare
+
+struct PatternArgs {
+    h2o_subquadratic pattern;
+    float scale;
+    int tokens, heads, kv_heads, slots, rows;
+    const int64_t* length;
+    const float *k_mean, *v_mean;
+    const int32_t* global_rows;
+};
+
+// What a lane looks at: a row of the cache, or a landmark, or nothing.
+struct Place {
+    int row = -1;
+    bool landmark = false;
+};
+
+__device__ __forceinline__ bool power_of_two(int64_t x) {
+    return x > 0 && (x & (x - 1)) == 0;
+}
+
+// The things that the query at `position` may see, by number.
+struct Sight {
+    const PatternArgs& args;
+    int position, window, powers, marks, newest;
+
+    __device__ __forceinline__ Sight(const PatternArgs& a, int at) : args(a), position(at) {
+        const h2o_subquadratic& pattern = a.pattern;
+        window = static_cast<int>(min(pattern.window, static_cast<int64_t>(at))) + 1;
+        powers = pattern.strides ? kPowers : 0;
+        newest = pattern.block_size > 0 ? static_cast<int>((at + int64_t{1}) / pattern.block_size) - 1 : -1;
+        marks = newest < 0 ? 0 : pattern.strides ? kMarks : 2;
+    }
+    __device__ __forceinline__ int count() const { return window + args.slots + powers + marks; }
+
+    __device__ __forceinline__ Place place(int i) const {
+        if (i < window) return {position - i, false};
+        i -= window;
+        if (i < args.slots) {
+            const int row = row_within(args.global_rows[i], args.rows - 1);
+            const int64_t distance = static_cast<int64_t>(position) - row;
+            const bool seen = distance > args.pattern.window && !(powers && power_of_two(distance));
+            return {seen ? row : -1, false};
+        }
+        i -= args.slots;
+        if (i < powers) {
+            const int64_t distance = int64_t{1} << i;
+            const bool seen = distance > args.pattern.window && distance <= position;
+            return {seen ? static_cast<int>(position - distance) : -1, false};
+        }
+        i -= powers;
+        if (i >= marks) return {};
+        const int64_t distance = i == 0 ? 0 : int64_t{1} << (i - 1);
+        return {distance <= newest ? static_cast<int>(newest - distance) : -1, true};
+    }
+};
+
+__device__ __forceinline__ float dot_piece(const float* q, const float* k) {
+    const float4 x = *reinterpret_cast<const float4*>(k);
+    return fmaf(q[0], x.x, fmaf(q[1], x.y, fmaf(q[2], x.z, q[3] * x.w)));
+}
+__device__ __forceinline__ float dot_piece(const float* q, const half* k) {
+    union Piece {
+        uint4 bits;
+        __half2 pairs[4];
+        __device__ Piece() {}
+    } piece;
+    piece.bits = *reinterpret_cast<const uint4*>(k);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float2 x = __half22float2(piece.pairs[i]);
+        sum = fmaf(q[2 * i], x.x, fmaf(q[2 * i + 1], x.y, sum));
+    }
+    return sum;
+}
+
+template <int D, class T>
+__device__ __forceinline__ float dot(const float* q, const T* k) {
+    constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
+    float sum = 0;
+#pragma unroll 4
+    for (int c = 0; c < D; c += kWidth) sum += dot_piece(q + c, k + c);
+    return sum;
+}
+
+__device__ __forceinline__ float to_float(float x) {
+    return x;
+}
+__device__ __forceinline__ float to_float(half x) {
+    return __half2float(x);
+}
+__device__ __forceinline__ void put(float* to, float x) {
+    *to = x;
+}
+__device__ __forceinline__ void put(half* to, float x) {
+    *to = __float2half_rn(x);
+}
+
+// Of one warp.
+template <int D>
+struct Shared {
+    float q[D];
+    float p[32];
+    int row[32];
+    int landmark[32];
+};
+
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads)
+    attend_pattern(PatternArgs args, const T* q, const T* k, const T* v, T* o) {
+    constexpr int kColumns = (D + 31) / 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    Shared<D>& own = reinterpret_cast<Shared<D>*>(dynamic_shared())[warp];
+    const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + warp;  // in [n, Hq]
+    if (query >= static_cast<int64_t>(args.tokens) * args.heads) return;     // the whole warp
+    const int token = static_cast<int>(query / args.heads), head = static_cast<int>(query % args.heads);
+    const int kv_head = head / (args.heads / args.kv_heads);
+    const int64_t stride = static_cast<int64_t>(args.kv_heads) * D, skip = static_cast<int64_t>(kv_head) * D;
+    const Sight sight(args, bounded(*args.length, args.tokens, args.rows) - args.tokens + token);
+
+    for (int c = lane; c < D; c += 32) own.q[c] = to_float(q[query * D + c]) * args.scale;
+    __syncwarp();
+    float m = -INFINITY, l = 0, sum[kColumns] = {};
+    const int count = sight.count();
+    for (int first = 0; first < count; first += 32) {
+        const Place place = sight.place(first + lane);
+        float score = -INFINITY;
+        if (place.row >= 0) {
+            const int64_t at = place.row * stride + skip;
+            score = place.landmark ? dot<D>(own.q, args.k_mean + at) + args.pattern.landmark_bias
+                                   : dot<D>(own.q, k + at);
+        }
+        const float top = fmaxf(m, lanes_max<32>(score));
+        const float p = place.row >= 0 ? expf(score - top) : 0.f;
+        const float keep = l > 0 ? expf(m - top) : 0.f;
+        l = l * keep + lanes_sum<32>(p);
+        m = top;
+        own.p[lane] = p;
+        own.row[lane] = place.row;
+        own.landmark[lane] = place.landmark;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) sum[i] *= keep;
+        for (int j = 0; j < min(32, count - first); ++j) {
+            if (own.row[j] < 0) continue;
+            const int64_t at = own.row[j] * stride + skip;
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) {
+                const int c = lane + 32 * i;
+                if (c >= D) continue;
+                const float x = own.landmark[j] ? args.v_mean[at + c] : to_float(v[at + c]);
+                sum[i] = fmaf(own.p[j], x, sum[i]);
+            }
+        }
+        __syncwarp();
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i)
+        if (lane + 32 * i < D) put(o + query * D + lane + 32 * i, sum[i] / l);
+}
+
+template <class T>
+h2o_status attend(const h2o_cuda_shape& shape, const PatternArgs& args, const void* q, const h2o_kv& kv,
+                  void* o, cudaStream_t stream) {
+    return dispatch_head_size(shape.head_size, [&](auto d) {
+        constexpr int D = decltype(d)::value;
+        const int64_t rows = static_cast<int64_t>(args.tokens) * args.heads;
+        return launch(attend_pattern<D, T>, dim3(ceil_div(rows, kWarps), 1, 1), kThreads,
+                      sizeof(Shared<D>) * kWarps, stream, args, static_cast<const T*>(q),
+                      static_cast<const T*>(kv.k), static_cast<const T*>(kv.v), static_cast<T*>(o));
+    });
+}
+
+}  // namespace
+}  // namespace h2o::cuda
+
+using namespace h2o::cuda;
+
+extern "C" h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                                      const h2o_subquadratic* pattern, int32_t n,
+                                                      const void* q, const h2o_kv* kv, const int64_t* length,
+                                                      const float* k_mean, const float* v_mean, int32_t slots,
+                                                      const int32_t* global_rows, void* o) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (!pattern || pattern->window < 0 || pattern->block_size < 0 || !std::isfinite(pattern->landmark_bias))
+        return H2O_BAD_ARGUMENT;
+    if (n <= 0 || !q || !length || !o || slots < 0 || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;
+    if (pattern->block_size > 0 && any_null(k_mean, v_mean)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    const PatternArgs args = {*pattern,
+                              shape->scale,
+                              n,
+                              shape->query_heads,
+                              shape->kv_heads,
+                              slots,
+                              static_cast<int>(kv->rows),
+                              length,
+                              k_mean,
+                              v_mean,
+                              global_rows};
+    return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
+                                   : attend<float>(*shape, args, q, *kv, o, stream);
+}

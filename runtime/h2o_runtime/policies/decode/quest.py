@@ -1,0 +1,81 @@
+"""Page top-k: a generated token attends to the pages whose keys may score highest.
+
+Quest (Tang et al., 2024, "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference"): of every page the
+smallest and the largest number of each key channel bound what a query can score in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from h2o_runtime.attention.base import AttentionProvider, Float32, Int32
+from h2o_runtime.caches.base import Rows
+from h2o_runtime.devices import Device
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import option
+from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
+
+
+class PageState:
+    """Bounds of every page of the sparse layers, and one list of pages for each set of heads."""
+
+    def __init__(self, shape: tuple[int, int, int, int], lists: tuple[int, int], device: Device) -> None:
+        """shape: layers, pages, key/value heads, head size; lists: sets and pages of each."""
+        self.k_min: Float32 = device.zeros(shape, np.float32)
+        self.k_max: Float32 = device.zeros(shape, np.float32)
+        self.page_list: Int32 = device.zeros(lists, np.int32)
+
+
+@dataclass(frozen=True)
+class Quest(DecodePolicy[PageState]):
+    """The last page is always among them. The first layers attend to everything: there attention is spread wide."""
+
+    name: ClassVar[str] = "quest"
+    title: ClassVar[str] = "best pages"
+
+    quest_budget: int = option(1024, "Tokens that a generated token attends to, in whole pages.", least=1)
+    quest_page: int = option(16, "Rows of a page.", least=1)
+    quest_dense_layers: int = option(2, "First layers that attend to everything.", least=0)
+    quest_heads: Literal["query", "kv"] = option("query", "One list of pages for each such head.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quest_budget < self.quest_page:
+            raise ConfigError(
+                f"quest_budget ({self.quest_budget}) is less than one page of {self.quest_page}: raise "
+                "--quest-budget or lower --quest-page",
+                field="quest_budget",
+            )
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> PageState:
+        return PageState(*self._shapes(model, capacity), device)
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        bounds, lists = self._shapes(model, context)
+        return 4 * int(2 * np.prod(bounds, dtype=np.int64) + np.prod(lists, dtype=np.int64))
+
+    def _shapes(self, model: ModelSpec, rows: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+        layers = max(model.layers - self.quest_dense_layers, 0)
+        bounds = (layers, -(-rows // self.quest_page), model.kv_heads, model.head_size)
+        return bounds, (model.score_heads(self.quest_heads), self.quest_budget // self.quest_page)
+
+    def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: PageState) -> None:
+        """A step's row joins its page. A prompt may begin where another one went on: its first page is remade."""
+        sparse, page = layer - self.quest_dense_layers, self.quest_page
+        if sparse >= 0:
+            start = rows.start // page * page if rows.at is None else rows.at
+            provider.page_bounds(kv, state.k_min[sparse], state.k_max[sparse], start, page)
+
+    def attend(self, call: StepCall, state: PageState) -> None:
+        sparse, page = call.layer - self.quest_dense_layers, self.quest_page
+        if sparse < 0:
+            call.provider.cached_attention(call.q, call.kv, call.o)
+            return
+        k_min, k_max = state.k_min[sparse], state.k_max[sparse]
+        call.provider.page_select(call.q, k_min, k_max, call.kv, page, state.page_list)
+        call.provider.page_attention(call.q, call.kv, state.page_list, page, call.o)

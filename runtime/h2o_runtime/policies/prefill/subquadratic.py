@@ -1,0 +1,96 @@
+"""Window, first tokens, strides and landmarks: N·log N pairs. The pattern of the crate ruvllm_sparse_attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from h2o_runtime.devices import Device
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import option
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy
+from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
+from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import spans
+
+
+@dataclass(frozen=True)
+class Subquadratic(PrefillPolicy[Landmarks]):
+    """What a query sees follows from its position alone, so that rows of a shared beginning are always reused."""
+
+    name: ClassVar[str] = "subquadratic"
+    title: ClassVar[str] = "window, strides and landmarks"
+    phases: ClassVar[tuple[str, ...]] = ("attention",)
+
+    window: int = option(128, "Earlier tokens that a query sees besides itself.", symbol="w", least=0)
+    global_tokens: int = option(
+        1, "First tokens of the prompt that every query sees.", symbol="globals", least=0
+    )
+    log_stride: bool = option(True, "See tokens and landmarks at powers of two.", label="Strides 2^k")
+    landmarks: bool = option(True, "See means of blocks of keys and values.")
+    landmark_block: int = option(
+        64, "Tokens that a landmark is the mean of.", label="Landmark block", symbol="block", least=0
+    )
+    landmark_count_bias: bool = option(
+        False, "Weigh a landmark by the tokens that it stands for.", label="Landmarks by count", symbol="bias"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        flags = ("--landmark-block", "--no-landmarks")
+        check_landmarks(self.landmarks, self.landmark_block, flags, "landmark_block")
+
+    @property
+    def pattern(self) -> Pattern:
+        block = self.landmark_block if self.landmarks else 0
+        return Pattern(self.window, self.global_tokens, self.log_stride, block, self.landmark_count_bias)
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Landmarks:
+        """One layer's landmarks: each layer makes its own anew, from the cache."""
+        self.pattern.check_context(capacity, "--window", "window")
+        return Landmarks(self.pattern, model, 1, capacity, device)
+
+    def attend(self, call: LayerCall, state: Landmarks) -> None:
+        done = 0  # rows of the cache that the landmarks have
+        for rows in spans(len(call.q), self.batch_size):
+            call.flow.needs(rows.stop)
+            kv = call.kv.upto(call.past + rows.stop)
+            start = max(rows.start, call.needed)
+            with call.timer.measure("attention"):
+                state.update(call.provider, 0, kv, done)
+                if start < rows.stop:
+                    cut = slice(start, rows.stop)
+                    self.pattern.attend(call.provider, call.q[cut], kv, state, 0, call.o[cut])
+            done = call.past + rows.stop
+            call.checkpoint(rows.stop)
+            call.flow.finished(rows.stop)
+
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
+        """All of a conversation that goes on, generated tokens too; else what a fresh run would compute alike."""
+        if shared == cached < n and origin.complete:
+            return Reuse(Prefix.HISTORY, shared)
+        kept = min(shared, origin.sparse, n - 1)
+        return Reuse(Prefix.EXACT, kept) if kept else Reuse(Prefix.NONE, 0)
+
+    def lasting_rows(self, n: int) -> int:
+        return n
+
+    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
+        return Provenance() if reuse.prefix is Prefix.NONE else before
+
+    def kept(self, state: Landmarks, length: int) -> Kept:
+        """Nothing: every prompt makes its landmarks anew."""
+        return Kept({}, {})
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        return Landmarks.nbytes(self.pattern, model, 1, context)
+
+    def visible_pairs(self, n: int) -> int:
+        return int(self.pattern.visible(n).sum())
+
+    def last_layer_pairs(self, n: int) -> int:
+        return int(self.pattern.visible(n)[-1])
+
+    def summary(self) -> str:
+        blocks = f", landmarks of {self.landmark_block:,}" if self.landmarks else ""
+        return f"Window of {self.window:,}{blocks}"

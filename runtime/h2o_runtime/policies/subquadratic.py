@@ -1,0 +1,107 @@
+"""The subquadratic pattern: which keys a query sees, and the landmarks that this takes. Of prefill and of decode.
+
+A query at position i sees its window, the first tokens of the prompt, the tokens i - 2^k, and landmarks: means of
+the keys and of the values of complete blocks, the newest two and those 2^k blocks before. Tokens and landmarks
+share one softmax. Rows are positions here: nothing may have been evicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from h2o_runtime.attention.base import AttentionProvider, Float32, Int32
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """window         earlier tokens that a query sees besides itself
+    global_tokens  first tokens of the prompt that every query sees
+    strides        whether it sees tokens and landmarks at powers of two
+    block          rows that a landmark is the mean of; 0: there are none
+    count_bias     whether a landmark weighs as much as `block` tokens of its score
+    """
+
+    window: int
+    global_tokens: int
+    strides: bool
+    block: int
+    count_bias: bool
+
+    def blocks(self, rows: int) -> int:
+        """Landmarks of so many rows, the last of which may be of fewer."""
+        return -(-rows // self.block) if self.block else 0
+
+    def attend(
+        self, provider: AttentionProvider, q: Tensor, kv: KV, landmarks: Landmarks, layer: int, o: Tensor
+    ) -> None:
+        """Fill o [n, Hq, d] for queries q at the last n rows of `kv`, whose landmarks are up to date."""
+        k_mean, v_mean = landmarks.k_mean[layer], landmarks.v_mean[layer]
+        numbers = (self.window, self.block, int(self.strides), int(self.count_bias))
+        provider.subquadratic_attention(q, kv, k_mean, v_mean, landmarks.global_rows, *numbers, o)
+
+    def visible(self, n: int) -> np.ndarray[Any, Any]:
+        """How many tokens and landmarks each query of a prompt of n tokens sees, int64 [n]."""
+        i = np.arange(n)
+        seen = np.minimum(i, self.window) + 1
+        for token in range(min(self.global_tokens, n)):
+            distance = i - token
+            power = (distance & (distance - 1)) == 0
+            seen += (distance > self.window) & ~(power & self.strides)
+        newest = (i + 1) // self.block - 1 if self.block else np.full(n, -1)
+        seen += np.clip(newest + 1, 0, 2)
+        for k in range(n.bit_length() if self.strides else 0):
+            seen += (i >= 1 << k) & (1 << k > self.window)
+            seen += (newest >= 1 << k) & (k > 0)
+        return seen
+
+    def check_context(self, capacity: int, flag: str, field: str) -> None:
+        """Raises ConfigError for a window that no prompt can fill."""
+        if self.window > capacity:
+            raise ConfigError(
+                f"{field} ({self.window:,}) is beyond the context of {capacity:,} tokens: lower {flag} or raise "
+                "--ctx-size",
+                field=field,
+            )
+
+
+def check_landmarks(landmarks: bool, block: int, flags: tuple[str, str], field: str) -> None:
+    """Raises ConfigError for landmarks without a block size."""
+    if landmarks and block < 1:
+        raise ConfigError(
+            f"landmarks are means of blocks, but {field} is {block}: give {flags[0]} a size, or {flags[1]}",
+            field=field,
+        )
+
+
+class Landmarks:
+    """Means of blocks of keys and of values, of `layers` layers, and the rows that every query sees."""
+
+    def __init__(
+        self, pattern: Pattern, model: ModelSpec, layers: int, capacity: int, device: Device
+    ) -> None:
+        shape = (layers, pattern.blocks(capacity), model.kv_heads, model.head_size)
+        self.k_mean: Float32 = device.zeros(shape, np.float32)
+        self.v_mean: Float32 = device.zeros(shape, np.float32)
+        rows = min(pattern.global_tokens, capacity)
+        self.global_rows: Int32 = device.zeros((rows,), np.int32)
+        if rows:
+            device.upload(np.arange(rows, dtype=np.int32), self.global_rows)
+        self._block = pattern.block
+
+    def update(self, provider: AttentionProvider, layer: int, kv: KV, start: int | Tensor) -> None:
+        """Take up the rows from `start` on, all that `kv` has; those before are in."""
+        if self._block:
+            provider.landmark_update(kv, self.k_mean[layer], self.v_mean[layer], start, self._block)
+
+    @staticmethod
+    def nbytes(pattern: Pattern, model: ModelSpec, layers: int, context: int) -> int:
+        """What one takes for `context` tokens."""
+        means = 2 * layers * pattern.blocks(context) * model.kv_heads * model.head_size
+        return 4 * (means + min(pattern.global_tokens, context))
