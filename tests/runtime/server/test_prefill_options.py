@@ -39,8 +39,8 @@ def test_every_option_is_described(server: Server) -> None:
 
 def test_options_know_their_policies(server: Server) -> None:
     form = {entry["name"]: entry for entry in server.get("/props").json()["prefill_options"]}
-    assert form["policy"]["choices"] == {"h2o": "sparse", "full": "full"}
-    assert form["policy"]["policies"] == form["batch_size"]["policies"] == ["h2o", "full"]
+    assert form["policy"]["choices"] == {policy.name: policy.title for policy in PREFILL}
+    assert form["policy"]["policies"] == form["batch_size"]["policies"] == list(PREFILL.names)
     assert form["chunk_size"]["policies"] == ["h2o"]
     assert (form["chunk_size"]["least"], form["heavy"]["label"]) == (2, "Heavy hitters")
 
