@@ -98,7 +98,9 @@ struct KernelTable {
     void (*to_float)(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out);
     void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
     void (*sum_lanes)(const float* partial, int64_t keys,
-                      float* out);                            // [keys][kColsumLanes] -> [keys], added
+                      float* out);  // [keys][kColsumLanes] -> [keys], added
+    // columns[key] = the sum over rows r of weight[r] * p[key][r], and distances[r - key] += each of them.
+    void (*line_sums)(const float* p, int64_t keys, const float* weight, float* columns, float* distances);
     void (*exp)(const float* in, int64_t count, float* out);  // for tests: count is a multiple of 16
 };
 

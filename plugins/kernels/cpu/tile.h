@@ -205,6 +205,23 @@ void attend(const BlockArgs& args) {
     if (args.colsum != nullptr) add_column_sums(args);
 }
 
+// columns[key] = sum over r of weight[r] * p[key][r]; the same numbers go to distances[r - key].
+void line_sums(const float* p, int64_t keys, const float* weight, float* columns, float* distances) {
+    using S = Simd;
+    S::Vec share[kVectors];
+    for (int v = 0; v < kVectors; ++v) share[v] = S::load(weight + v * kWidth);
+    for (int64_t key = 0; key < keys; ++key, p += kLanes, --distances) {
+        S::Vec sum = S::zero();
+#pragma GCC unroll 12
+        for (int v = 0; v < kVectors; ++v) {
+            const S::Vec x = S::mul(S::load(p + v * kWidth), share[v]);
+            S::store(distances + v * kWidth, S::add(S::load(distances + v * kWidth), x));
+            sum = S::add(sum, x);
+        }
+        columns[key] = S::sum(sum);
+    }
+}
+
 // One key a row: no two rows share any, so all is done lane by lane, three vectors at a time.
 void attend_own(const OwnKeyArgs& args) {
     using S = Simd;

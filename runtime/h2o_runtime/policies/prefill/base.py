@@ -87,6 +87,17 @@ class PrefillReport:
         return cls(np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.int32))
 
 
+def chunk_option() -> Any:
+    """The chunk size, of policies that have one: the same option for all."""
+    return option(
+        1024,
+        "Chunk S: unit of the block-sparse pattern.",
+        symbol="S",
+        flags=("-ub", "--chunk-size"),
+        least=2,
+    )
+
+
 @dataclass(frozen=True)
 class PrefillPolicy(ABC, Generic[State]):
     """Fields are the configuration, each an `option`; `attend` is the algorithm; a State is what it remembers.
