@@ -1,4 +1,4 @@
-"""Inputs and outputs of independent implementations, where a checkout has them in shared/golden."""
+"""Inputs and outputs of independent implementations, where a checkout has them in shared/golden or beside it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-GOLDEN = Path(__file__).resolve().parents[1] / "shared" / "golden"
+PLACES = [folder / "shared" / "golden" for folder in Path(__file__).resolve().parents[1:3]]
 
 
 def golden(name: str) -> Path:
     """A folder of them; skips the test where there is none."""
-    if not (GOLDEN / name).is_dir():
-        pytest.skip(f"no shared/golden/{name}")
-    return GOLDEN / name
+    for place in PLACES:
+        if (place / name).is_dir():
+            return place / name
+    pytest.skip(f"no shared/golden/{name}")

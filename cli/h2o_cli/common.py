@@ -12,10 +12,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from enum import IntEnum
 from io import StringIO
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -152,18 +150,6 @@ def write(text: str) -> None:
     except OSError as error:
         _abandon(sys.stdout)
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a whole file at once: whoever is ended meanwhile leaves the one of before. Raises OutputError."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def print_json(value: Any) -> None:

@@ -321,7 +321,7 @@ class Generator:
         """
         session, policy, before = self.session, config.algorithm, self.session.origin
         n = len(tokens) - reuse.length
-        self._prepare_state(config)
+        self.prepare_state(config)
         self.reused, session.logits = reuse.length, None
         session.truncate(reuse.length)
         # Until all is done the cache is worth no more than what an interrupted run leaves behind.
@@ -345,8 +345,8 @@ class Generator:
         watch.progress(n, n)
         return n
 
-    def _prepare_state(self, config: PrefillConfig) -> None:
-        """The session's state is one of this configuration's policy."""
+    def prepare_state(self, config: PrefillConfig) -> None:
+        """Make the session's state one of this configuration's policy."""
         session = self.session
         if session.state_config is None or not same_arithmetic(session.state_config, config):
             session.prefill_state = None  # before there is another: a small device has no room for two

@@ -136,6 +136,12 @@ class Manifest(_Strict):
         """dense_00 … dense_n in the order of the model."""
         return tuple(graph for graph in self.graphs if graph.kind == "dense")
 
+    @property
+    def identity(self) -> str:
+        """SHA-256 over its graphs and weights: the same numbers come out of bundles that share it."""
+        files = {name: file.sha256 for name, file in self.files.items() if name.startswith("onnx/")}
+        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 

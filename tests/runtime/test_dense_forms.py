@@ -12,6 +12,7 @@ from tests import bundles
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.footprint import weight_bytes
+from h2o_runtime.manifest import Manifest
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort.choice import DEFAULT, FormTimes, Measured, choice_file, chosen_form, keep, machine
 from h2o_runtime.ort.forms import one_scale
@@ -100,8 +101,16 @@ def test_what_was_measured_is_chosen(bundle: Path) -> None:
     keep(measured(), manifest, 1)
     assert chosen_form(manifest, 1) == "rows"
     assert chosen_form(manifest, 2) == "blocks"  # other threads are another measurement
+    assert chosen_form(otherwise_rounded(manifest), 1) == "blocks"
     with Generator.load(bundle, context=64, threads=1) as generator:
         assert generator.backend.form == "rows"  # type: ignore[attr-defined]
+
+
+def otherwise_rounded(manifest: Manifest) -> Manifest:
+    """The same checkpoint in the same format, with other numbers: calibrated on another text, say."""
+    name = next(name for name in manifest.files if name.startswith("onnx/weights/"))
+    changed = manifest.files[name].model_copy(update={"sha256": "0" * 64})
+    return manifest.model_copy(update={"files": {**manifest.files, name: changed}})
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"machine": {}, "forms": {"fast": {}}}', "\x00"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from h2o_runtime.forward import Watch
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.saved_session import SavedSession, save_session
 
 CONTEXT = 200
 SPARSE = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, score_window=3, dense_tail=0)
@@ -152,6 +154,15 @@ class Conversations(RuleBasedStateMachine):
         self.cached, self.story, self.answered = [], [], False
         assert self.generator.length == 0
         assert self.generator.memory_sets() == []
+
+    @precondition(lambda self: self.cached)
+    @rule()
+    def go_on_another_day(self) -> None:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "session"
+            save_session(self.generator, file)
+            self.generator = new_generator(self.model)
+            SavedSession.open(file).load_into(self.generator, self.config)
 
     # What must come of it
 

@@ -25,12 +25,13 @@ from h2o_cli.bench.report import Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
-from h2o_cli.common import guarded, make_console, print_json, replace_file, start_logging
+from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.process import default_threads
+from h2o_runtime.whole_file import replace_file
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from h2o_cli.common import replace_file
 from h2o_cli.eval.values import Value, from_csv, to_csv
 from h2o_runtime.errors import OutputError
+from h2o_runtime.whole_file import replace_file
 
 RUN, ROWS, TOKENS, PAGE = "run.json", "rows.csv", "tokens.json", "report.html"
 

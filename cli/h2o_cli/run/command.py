@@ -15,6 +15,7 @@ from h2o_cli.run.conversation import converse, opening
 from h2o_cli.run.prompt import PromptSource
 from h2o_cli.run.report import answer_json
 from h2o_cli.run.sampling_options import sampling_config, sampling_options
+from h2o_cli.run.saved import SavedCache, saved_options
 from h2o_cli.run.screen import answer, prepare_output
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import Cancelled
@@ -80,6 +81,7 @@ class TextFlags:
 @sampling_options
 @prefill_options
 @model_options
+@saved_options
 @json_option
 @verbose_option
 @guarded
@@ -106,8 +108,12 @@ def main(
         PromptSource.of(prompt, file, source), chat, system, as_json, logprobs=flags["logprobs"] is not None
     )
     settings = _settings(bundle, flags)
+    cache = SavedCache.of(flags)
     text = shown.source.read() if shown.source else None
-    with TextModel.load(bundle, **load_arguments(flags)) as model:
+    with (
+        TextModel.load(bundle, **load_arguments(flags)) as model,
+        cache.around(model.generator, settings.prefill or model.generator.bundle.manifest.prefill),
+    ):
         if shown.converses:
             converse(model, settings, system, text)
         elif text is not None:

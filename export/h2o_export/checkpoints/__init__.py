@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.base import Checkpoint, CheckpointInFiles
 from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.locate import locate
 from h2o_export.checkpoints.quantized import QuantizedCheckpoint
@@ -12,7 +12,7 @@ from h2o_runtime.errors import CheckpointError
 __all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
 
 # The first one that takes a path opens it: a folder of safetensors is what any folder is taken for in the end.
-KINDS: tuple[type[Checkpoint], ...] = (GGUFCheckpoint, QuantizedCheckpoint, SafetensorsCheckpoint)
+KINDS: tuple[type[CheckpointInFiles], ...] = (GGUFCheckpoint, QuantizedCheckpoint, SafetensorsCheckpoint)
 
 
 def open_checkpoint(source: str) -> Checkpoint:

@@ -32,16 +32,6 @@ class Checkpoint(ABC):
     source: str
     config: ModelConfig
 
-    @classmethod
-    @abstractmethod
-    def takes(cls, path: Path) -> bool:
-        """Whether what lies at `path`, which exists, is of this kind."""
-
-    @classmethod
-    @abstractmethod
-    def open(cls, path: Path, source: str) -> Checkpoint:
-        """Raises CheckpointError for missing or broken files, UnsupportedModelError for an unknown model."""
-
     @property
     @abstractmethod
     def config_file(self) -> Path:
@@ -70,3 +60,17 @@ class Checkpoint(ABC):
     @abstractmethod
     def transformers_config(self) -> Any:
         """The configuration of the same model as transformers has it; raises what transformers raises."""
+
+
+class CheckpointInFiles(Checkpoint):
+    """A kind of files that people have. To add one is a class, and its place in `checkpoints.KINDS`."""
+
+    @classmethod
+    @abstractmethod
+    def takes(cls, path: Path) -> bool:
+        """Whether what lies at `path`, which exists, is of this kind."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, path: Path, source: str) -> Checkpoint:
+        """Raises CheckpointError for missing or broken files, UnsupportedModelError for an unknown model."""

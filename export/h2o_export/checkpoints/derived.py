@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.formats.quantized import QuantizedTensor
-
-Self = TypeVar("Self", bound="DerivedCheckpoint")
 
 
 @dataclass(frozen=True)
@@ -20,14 +18,6 @@ class DerivedCheckpoint(Checkpoint):
     """Everything is `original`'s, but for what a subclass overrides."""
 
     original: Checkpoint
-
-    @classmethod
-    def takes(cls, path: Path) -> bool:
-        return False
-
-    @classmethod
-    def open(cls: type[Self], path: Path, source: str) -> Self:
-        raise NotImplementedError("it is made of another checkpoint")
 
     @property
     def config_file(self) -> Path:

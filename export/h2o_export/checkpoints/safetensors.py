@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.base import CheckpointInFiles
 from h2o_export.config import ModelConfig
 from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, CheckpointError
@@ -39,7 +39,7 @@ HUB_PATTERNS = (
 
 
 @dataclass(frozen=True)
-class SafetensorsCheckpoint(Checkpoint):
+class SafetensorsCheckpoint(CheckpointInFiles):
     """`files` names the safetensors file that holds each tensor."""
 
     files: dict[str, Path]

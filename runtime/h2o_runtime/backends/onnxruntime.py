@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
@@ -12,7 +13,8 @@ from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.manifest import GraphSpec
 from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_form
-from h2o_runtime.ort.forms import rewrite
+from h2o_runtime.ort.forms import multiply_integers
+from h2o_runtime.ort.fusion import fuse
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads
 
@@ -20,7 +22,8 @@ from h2o_runtime.process import default_threads
 class OnnxRuntimeBackend:
     """One session a dense graph. On the CPU weights are mapped from the bundle's files, not read.
 
-    Weights that are integers are rewritten on the CPU, to what `form` says: see h2o_runtime.ort.forms.
+    On the CPU graphs are rewritten as they are loaded: see h2o_runtime.ort.fusion, and for weights that are
+    integers, `form` and h2o_runtime.ort.forms.
     """
 
     name = "onnxruntime"
@@ -82,11 +85,10 @@ class OnnxRuntimeBackend:
     def _load(self, graph: GraphSpec, form: DenseForm) -> BoundSession:
         path = self.bundle.path(graph)
         try:
-            threads = self.threads if self.device.memory == "cpu" else 1  # those of a GPU's session are idle
-            if form == "exact":
-                session = open_session(str(path), threads, device=self.device)
+            if self.device.memory == "cpu":
+                session = open_session(_rewritten(path, form), self.threads, beside=path.parent)
             else:
-                session = open_session(rewrite(path, form == "rows"), threads, beside=path.parent)
+                session = open_session(str(path), threads=1, device=self.device)  # they would be idle
             return BoundSession(session, self.device.memory)
         except BackendError:
             raise
@@ -94,6 +96,18 @@ class OnnxRuntimeBackend:
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
             ) from error
+
+
+def _rewritten(path: Path, form: DenseForm) -> bytes:
+    """A graph as ONNX Runtime's CPU runs it fastest; weights that stay as they are stay in their files."""
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    if form != "exact":
+        model = multiply_integers(model, path.parent, form == "rows")
+    fuse(model)
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
 def _failed(graph: str, error: Exception) -> BackendError:

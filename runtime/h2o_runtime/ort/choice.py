@@ -16,6 +16,7 @@ from h2o_runtime.errors import OutputError
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.whole_file import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -79,20 +80,15 @@ def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
     path = choice_file(manifest, threads)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(measured.model_dump_json(indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+        raise OutputError(f"{path.parent}: cannot be made: {error.strerror}") from error
+    replace_file(path, measured.model_dump_json(indent=2) + "\n")
     return path
 
 
 def choice_file(manifest: Manifest, threads: int) -> Path:
-    """One file for a machine, a version of ONNX Runtime, a number of threads and a bundle's weights."""
-    weights = manifest.model.weights
-    key = {
-        **machine(threads),
-        "checkpoint": manifest.checkpoint.sha256,
-        "weights": weights.model_dump() if weights else None,
-    }
+    """One file for a machine, a version of ONNX Runtime, a number of threads and a bundle's graphs and weights."""
+    key = {**machine(threads), "bundle": manifest.identity}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "h2o-edge" / "dense" / f"{name}.json"

@@ -24,25 +24,25 @@ INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
 ROUNDED_AT_ONCE = 1 << 22  # elements
 
 
-def rewrite(path: Path, rows: bool) -> bytes:
-    """The graph at `path` with products of the form "rows", or else "blocks". Weights that change are inside.
+def multiply_integers(model: Any, folder: Path, rows: bool) -> Any:
+    """A ModelProto with files in `folder` → one with products of the form "rows", or else "blocks".
 
-    A head is blocks in either form, for it runs on few rows. What rounding its inputs loses goes straight into the
-    logits, so they have 15 bits. Where activations are float16 all products are plain blocks.
+    Weights that change are inside. A head is blocks in either form, for it runs on few rows. What rounding its
+    inputs loses goes straight into the logits, so they have 15 bits. Where activations are float16 all products
+    are plain blocks.
     """
     import onnx
 
-    model = onnx.load(str(path), load_external_data=False)
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     found = list(quantized_products(graph))
-    made = _Rewritten(tensors, path.parent)
+    made = _Rewritten(tensors, folder)
     products = {product.product.output[0]: product for product in found}
     gone = {product.dequantize.output[0] for product in found}
     nodes = list(graph.node)
     outputs = {
         value.name for value in graph.output
-    }  # only a head's products are; others go through more nodes
+    }  # a head's products alone are; others go through more nodes
     for node in nodes:
         if node.output[0] in products:
             product = products[node.output[0]]
@@ -62,8 +62,7 @@ def rewrite(path: Path, rows: bool) -> bytes:
     result.graph.CopyFrom(
         onnx.helper.make_graph(made.nodes, graph.name, graph.input, graph.output, [*kept, *made.tensors])
     )
-    serialized: bytes = result.SerializeToString()
-    return serialized
+    return result
 
 
 class _Rewritten:

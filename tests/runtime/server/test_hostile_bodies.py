@@ -94,7 +94,8 @@ class Watcher:
         self._process = psutil.Process(server.process.pid)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
-        self.slowest, self.most, self.statuses = 0.0, 0, set[int]()
+        self.seconds: list[float] = []
+        self.most, self.statuses = 0, set[int]()
 
     def __enter__(self) -> Watcher:
         self._thread.start()
@@ -103,6 +104,10 @@ class Watcher:
     def __exit__(self, *error: object) -> None:
         self._done.set()
         self._thread.join()
+
+    @property
+    def slowest(self) -> float:
+        return max(self.seconds)
 
     def memory(self) -> int:
         return int(self._process.memory_info().rss)
@@ -113,7 +118,7 @@ class Watcher:
             while not self._done.is_set():
                 began = time.monotonic()
                 self.statuses.add(client.get("/health").status_code)
-                self.slowest = max(self.slowest, time.monotonic() - began)
+                self.seconds.append(time.monotonic() - began)
                 self.most = max(self.most, self.memory())
 
 

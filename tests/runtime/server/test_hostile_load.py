@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from statistics import quantiles
 
 import psutil
 from tests.runtime.server.conftest import Serve
@@ -15,7 +16,8 @@ from tests.runtime.server.test_hostile_bodies import CASES, Watcher
 from tests.runtime.server.test_hostile_schemas import HOSTILE, asking
 
 CLIENTS = 20
-HEALTH = 1.0  # seconds, on two cores that have more to do than they can
+HEALTH = 1.0  # seconds that 95 of 100 answers stay below, on two cores that have more to do than they can
+STALL = 8.0  # seconds for the slowest: the system may leave a process waiting, the server never does
 MEMORY = 400 << 20  # bytes of all processes, beyond those of the idle server
 
 # How many of each; a schema takes two seconds of a core until it is refused, a tokenization one.
@@ -90,7 +92,8 @@ def test_every_plain_request_is_answered(serve: Serve) -> None:
         for asked in [pool.submit(ask, server) for ask in everything()]:
             asked.result()
     assert watcher.statuses == {200}
-    assert watcher.slowest < HEALTH
+    assert quantiles(watcher.seconds, n=20)[-1] < HEALTH
+    assert watcher.slowest < STALL
     server.wait_until_idle()
     plain(server)
     time.sleep(1)  # memory is given back once nobody is served

@@ -16,7 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from torch import Tensor
 
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.base import CheckpointInFiles
 from h2o_export.checkpoints.gguf.blocks import BLOCKS
 from h2o_export.checkpoints.gguf.config import (
     ARCHITECTURES,
@@ -37,7 +37,7 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 @dataclass(frozen=True)
-class GGUFCheckpoint(Checkpoint):
+class GGUFCheckpoint(CheckpointInFiles):
     """`header` has the tensors of all parts; `tokenizer` the text of each file of it.
 
     `own_names` knows a tensor by its name in transformers. Making it takes longer than reading a tensor.

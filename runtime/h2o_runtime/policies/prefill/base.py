@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -99,6 +99,14 @@ def chunk_option() -> Any:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What of a state a session needs to go on: views on the device, and numbers, by their names."""
+
+    arrays: Mapping[str, Tensor]
+    numbers: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class PrefillPolicy(ABC, Generic[State]):
     """Fields are the configuration, each an `option`; `attend` is the algorithm; a State is what it remembers.
 
@@ -162,6 +170,13 @@ class PrefillPolicy(ABC, Generic[State]):
     def last_layer_pairs(self, n: int) -> int:
         """As `visible_pairs` in the last layer, where only the prompt's last row is needed."""
         return self.visible_pairs(n)
+
+    def kept(self, state: Any, length: int) -> Kept | None:
+        """Of a session of `length` rows, to be written to a file and read into. None: it cannot be."""
+        return Kept({}, {}) if state is None else None
+
+    def restore(self, state: Any, numbers: Mapping[str, int]) -> None:
+        """Take over the numbers of `kept`, before its arrays are filled. Raises LookupError for one that lacks."""
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
         """What was kept of the prompt that `origin` tells of. May wait for the device."""

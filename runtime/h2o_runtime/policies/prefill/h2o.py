@@ -7,8 +7,9 @@ Gimelshein, 2018).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device
@@ -16,6 +17,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import (
+    Kept,
     LayerCall,
     PrefillPolicy,
     PrefillReport,
@@ -306,6 +308,13 @@ class H2O(PrefillPolicy[MemoryStore]):
             rows = len(chunk)
             pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
         return pairs
+
+    def kept(self, state: Any, length: int) -> Kept | None:
+        kept: Kept = state.kept(length)
+        return kept
+
+    def restore(self, state: Any, numbers: Mapping[str, int]) -> None:
+        state.restore(numbers)
 
     def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
         passed = max(origin.prompt - 1, 0) // self.chunk_size

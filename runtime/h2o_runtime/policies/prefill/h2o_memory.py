@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider, PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.policies.prefill.base import Kept
 
 
 class LayerMemory:
@@ -136,6 +138,18 @@ class LastTurn:
         """What comes is no turn, and changes what the last one found."""
         self._rows = 0
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        return {"turn_rows": self._rows, "turn_had_last": self._had_last}
+
+    @property
+    def arrays(self) -> dict[str, Tensor]:
+        scores = {f"turn-score{layer}": score[: self._rows] for layer, score in enumerate(self._score)}
+        return scores | {"turn-last": self._last}
+
+    def restore(self, numbers: Mapping[str, int]) -> None:
+        self._rows, self._had_last = numbers["turn_rows"], bool(numbers["turn_had_last"])
+
 
 class MemoryStore:
     """Every layer's memory for one request, allocated once for a capacity and a configuration."""
@@ -191,6 +205,21 @@ class MemoryStore:
         if len(o) > len(self._m):
             self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
         return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
+
+    def kept(self, length: int) -> Kept:
+        """Of a session of `length` rows."""
+        boundaries, arrays = length // self.chunk_size, {"last": self.last, **self.turn.arrays}
+        for layer in range(len(self._layers)):
+            arrays[f"score{layer}"] = self.score[layer][:length]
+            arrays[f"fresh-score{layer}"] = self.fresh_score[layer][:length]
+            arrays[f"sets{layer}"] = self.sets[layer][:boundaries]
+            arrays[f"set-scores{layer}"] = self.set_scores[layer][:boundaries]
+        return Kept(arrays, {"has_last": self.has_last, **self.turn.numbers})
+
+    def restore(self, numbers: Mapping[str, int]) -> None:
+        """The numbers of `kept`."""
+        self.has_last = bool(numbers["has_last"])
+        self.turn.restore(numbers)
 
     def note_generated(self, generated: NDArray[np.bool_]) -> None:
         """Of a conversation's tokens [length], which ones decode put there."""

@@ -17,7 +17,7 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.h2o import H2O, logical_batch_rows
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
@@ -43,6 +43,7 @@ class QueryStore:
         self.past_of_tiles: Tensor = device.zeros((tiles,), np.int64)
         self.past_of_chunks: Tensor = device.zeros((chunks,), np.int64)
         self._heads = heads
+        self._tile = policy.score_tile
         self._short: Tensor = device.zeros((heads * policy.memory,), np.int32)
         self._m: Tensor = device.zeros((rows, model.query_heads), np.float32)
         self._l: Tensor = device.zeros((rows, model.query_heads), np.float32)
@@ -65,6 +66,16 @@ class QueryStore:
         if len(o) > len(self._m):
             self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
         return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
+
+    def kept(self, length: int) -> Kept:
+        """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
+        tiles = length // self._tile + 2
+        arrays = {f"sets{layer}": sets[:tiles] for layer, sets in enumerate(self.sets)}
+        return Kept(arrays, {"last_tile": self.last_tile})
+
+    def restore(self, numbers: Mapping[str, int]) -> None:
+        """The numbers of `kept`."""
+        self.last_tile = numbers["last_tile"]
 
     def host_sets(self, tiles: Sequence[int]) -> NDArray[np.int32]:
         """Sets of some tiles, int32 [layers, len(tiles), Hs, M], on the host."""

@@ -18,7 +18,7 @@ from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import option
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, chunk_option
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, spans
 
@@ -134,6 +134,10 @@ class VerticalSlash(PrefillPolicy[LineStore]):
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         return Provenance() if reuse.prefix is Prefix.NONE else before
+
+    def kept(self, state: LineStore, length: int) -> Kept:
+        """Nothing: every chunk finds its lines anew."""
+        return Kept({}, {})
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return 4 * model.query_heads * sum(self.budget(context))

@@ -8,7 +8,7 @@ from typing import ClassVar
 from h2o_runtime.devices import Device
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import option
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import spans
@@ -77,6 +77,10 @@ class Subquadratic(PrefillPolicy[Landmarks]):
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         return Provenance() if reuse.prefix is Prefix.NONE else before
+
+    def kept(self, state: Landmarks, length: int) -> Kept:
+        """Nothing: every prompt makes its landmarks anew."""
+        return Kept({}, {})
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return Landmarks.nbytes(self.pattern, model, 1, context)

@@ -1,0 +1,68 @@
+"""--load-cache and --save-cache: what was read of a long prompt is not read again another day."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from h2o_cli.common import Command
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import OutputError
+from h2o_runtime.generator import Generator
+from h2o_runtime.saved_session import SavedSession, save_session
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = (
+    click.option(
+        "--load-cache",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Go on from a session that --save-cache wrote: of the prompt only what is new is read.",
+    ),
+    click.option(
+        "--save-cache",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write what was read and answered to a file, once all is done. It may be that of --load-cache.",
+    ),
+)
+
+
+def saved_options(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class SavedCache:
+    """loaded: a file that was looked into; save: where to write in the end."""
+
+    loaded: SavedSession | None
+    save: Path | None
+
+    @classmethod
+    def of(cls, flags: dict[str, Any]) -> SavedCache:
+        """Takes the options out of `flags`. Before a model is loaded: raises InputError or OutputError."""
+        load, save = flags.pop("load_cache"), flags.pop("save_cache")
+        if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
+            raise OutputError(f"{save}: --save-cache needs the name of a file in a folder that exists")
+        return cls(SavedSession.open(load) if load is not None else None, save)
+
+    @contextmanager
+    def around(self, generator: Generator, config: PrefillConfig) -> Iterator[None]:
+        """Load before, save after; after an error there is nothing to save."""
+        if self.loaded is not None:
+            self.loaded.load_into(generator, config)
+        yield
+        if self.save is not None:
+            save_session(generator, self.save)
+            size = self.save.stat().st_size
+            log.info("saved %d tokens, %.1f MiB: %s", generator.length, size / 2**20, self.save)

@@ -1,0 +1,45 @@
+"""h2o-run --save-cache and --load-cache: one command goes on where another ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Run
+
+PROMPT = "The module defines a class that reads the"
+FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full")
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_of_the_next_prompt_only_what_is_new_is_read(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "session"
+    first = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--save-cache", file)
+    assert (first.returncode, first.stderr) == (0, b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["session"]
+    both = ("--load-cache", file, "--save-cache", file, "--json")
+    again = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *both).stdout)
+    assert again["answer"] + "\n" == first.stdout.decode()
+    assert again["timings"]["prompt_n"] <= 1 < again["timings"]["cache_n"]
+    longer = json.loads(h2o("run", tiny_bundle, "-p", PROMPT + " file and then", *FLAGS, *both).stdout)
+    assert longer["timings"]["cache_n"] > 5
+    assert longer["timings"]["prompt_n"] < 8
+
+
+def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    file, damaged = tmp_path / "session", tmp_path / "damaged"
+    assert h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--save-cache", file).returncode == 0
+    damaged.write_bytes(file.read_bytes()[:-100])
+    for flags, sentence in (
+        (("--load-cache", tmp_path / "nothing"), "no such file"),
+        (("--load-cache", damaged), "damaged, or no saved session"),
+        (("--load-cache", file, "--prefill", "h2o"), "saved under full"),
+        (("--load-cache", file, "-c", 8), "give a context of"),
+        (("--save-cache", tmp_path), "the name of a file"),
+        (("--save-cache", tmp_path / "nowhere" / "file"), "a folder that exists"),
+    ):
+        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert sentence in done.stderr.decode()
+        assert done.stderr.count(b"\n") <= 2
