@@ -41,7 +41,8 @@ struct BlockArgs {
     float* l;
     float* o;  // [d][R], not divided by l
     bool fresh;
-    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
+    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh and all rows
+    int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or 0 for all R
 };
 
 // Adds one key to the running softmax of every row of a block, each row its own.

@@ -1,9 +1,8 @@
 // VerticalSlashAttention: tiles of 64 rows, each with runs of keys along diagonals and with single columns.
 //
 // Six tiles are eight full blocks of rows, which share packed keys: first columns, where a mask hides those
-// that a tile's runs have too, then what any of the tiles' runs has, of which each row sees an interval.
+// that a tile's runs have too, then what any of the runs has, of which the rows of each tile take their own.
 #include <cmath>
-#include <limits>
 
 #include "row_blocks.h"
 
@@ -45,27 +44,6 @@ struct Own {
     Run* together;     // [kTiles * most_runs]: what any of the tiles has, rising and apart
 };
 
-// A tile's runs from some key on, one after the other.
-class Cursor {
-  public:
-    Cursor() = default;  // at the end
-    Cursor(const Run* runs, int64_t count, int64_t from) : next_(runs), end_(runs + count) { move(from); }
-
-    void move(int64_t to) {
-        while (next_ != end_ && next_->end <= to) ++next_;
-        begin_ = next_ == end_ ? kNever : std::max(next_->begin, to);
-    }
-    int64_t begin() const { return begin_; }
-    int64_t end() const { return next_ == end_ ? kNever : next_->end; }
-    int64_t after() const { return next_ == end_ || next_ + 1 == end_ ? kNever : next_[1].begin; }
-
-    static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-  private:
-    const Run *next_ = nullptr, *end_ = nullptr;
-    int64_t begin_ = kNever;
-};
-
 class Range {
   public:
     Range(const h2o_cpu* context, const Lines& op, int64_t head, int64_t begin, const Own& own)
@@ -103,7 +81,6 @@ class Range {
         return (blocks_.position(block, lane) - tile_start(0)) / kTile;
     }
     Run* runs(int64_t tile) const { return own_.runs + tile * op_.most_runs(); }
-    Cursor cursor(int64_t tile, int64_t from) const { return {runs(tile), run_count_[tile], from}; }
 
     // From the largest distance on. Distance 0 is always among them.
     void find_runs(int64_t tile) {
@@ -127,8 +104,8 @@ class Range {
 
     // Columns of tiles that have them in no run, up to the range's last tile, which has all behind in one.
     void gather_columns() {
-        Cursor in_run[kTiles];
-        for (int64_t tile = 0; tile < tiles_; ++tile) in_run[tile] = cursor(tile, 0);
+        const Run* run[kTiles];
+        for (int64_t tile = 0; tile < tiles_; ++tile) run[tile] = runs(tile);
         const unsigned all = (1u << tiles_) - 1;
         int64_t count = 0;
         for (int64_t i = 0; i < op_.vertical; ++i) {
@@ -136,8 +113,10 @@ class Range {
             if (column < 0 || column >= tile_start(tiles_ - 1)) continue;
             unsigned hidden = 0;
             for (int64_t tile = 0; tile < tiles_; ++tile) {
-                in_run[tile].move(column);
-                if (column >= tile_start(tile) || in_run[tile].begin() == column) hidden |= 1u << tile;
+                // The last run ends behind the tile's start.
+                const bool before = column < tile_start(tile);
+                while (before && run[tile]->end <= column) ++run[tile];
+                if (!before || run[tile]->begin <= column) hidden |= 1u << tile;
             }
             if (hidden == all) continue;
             own_.columns[count] = static_cast<int32_t>(column);
@@ -201,53 +180,52 @@ class Range {
         return joined;
     }
 
+    // A block has rows of two tiles at most, each with runs of its own.
     void attend_runs(int64_t key, int64_t count) {
         blocks_.pack(key, count);
         for (int64_t block = blocks_.begin(); block < blocks_.end(); ++block) {
+            blocks_.clear(block);
             const int64_t low = tile_of(block, 0), high = tile_of(block, kLanes - 1);
-            Cursor one = cursor(low, key);
-            Cursor other = low == high ? Cursor() : cursor(high, key);
-            const int64_t last = std::min(key + count, blocks_.last_position(block) + 1);
-            while (std::min(one.begin(), other.begin()) < last)
-                attend_next(block, key, last, low, one, other);
+            const int64_t border = low == high ? kLanes : high * kTile - (block - blocks_.begin()) * kLanes;
+            attend_runs(block, 0, border, low, key, count);
+            if (border < kLanes) attend_runs(block, border, kLanes - border, high, key, count);
         }
     }
 
-    // Keys of the next run, and of the other tile's as far as it lies there: each row sees an interval of
-    // them.
-    void attend_next(int64_t block, int64_t key, int64_t last, int64_t low, Cursor& one, Cursor& other) {
-        const int64_t begin = std::min(one.begin(), other.begin());
-        const Cursor &first = one.begin() <= other.begin() ? one : other,
-                     &second = &first == &one ? other : one;
-        int64_t end = std::min(first.end(), last);
-        bool both = second.begin() <= end;
-        if (both) end = std::min({std::max(end, second.end()), first.after(), second.after(), last});
-        const Run of_one = {one.begin(), std::min(one.end(), end)},
-                  of_other = {other.begin(), std::min(other.end(), end)};
-        const int64_t from = (begin - key) / kPanel * kPanel, keys = end - key - from;
-        float visible[kLanes], hidden[kLanes];
-        int64_t least = keys, most = 0;
-        for (int64_t r = 0; r < kLanes; ++r) {
-            const Run& own = tile_of(block, r) == low ? of_one : of_other;
-            const int64_t stop = std::min(own.end, blocks_.position(block, r) + 1);
-            const int64_t seen = std::clamp<int64_t>(stop - key - from, 0, keys);
-            const int64_t before =
-                own.begin == Cursor::kNever ? 0 : std::clamp<int64_t>(own.begin - key - from, 0, keys);
-            visible[r] = static_cast<float>(own.begin >= end ? 0 : seen);
-            hidden[r] = static_cast<float>(before);
-            least = std::min(least, static_cast<int64_t>(visible[r]));
-            most = std::max(most, before);
+    // Rows of one tile, and its runs in the packed keys [key, key + count).
+    void attend_runs(int64_t block, int64_t lane, int64_t rows, int64_t tile, int64_t key, int64_t count) {
+        const int64_t last = std::min(key + count, blocks_.position(block, lane + rows - 1) + 1);
+        const Run* const end = runs(tile) + run_count_[tile];
+        for (const Run* run = first_run(tile, key); run != end && run->begin < last; ++run) {
+            const int64_t begin = std::max(run->begin, key), stop = std::min(run->end, last);
+            const int64_t from = (begin - key) / kPanel * kPanel, keys = stop - key - from;
+            if (keys > 0) attend_run(block, lane, rows, key + from, begin, keys, from);
         }
-        BlockArgs made = blocks_.args(block, keys);
-        made.unmasked = least;
-        made.hiding = most;
+    }
+
+    // Keys from `first` on, which is the packed key `from`; those before `begin` are not the run's.
+    void attend_run(int64_t block, int64_t lane, int64_t rows, int64_t first, int64_t begin, int64_t keys,
+                    int64_t from) {
+        float visible[kLanes], hidden[kLanes];
+        for (int64_t r = 0; r < rows; ++r) {
+            const int64_t seen = blocks_.position(block, lane + r) + 1 - first;
+            visible[r] = static_cast<float>(std::clamp<int64_t>(seen, 0, keys));
+            hidden[r] = static_cast<float>(begin - first);
+        }
+        BlockArgs made = blocks_.args(block, keys, lane, rows);
+        made.unmasked = static_cast<int64_t>(visible[0]);
+        made.hiding = begin - first;
         made.k += from * made.d;
         made.v += from * kPanel;
         made.visible = visible;
         made.first = hidden;
         blocks_.kernels().attend(made);
-        one.move(end);
-        other.move(end);
+    }
+
+    // The first that does not end before `key`.
+    const Run* first_run(int64_t tile, int64_t key) const {
+        return std::partition_point(runs(tile), runs(tile) + run_count_[tile],
+                                    [key](const Run& run) { return run.end <= key; });
     }
 
     const Lines& op_;

@@ -2,6 +2,8 @@
 // first and a last key of its own. What is attended to is up to the operator.
 #pragma once
 
+#include <limits>
+
 #include "sweep.h"
 
 namespace h2o {
@@ -58,6 +60,24 @@ class RowBlocks {
         made.fresh = fresh_[at];
         fresh_[at] = false;
         return made;
+    }
+
+    // Some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After clear().
+    BlockArgs args(int64_t block, int64_t keys, int64_t lane, int64_t rows) {
+        BlockArgs made = args(block, keys);
+        for (float** at : {&made.p, &made.m, &made.l, &made.o}) *at += lane;
+        made.q += lane;
+        made.rows = rows;
+        return made;
+    }
+
+    // A block that has attended to nothing yet: as if it had, with no key to be seen.
+    void clear(int64_t block) {
+        if (!fresh_[block - begin_]) return;
+        const BlockArgs state = args(block, 0);
+        std::fill(state.m, state.m + kLanes, -std::numeric_limits<float>::infinity());
+        std::fill(state.l, state.l + kLanes, 0.0f);
+        std::fill(state.o, state.o + rows_.d * kLanes, 0.0f);
     }
 
     void store(int64_t block, void* o) const {
