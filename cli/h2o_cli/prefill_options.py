@@ -15,9 +15,27 @@ from h2o_runtime.policies.prefill import PREFILL
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class NumberOrWord(click.ParamType[int | str]):
+    """An integer, or one of a few words."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self._words = words
+        self.name = "|".join(("integer", *words))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self._words:
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a valid integer, nor {' or '.join(self._words)}", param, ctx)
+
+
 def click_option(one: Option) -> Callable[[Command], Command]:
     """The flag of an option. It arrives as the keyword argument of its name, None when not given."""
     kind: Any = click.Choice(one.choices) if one.choices else type(one.default)
+    if one.words:
+        kind = NumberOrWord(one.words)
     if isinstance(one.default, bool):
         off = "--no-" + one.name.replace("_", "-")
         return click.option(f"{one.flags[-1]}/{off}", one.name, default=None, help=one.meaning)

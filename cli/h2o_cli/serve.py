@@ -74,6 +74,14 @@ def server_options(command: Command) -> Command:
                 "--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"
             ),
             click.option(
+                "--cache-pool",
+                type=click.IntRange(min=0),
+                default=0,
+                show_default=True,
+                help="MiB of memory for conversations that wait while others take their turn: none is read again, "
+                "but those that waited longest and made room.",
+            ),
+            click.option(
                 "--max-body",
                 type=click.IntRange(min=1),
                 default=RequestLimits.body_bytes // _MIB,
@@ -138,7 +146,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     start_logging(log_format, verbose)
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
-    arguments = load_arguments(flags)
+    arguments = load_arguments(flags) | {"parked_bytes": flags.pop("cache_pool") * _MIB}
 
     def load() -> TextModel:
         return TextModel.load(bundle, **arguments)

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,6 +54,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+MOST_ANSWERED = 64  # chat prompts with their answers whose tokens are known
+
 
 class TextModel:
     """One bundle that reads and writes text. One request at a time.
@@ -74,7 +77,7 @@ class TextModel:
         ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
         self.end_ids = frozenset(token for token in ends if token < known)
         # The last chat prompt with its answer, and before it the one that this prompt went on from: should it come
-        # again, it is to have the same tokens again.
+        # again, it is to have the same tokens again. Then those of other conversations, which may go on.
         self._answered: tuple[Prompt, ...] = ()
 
     @classmethod
@@ -89,9 +92,12 @@ class TextModel:
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
         form: DenseChoice = "auto",
+        parked_bytes: int = 0,
     ) -> TextModel:
         """Open a bundle; arguments and errors are those of `Generator.load`."""
-        generator = Generator.load(path, backend, context, attention, threads, device, cache, decoding, form)
+        generator = Generator.load(
+            path, backend, context, attention, threads, device, cache, decoding, form, parked_bytes
+        )
         try:
             tokenizer = Tokenizer.load(path)
             template: ChatTemplate | BundleError
@@ -200,14 +206,12 @@ class TextModel:
         Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
         be encoded apart.
         """
-        for (
-            last
-        ) in self._answered:  # replaced as a whole: a server makes prompts while another thread answers
-            assert last.text is not None
-            if text.startswith(last.text):
-                rest = self._encoded(text[len(last.text) :])
-                if rest and rest[0] in self.tokenizer.special_ids:
-                    return last.ids + rest
+        answered = self._answered  # replaced as a whole: a server makes prompts while another thread answers
+        known = [(len(one.text or ""), one) for one in answered if text.startswith(one.text or "")]
+        for length, last in sorted(known, key=itemgetter(0), reverse=True):
+            rest = self._encoded(text[length:])
+            if rest and rest[0] in self.tokenizer.special_ids:
+                return last.ids + rest
         return ()
 
     def _remember(self, prompt: Prompt, completion: Completion) -> None:
@@ -215,8 +219,10 @@ class TextModel:
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
             answer = tuple(sampled.token for sampled in completion.tokens)
             own = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
-            before = (one for one in self._answered if prompt.text.startswith(one.text or ""))
-            self._answered = (own, *before)[:2]
+            before = [one for one in self._answered if prompt.text.startswith(one.text or "")]
+            others = [one for one in self._answered if not prompt.text.startswith(one.text or "")]
+            several = self.generator.parked.most_bytes > 0
+            self._answered = (own, *before[:1], *(others if several else ()))[:MOST_ANSWERED]
 
 
 class _Answer:

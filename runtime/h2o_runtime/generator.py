@@ -27,6 +27,7 @@ from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenera
 from h2o_runtime.forward import Forward, PromptRun, Watch
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
+from h2o_runtime.parked_sessions import ParkedSessions
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
 from h2o_runtime.process import check_threads, let_go_at_exit
@@ -58,6 +59,7 @@ class Generator:
         device: Device,
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
+        parked_bytes: int = 0,
     ) -> None:
         self.bundle = bundle
         self.model = bundle.manifest.model
@@ -74,6 +76,7 @@ class Generator:
         self._forward = _forward_on(device)(
             bundle.manifest, backend, provider, self.store, self.decoding, buffers, device
         )
+        self.parked = ParkedSessions(parked_bytes)
         self.reused = 0  # tokens that the last prefill found in the cache
         let_go_at_exit(self)
 
@@ -89,6 +92,7 @@ class Generator:
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
         form: DenseChoice = "auto",
+        parked_bytes: int = 0,
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
@@ -97,7 +101,8 @@ class Generator:
         native kernels where they are built. `device` "auto" takes a GPU where the backend can use it. `cache`
         owns keys and values, contiguous by default; `decoding` says what a generated token sees, everything by
         default. `form` says how ONNX Runtime multiplies with weights that are integers, by default as measured on
-        this machine. Raises BundleError, BackendError or ConfigError.
+        this machine. `parked_bytes` of the host's memory hold sessions that others took the place of, until
+        they go on. Raises BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
         model = opened.manifest.model
@@ -118,7 +123,7 @@ class Generator:
         provider = make_provider(attention, opened, place, threads)
         executor.activate()
         provider.activate(model.attention)
-        generator = cls(opened, executor, provider, context, place, cache, decoding)
+        generator = cls(opened, executor, provider, context, place, cache, decoding, parked_bytes)
         generator._forward.warm_up(opened.manifest.prefill.algorithm.batch_size, generator.session)
         return generator
 
@@ -154,7 +159,10 @@ class Generator:
         tokens = self._checked(ids)
         session = self.session
         if not reuse:
+            self.parked.set_aside(self)
             self.reset()
+        else:
+            self.parked.change(self, tokens, config)
         if self._answered(tokens, config):
             self.reused = len(tokens)
             self._forward.stopwatch = PrefillTimer(config.algorithm.phases)

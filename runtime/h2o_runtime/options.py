@@ -24,6 +24,7 @@ class Option:
     symbol   its name in the few words of a report; empty keeps it out
     flags    of the command line
     choices  the values that there are, None for numbers
+    words    values that stand beside numbers
     least    smallest number, None for any
     numeric  false where it never changes a result
     """
@@ -36,6 +37,7 @@ class Option:
     symbol: str
     flags: tuple[str, ...]
     choices: tuple[str, ...] | None
+    words: tuple[str, ...]
     least: int | None
     numeric: bool
 
@@ -46,6 +48,8 @@ class Option:
                 raise ConfigError(
                     f"{self.name} must be one of {', '.join(self.choices)}, but is {value!r}", field=self.name
                 )
+        elif isinstance(value, str) and value in self.words:
+            return
         elif isinstance(self.default, bool):
             if not isinstance(value, bool):
                 raise ConfigError(f"{self.name} must be true or false, but is {value!r}", field=self.name)
@@ -56,7 +60,8 @@ class Option:
 
     def _check_integer(self, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{self.name} must be an integer, but is {value!r}", field=self.name)
+            or_words = "".join(f" or {word}" for word in self.words)
+            raise ConfigError(f"{self.name} must be an integer{or_words}, but is {value!r}", field=self.name)
         if self.least is not None and value < self.least:
             raise ConfigError(f"{self.name} must be at least {self.least}, but is {value}", field=self.name)
         if value > MOST:
@@ -129,6 +134,9 @@ def _option(
         symbol=name if symbol is None else symbol,
         flags=flags or ("--" + name.replace("_", "-"),),
         choices=get_args(kind) if get_origin(kind) is Literal else None,
+        words=tuple(
+            word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)
+        ),
         least=least,
         numeric=numeric,
     )

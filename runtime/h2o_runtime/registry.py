@@ -116,6 +116,7 @@ class Registry(Generic[T]):
             symbol="",
             flags=(self._flag,),
             choices=self.names,
+            words=(),
             least=None,
             numeric=True,
         )

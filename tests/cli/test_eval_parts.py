@@ -23,17 +23,17 @@ from h2o_runtime.text import Tokenizer
 
 def test_who_takes_part() -> None:
     found = contestants(
-        PrefillConfig(local=64), ["score=window", "score=colsum local=64"], ["oracle", "local"]
+        PrefillConfig(local=32), ["score=window score_window=8", "score=query local=32"], ["oracle", "local"]
     )
     assert [(one.name, one.kind) for one in found] == [
         ("full", Kind.TRUTH),
         ("h2o", Kind.RULE),
-        ("h2o score=window", Kind.VARIANT),  # the next one is the rule itself
+        ("h2o score=window score_window=8", Kind.VARIANT),  # the next one is the rule itself
         ("oracle", Kind.BASELINE),
         ("local", Kind.BASELINE),
     ]
     assert found[2].config.score == "window"
-    assert (found[3].config.local, found[3].config.heavy) == (64, 256)
+    assert (found[3].config.local, found[3].config.heavy) == (32, 448)
     assert "score_heads=kv" in found[1].settings
 
 
@@ -45,7 +45,14 @@ def test_an_exact_rule_is_compared_with_the_first_sparse_one() -> None:
 def test_ablations_change_one_setting_each() -> None:
     rule = contestants(PrefillConfig(), [], [])[1]
     changed = {one.name for one in ablations(rule)}
-    assert {"h2o score=window", "h2o heavy=0", "h2o heavy=512", "h2o sink=4", "h2o dense_tail=0"} <= changed
+    assert {
+        "h2o score=window",
+        "h2o heavy=0",
+        "h2o heavy=896",
+        "h2o heavy=auto",
+        "h2o sink=4",
+        "h2o dense_tail=0",
+    } <= changed
     assert "h2o chunk_size=512" not in changed  # no larger than its memory
     assert not any("batch_size" in name or "score_window" in name for name in changed)
 
@@ -58,6 +65,12 @@ def test_settings_that_are_none(text: str) -> None:
 
 def test_settings_are_of_their_kinds() -> None:
     assert parse_settings("score=window  --score-window=8") == {"score": "window", "score_window": 8}
+    assert parse_settings("heavy=auto") == {"heavy": "auto"}
+
+
+def test_baselines_of_a_memory_that_grows_keep_as_many_as_its_largest() -> None:
+    found = contestants(PrefillConfig(heavy="auto"), [], ["oracle"])
+    assert found[-1].config.memory == found[1].config.memory == 960
 
 
 # --- Tasks ------------------------------------------------------------------------------------------------

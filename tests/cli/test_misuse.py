@@ -300,7 +300,7 @@ EXPORT: dict[str, Misuse] = {
     "unknown flag": (lambda p: p, ("{ck}", "-o", "{out}", "--fast"), 2, "No such option '--fast'"),
     "two checkpoints": (lambda p: p, ("{ck}", "{ck}", "-o", "{out}"), 2, "unexpected extra argument"),
     "no checkpoint": (lambda p: p, ("-o", "{out}"), 2, "Missing argument 'CHECKPOINT'"),
-    "M >= S": (lambda p: p, ("{ck}", "-o", "{out}", "-ub", 512), 2, "256 + 256 = 512, which must be below"),
+    "M >= S": (lambda p: p, ("{ck}", "-o", "{out}", "-ub", 512), 2, "64 + 448 = 512, which must be below"),
     "S > B": (
         lambda p: p,
         ("{ck}", "-o", "{out}", "-b", 512),

@@ -43,14 +43,14 @@ def test_streamed_text_is_that_of_json(h2o: Run, tiny_bundle: Path, answer: Any)
 
 
 def test_json_tells_all(answer: Any) -> None:
-    document = answer("-n", 6, "-ub", 512, "--h2o-heavy", 64, "--ignore-eos", "-c", 600, "--logprobs", 2)
+    document = answer("-n", 6, "-ub", 512, "--h2o-heavy", "auto", "--ignore-eos", "-c", 600, "--logprobs", 2)
     timings = document["timings"]
     assert document["finish_reason"] == "length"
     assert timings["predicted_n"] == len(document["tokens"]) == 6
     assert timings["cache_n"] == 0 < timings["prompt_n"] < 30
     assert timings["prompt_per_second"] == pytest.approx(1e3 * timings["prompt_n"] / timings["prompt_ms"])
     assert document["context"] == 600
-    assert document["prefill"] == all_settings({"policy": "h2o", "chunk_size": 512, "heavy": 64})
+    assert document["prefill"] == all_settings({"policy": "h2o", "chunk_size": 512, "heavy": "auto"})
     assert 20 << 20 < document["peak_memory_bytes"] < 2 << 30
     assert [entry["token"] for entry in document["logprobs"]] == document["tokens"]
     for entry in document["logprobs"]:  # greedy: the best is the one that was taken
@@ -134,12 +134,14 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "M >= S": (
         ("-p", "a", "-ub", 512),
         2,
-        "local + heavy is 256 + 256 = 512, which must be below chunk_size",
+        "local + heavy is 64 + 448 = 512, which must be below chunk_size",
     ),
     "S > B": (("-p", "a", "-b", 512), 2, "chunk_size (1024) must not exceed batch_size (512)"),
     "L 0": (("-p", "a", "--h2o-local", 0), 2, "local must be at least 1"),
     "w > L": (("-p", "a", "--score", "window", "--score-window", 300), 2, "score_window (300) must be"),
-    "sink > H": (("-p", "a", "--sink", 300), 2, "sink (300) must not exceed heavy (256)"),
+    "sink > H": (("-p", "a", "--sink", 500), 2, "sink (500) must not exceed heavy (448)"),
+    "H no number": (("-p", "a", "--h2o-heavy", "x"), 2, "'x' is not a valid integer, nor auto"),
+    "H auto": (("-p", "a", "--h2o-heavy", "auto", "--score", "window"), 2, "goes with score=query alone"),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
     "top-p": (("-p", "a", "--top-p", 1.5), 2, "top_p is 1.5: it must be between 0 and 1"),

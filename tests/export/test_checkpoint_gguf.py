@@ -1,11 +1,9 @@
-"""GGUF files: against transformers' own reading of them, and what is refused."""
+"""GGUF files: against transformers' own reading of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,9 @@ from tests.reference import checkpoints, gguf_files
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from h2o_export.checkpoints import Checkpoint, open_checkpoint
-from h2o_export.checkpoints.gguf.config import huggingface_config, model_config
-from h2o_export.checkpoints.gguf.header import read_header
 from h2o_export.dense import checkpoint_tensors
 from h2o_export.validate import validate
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.errors import CheckpointError, H2OError, UnsupportedModelError
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 EXAMPLE = checkpoints.EXAMPLE
@@ -48,12 +43,6 @@ Q = "model.layers.1.self_attn.q_proj.weight"
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("checkpoints")
     return {name: checkpoints.make_checkpoint(root / name, **shape) for name, shape in SHAPES.items()}
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose header is most of its file."""
-    return checkpoints.make_checkpoint(tmp_path_factory.mktemp("small") / "model", layers=1)
 
 
 def transformers_model(path: Path) -> Any:
@@ -198,9 +187,9 @@ def test_factors_of_the_frequencies_are_llama_3s_scaling(tmp_path: Path) -> None
     assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
 
 
-def test_factors_of_one_are_none(small: Path, tmp_path: Path) -> None:
+def test_factors_of_one_are_none(small_checkpoint: Path, tmp_path: Path) -> None:
     path = gguf_files.write(
-        small, tmp_path / "m.gguf", tensors={"rope_freqs.weight": np.ones(16, np.float32)}
+        small_checkpoint, tmp_path / "m.gguf", tensors={"rope_freqs.weight": np.ones(16, np.float32)}
     )
     assert open_checkpoint(str(path)).config.rope.kind == "default"
 
@@ -213,8 +202,10 @@ def test_factors_of_one_are_none(small: Path, tmp_path: Path) -> None:
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, None),
     ],
 )
-def test_linear_scaling(small: Path, tmp_path: Path, metadata: dict[str, Any], factor: float | None) -> None:
-    path = gguf_files.write(small, tmp_path / "model.gguf", metadata=metadata)
+def test_linear_scaling(
+    small_checkpoint: Path, tmp_path: Path, metadata: dict[str, Any], factor: float | None
+) -> None:
+    path = gguf_files.write(small_checkpoint, tmp_path / "model.gguf", metadata=metadata)
     rope = open_checkpoint(str(path)).config.rope
     assert (rope.kind, rope.factor) == (("linear", factor) if factor else ("default", 1.0))
 
@@ -228,9 +219,11 @@ def written(path: Path, folder: Path) -> Path:
     return folder
 
 
-def test_tokenizer_and_chat_template_are_the_checkpoints(small: Path, tmp_path: Path) -> None:
+def test_tokenizer_and_chat_template_are_the_checkpoints(small_checkpoint: Path, tmp_path: Path) -> None:
     metadata = {"tokenizer.ggml.eot_token_id": 4, "tokenizer.chat_template.tool_use": "tools"}
-    folder = written(gguf_files.write(small, tmp_path / "m.gguf", metadata=metadata), tmp_path / "tokenizer")
+    folder = written(
+        gguf_files.write(small_checkpoint, tmp_path / "m.gguf", metadata=metadata), tmp_path / "tokenizer"
+    )
     ours, expected = Tokenizer.load(folder), Tokenizer.load(EXAMPLE)
     text = (EXAMPLE / "heldout.txt").read_text()[:20_000] + "<|eot_id|> naïve 漢字 🙂"
     assert ours.encode(text)[0] == ours.bos_id == 0
@@ -243,8 +236,8 @@ def test_tokenizer_and_chat_template_are_the_checkpoints(small: Path, tmp_path: 
     assert ChatTemplate.load(folder).texts["tool_use"] == "tools"
 
 
-def test_files_beside_it_are_no_part_of_it(small: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(small, tmp_path / "m.gguf")
+def test_files_beside_it_are_no_part_of_it(small_checkpoint: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small_checkpoint, tmp_path / "m.gguf")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"):
         (tmp_path / name).write_text('{"chat_template": "another", "add_bos_token": false}')
     folder = written(path, tmp_path / "tokenizer")
@@ -252,25 +245,27 @@ def test_files_beside_it_are_no_part_of_it(small: Path, tmp_path: Path) -> None:
     assert "another" not in ChatTemplate.load(folder).texts["default"]
 
 
-def test_digits_of_smollm_stand_alone(small: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(small, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "smollm"})
+def test_digits_of_smollm_stand_alone(small_checkpoint: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(small_checkpoint, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "smollm"})
     tokenizer = Tokenizer.load(written(path, tmp_path / "tokenizer"))
     shown = [tokenizer.decode([token]) for token in tokenizer.encode("in  2024", add_special_tokens=False)]
     assert shown == ["in", "  ", "2", "0", "2", "4"]
 
 
-def test_words_of_llama_3_that_are_tokens_stay_whole(small: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(small, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "llama-bpe"})
+def test_words_of_llama_3_that_are_tokens_stay_whole(small_checkpoint: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(
+        small_checkpoint, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "llama-bpe"}
+    )
     folder = written(path, tmp_path / "tokenizer")
     assert json.loads((folder / "tokenizer.json").read_text())["model"]["ignore_merges"]
 
 
-def test_sentencepiece(small: Path, tmp_path: Path) -> None:
+def test_sentencepiece(small_checkpoint: Path, tmp_path: Path) -> None:
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     words = ["▁", "h", "i", "▁h", "▁hi", "t", "!"]
     tokens = ["<unk>", "<s>", "</s>", *bytes_, *words]
     path = gguf_files.write(
-        small,
+        small_checkpoint,
         tmp_path / "m.gguf",
         metadata={
             "tokenizer.ggml.model": "llama",
@@ -287,256 +282,3 @@ def test_sentencepiece(small: Path, tmp_path: Path) -> None:
     ids = tokenizer.encode("hi hit!é")
     assert [tokens[token] for token in ids] == ["<s>", "▁hi", "▁hi", "t", "!", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(ids) == "hi hit!é"
-
-
-def refusal(open_it: Callable[[], object]) -> str | None:
-    """The sentence with which it is refused, if it is; any other error is a defect."""
-    try:
-        open_it()
-    except H2OError as error:
-        return str(error)
-    return None
-
-
-# --- What is refused --------------------------------------------------------------------------------------
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "experts": ({"metadata": {"llama.expert_count": 8}}, r"mixture of experts \(llama.expert_count = 8\)"),
-    "a window": ({"metadata": {"llama.attention.sliding_window": 4096}}, "sliding-window attention"),
-    "yarn": (
-        {"metadata": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}},
-        "RoPE scaling 'yarn' is not supported",
-    ),
-    "longrope": (
-        {"tensors": {"rope_factors_long.weight": np.ones(16, np.float32)}},
-        "RoPE scaling 'longrope'",
-    ),
-    "factors and a scale": (
-        {
-            "tensors": {"rope_freqs.weight": np.full(16, 2, np.float32)},
-            "metadata": {"llama.rope.scale_linear": 2.0},
-        },
-        "rope_freqs.weight and RoPE scaling 'linear' together",
-    ),
-    "a part of a head rotated": (
-        {"metadata": {"llama.rope.dimension_count": 16}},
-        r"partial rotary embedding \(16 of 32 elements\)",
-    ),
-    "values of another size": (
-        {"metadata": {"llama.attention.value_length": 64}},
-        "keys of 32 elements and values of 64",
-    ),
-    "heads that differ by layer": (
-        {"metadata": {"llama.attention.head_count_kv": [2, 1]}},
-        "its metadata: num_key_value_heads must be a positive integer",
-    ),
-    "an odd head": (
-        {"metadata": {f"llama.{key}": 48 for key in ("attention.key_length", "attention.value_length")}
-         | {"llama.rope.dimension_count": 48}},
-        "head size 48 is not supported",
-    ),
-    "another architecture": (
-        {"metadata": {"general.architecture": "gemma3"}},
-        "architecture 'gemma3' is not supported; supported are llama, qwen2, qwen3",
-    ),
-    "an adapter": ({"metadata": {"general.type": "adapter"}}, "holds no model but one's 'adapter'"),
-    "a missing key": ({"metadata": {"llama.block_count": None}}, "its metadata lack llama.block_count"),
-    "no embedding": ({"tensors": {"token_embd.weight": None}}, "no matrix 'token_embd.weight' in it"),
-    "bad factors": (
-        {"tensors": {"rope_freqs.weight": np.zeros(16, np.float32)}},
-        "rope_freqs.weight must hold positive numbers",
-    ),
-    "factors of other heads": (
-        {"tensors": {"rope_freqs.weight": np.ones(8, np.float32)}},
-        r"rope_freqs.weight has shape \[8\], but heads of 32 elements have 16",
-    ),
-    "no tokenizer": ({"tokenizer": False}, "no tokenizer in it"),
-    "another tokenizer": ({"metadata": {"tokenizer.ggml.model": "bert"}}, "of kind 'bert' is not supported"),
-    "a broken tokenizer": (
-        {"metadata": {"tokenizer.ggml.merges": ["no such", "tokens are"]}},
-        "transformers cannot build its tokenizer",
-    ),
-    "integers": (
-        {"tensors": {"blk.0.attn_norm.weight": np.ones(64, np.int32)}},
-        "'blk.0.attn_norm.weight' has the type I32, which the package gguf cannot dequantize",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_it_is_refused_when_it_is_opened(small: Path, tmp_path: Path, what: str) -> None:
-    changes, says = REFUSED[what]
-    path = gguf_files.write(small, tmp_path / "model.gguf", **changes)
-    with pytest.raises((CheckpointError, UnsupportedModelError), match=says) as caught:
-        open_checkpoint(str(path))
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "\n" not in str(caught.value)
-
-
-CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "a missing tensor": ({"blk.0.ffn_up.weight": None}, "no tensor 'blk.0.ffn_up.weight' in it"),
-    "another shape": (
-        {"blk.0.attn_norm.weight": np.ones(65, np.float32)},
-        r"tensor 'blk.0.attn_norm.weight' has shape \[65\], but the metadata imply \[64\]",
-    ),
-    "a norm that Llama has not": (
-        {"blk.0.attn_q_norm.weight": np.ones(16, np.float32)},
-        "'blk.0.attn_q_norm.weight', for which the model of model.gguf has no place",
-    ),
-    "a layer too many": (
-        {"blk.7.attn_norm.weight": np.ones(64, np.float32)},
-        "'blk.7.attn_norm.weight', and model.gguf says 1 layers; was it converted rightly",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_contradictions_stop_the_export_and_leave_nothing(small: Path, tmp_path: Path, what: str) -> None:
-    tensors, says = CONTRADICTIONS[what]
-    path = gguf_files.write(small, tmp_path / "model.gguf", tensors=tensors)
-    with pytest.raises(CheckpointError, match=says):
-        bundles.export(path, tmp_path / "bundle")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.gguf"]
-
-
-def test_a_folder_of_gguf_files_asks_for_the_file(small: Path, tmp_path: Path) -> None:
-    gguf_files.write(small, tmp_path / "model.gguf")
-    with pytest.raises(CheckpointError, match="give one of its GGUF files itself"):
-        open_checkpoint(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "cannot be read"),
-        (b"GGUF", "at byte 4 it promises more than the file has"),
-        (b"GGML" + bytes(64), "does not begin with the letters GGUF"),
-        (b"GGUF\x01\0\0\0" + bytes(64), "GGUF version 1 is not supported"),
-        (b"GGUF\0\0\0\x03" + bytes(64), "big-endian"),
-        (b"GGUF\x03\0\0\0" + b"\xff" * 16, "promises more than the file has"),
-    ],
-)
-def test_other_files_are_told_apart(tmp_path: Path, content: bytes, says: str) -> None:
-    (tmp_path / "model.gguf").write_bytes(content)
-    with pytest.raises((CheckpointError, UnsupportedModelError), match=says):
-        open_checkpoint(str(tmp_path / "model.gguf"))
-
-
-def test_an_array_that_promises_too_much_is_not_believed(small: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(small, tmp_path / "model.gguf", metadata={"general.tags": [7, 7, 7]})
-    content = path.read_bytes()
-    begin = content.index(b"general.tags") + len(b"general.tags") + 8  # behind the types of value and element
-    path.write_bytes(content[:begin] + (2**61).to_bytes(8, "little") + content[begin + 8 :])
-    with pytest.raises(CheckpointError, match="promises more than the file has"):
-        open_checkpoint(str(path))
-
-
-def test_an_unknown_type_is_named(small: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(small, tmp_path / "model.gguf")
-    content = bytearray(path.read_bytes())
-    name = b"blk.0.attn_norm.weight"
-    content[content.index(name) + len(name) + 12] = 99  # behind the count of dimensions and one dimension
-    path.write_bytes(content)
-    with pytest.raises(UnsupportedModelError, match=r"'blk.0.attn_norm.weight' has the type 99"):
-        open_checkpoint(str(path))
-
-
-def test_a_file_cut_anywhere_is_one_sentence(small: Path, tmp_path: Path) -> None:
-    content = gguf_files.write(small, tmp_path / "whole.gguf", Kind.Q8_0).read_bytes()
-    path = tmp_path / "model.gguf"
-    drawn = random.Random(0)
-    for length in [*range(0, 400, 7), *(drawn.randrange(len(content)) for _ in range(60)), len(content) - 1]:
-        path.write_bytes(content[:length])
-        with pytest.raises((CheckpointError, UnsupportedModelError), match=r"model\.gguf: ") as caught:
-            open_checkpoint(str(path))
-        assert "\n" not in str(caught.value)
-
-
-def test_a_file_cut_while_it_is_read_is_named(small: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(small, tmp_path / "model.gguf")
-    opened = open_checkpoint(str(path))
-    path.write_bytes(path.read_bytes()[: read_header(path).tensors["output_norm.weight"].offset + 1])
-    with pytest.raises(CheckpointError, match=r"cannot read tensor 'output_norm.weight'"):
-        opened.tensor("model.norm.weight", (64,))
-
-
-@pytest.mark.timeout(120)
-def test_a_damaged_header_is_read_or_refused(small: Path, tmp_path: Path) -> None:
-    """Random bytes anywhere before the data; of the tokenizer only few, as transformers takes its time."""
-    whole = gguf_files.write(small, tmp_path / "whole.gguf", tokenizer=False)
-    content = whole.read_bytes()
-    end = min(tensor.offset for tensor in read_header(whole).tensors.values())
-    path = tmp_path / "model.gguf"
-    drawn = random.Random(0)
-    refused = 0
-    for _ in range(1500):
-        damaged = bytearray(content)
-        for _ in range(drawn.choice((1, 1, 2, 8))):
-            damaged[drawn.randrange(end)] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF, drawn.randrange(256)))
-        path.write_bytes(damaged)
-        sentence = refusal(lambda: model_config(header := read_header(path), huggingface_config(header)))
-        refused += sentence is not None
-        assert "\n" not in (sentence or "")
-    assert refused > 500
-
-
-@pytest.mark.timeout(240)
-def test_a_damaged_tokenizer_is_read_or_refused(small: Path, tmp_path: Path) -> None:
-    whole = gguf_files.write(small, tmp_path / "whole.gguf")
-    content = whole.read_bytes()
-    begin, end = content.index(b"tokenizer.ggml.model"), content.index(b"token_embd.weight")
-    path = tmp_path / "model.gguf"
-    drawn = random.Random(0)
-    for _ in range(25):
-        damaged = bytearray(content)
-        for _ in range(8):
-            damaged[drawn.randrange(begin, end)] = drawn.randrange(32, 127)
-        path.write_bytes(damaged)
-        assert "\n" not in (refusal(lambda: open_checkpoint(str(path))) or "")
-
-
-# --- Split files ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def parts(small: Path, tmp_path: Path) -> list[Path]:
-    gguf_files.write(small, tmp_path / "model.gguf", Kind.Q8_0, parts=3)
-    return sorted(tmp_path.glob("model-*.gguf"))
-
-
-def test_parts_are_one_checkpoint_whichever_is_named(small: Path, tmp_path: Path, parts: list[Path]) -> None:
-    assert [part.name for part in parts] == [f"model-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
-    whole = open_checkpoint(str(gguf_files.write(small, tmp_path / "whole.gguf", Kind.Q8_0)))
-    opened = [open_checkpoint(str(part)) for part in parts]
-    for name, shape in checkpoint_tensors(whole.config).items():
-        for checkpoint in opened:
-            assert checkpoint.config == whole.config
-            assert torch.equal(checkpoint.tensor(name, shape), whole.tensor(name, shape))
-    assert len({checkpoint.sha256() for checkpoint in opened}) == 1
-    assert opened[0].sha256() != whole.sha256()
-
-
-def test_a_missing_part_is_named(parts: list[Path]) -> None:
-    parts[1].unlink()
-    with pytest.raises(CheckpointError, match=r"part model-00002-of-00003.gguf is missing \(1 in all\)"):
-        open_checkpoint(str(parts[0]))
-
-
-def test_a_part_under_another_name_is_named(parts: list[Path]) -> None:
-    other = parts[0].rename(parts[0].with_name("first.gguf"))
-    with pytest.raises(CheckpointError, match="one of 3 parts, which are found by names like"):
-        open_checkpoint(str(other))
-
-
-def test_swapped_parts_are_named(parts: list[Path]) -> None:
-    content = parts[1].read_bytes()
-    parts[1].write_bytes(parts[2].read_bytes())
-    parts[2].write_bytes(content)
-    with pytest.raises(CheckpointError, match="not part 2 of 3, as its name says"):
-        open_checkpoint(str(parts[0]))
-
-
-def test_a_truncated_part_is_named(parts: list[Path]) -> None:
-    parts[2].write_bytes(parts[2].read_bytes()[:-40])
-    with pytest.raises(CheckpointError, match=f"{parts[2].name}: ends before its tensor"):
-        open_checkpoint(str(parts[0]))

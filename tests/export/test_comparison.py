@@ -196,7 +196,9 @@ def test_a_graph_that_is_none_is_named(shared_folder: Path, tmp_path: Path) -> N
 
 # The single pass under transformers
 
-CHUNKS = PrefillConfig(chunk_size=48, batch_size=96, local=8, heavy=12, score_window=6, dense_tail=0)
+CHUNKS = PrefillConfig(
+    chunk_size=48, batch_size=96, local=8, heavy=12, score="colsum", score_window=6, dense_tail=0
+)
 CASES = {
     "colsum": CHUNKS,
     "window": replace(CHUNKS, score="window"),

@@ -14,11 +14,13 @@ from h2o_runtime import PrefillConfig
 class PolicyCase:
     """any       a strategy of configurations for prompts of some 150 tokens
     covering  a strategy of those under which a prompt of at most n tokens is full attention
+    settled   how many rows do not depend on what stands at a position or behind it
     pairs_are_counted  whether the policy can tell in advance how many pairs it computes, and not the most only
     """
 
     any: st.SearchStrategy[PrefillConfig]
     covering: Callable[[int], st.SearchStrategy[PrefillConfig]]
+    settled: Callable[[PrefillConfig, int], int] = lambda config, position: position
     pairs_are_counted: bool = True
 
 
@@ -31,19 +33,20 @@ def h2o_configs(
     chunk = draw(st.integers(8, 40))
     local = draw(st.integers(1, chunk - 1))
     heavy = draw(st.integers(0, chunk - 1 - local))
-    tile = draw(st.sampled_from([size for size in range(1, chunk + 1) if chunk % size == 0]))
+    score = draw(st.sampled_from(scores))
+    grows = score == "query" and draw(st.booleans())
     return PrefillConfig(
         chunk_size=chunk,
         batch_size=chunk + draw(st.integers(0, 60)),
         local=local,
-        heavy=heavy,
-        score=draw(st.sampled_from(scores)),
+        heavy="auto" if grows else heavy,
+        score=score,
         score_window=draw(st.integers(1, local)),
-        score_tile=tile,
-        score_queries=draw(st.integers(1, tile)),
-        score_candidates=local + heavy + draw(st.integers(0, 150)),
+        score_tile=draw(st.integers(1, chunk + 5)),
+        score_queries=draw(st.integers(1, chunk)),
+        score_candidates=draw(st.integers(1, local + heavy + 150)),
         score_heads=draw(st.sampled_from(["kv", "query"])),
-        sink=draw(st.integers(0, heavy)),
+        sink=0 if grows else draw(st.integers(0, heavy)),
         dense_tail=draw(st.sampled_from(tails)),
     )
 
@@ -54,8 +57,14 @@ def h2o_covering(draw: st.DrawFn, n: int) -> PrefillConfig:
     if draw(st.booleans()):
         return config.altered(dense_tail=n + draw(st.integers(0, 9)))
     chunk = max(n, config.chunk_size) + draw(st.integers(0, 9))
-    whole = {"chunk_size": chunk, "score_tile": chunk}
-    return config.altered(**whole, batch_size=chunk + draw(st.integers(0, 60)))
+    return config.altered(chunk_size=chunk, batch_size=chunk + draw(st.integers(0, 60)))
+
+
+def h2o_settled(config: PrefillConfig, position: int) -> int:
+    """Queries of one tile choose its memory together, so that it depends on all of them."""
+    if config.score != "query" or position < config.chunk_size:
+        return position
+    return max(tile.start for tile in config.tiles(0, position + 1))
 
 
 full_configs = st.builds(
@@ -96,9 +105,14 @@ def minference_covering(n: int) -> st.SearchStrategy[PrefillConfig]:
     )
 
 
+def minference_settled(config: PrefillConfig, position: int) -> int:
+    """A chunk's last queries find the lines of all of it."""
+    return position // config.chunk_size * config.chunk_size
+
+
 CASES = {
-    "h2o": PolicyCase(h2o_configs(), h2o_covering),
+    "h2o": PolicyCase(h2o_configs(), h2o_covering, h2o_settled),
     "full": PolicyCase(full_configs, lambda n: full_configs),
     "subquadratic": PolicyCase(subquadratic_configs, subquadratic_covering),
-    "minference": PolicyCase(minference_configs, minference_covering, pairs_are_counted=False),
+    "minference": PolicyCase(minference_configs, minference_covering, minference_settled, False),
 }

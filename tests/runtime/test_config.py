@@ -18,9 +18,9 @@ def test_defaults_are_those_of_the_design() -> None:
         "policy": "h2o",
         "chunk_size": 1024,
         "batch_size": 4096,
-        "local": 256,
-        "heavy": 256,
-        "score": "colsum",
+        "local": 64,
+        "heavy": 448,
+        "score": "query",
         "score_window": 64,
         "score_tile": 128,
         "score_queries": 32,
@@ -53,7 +53,7 @@ def test_a_config_is_a_value() -> None:
     ("values", "field", "says"),
     [
         ({"policy": "sparse"}, "policy", "one of h2o, full"),
-        ({"score": "sum"}, "score", "one of colsum, window"),
+        ({"score": "sum"}, "score", "one of query, colsum, window"),
         ({"score_heads": "both"}, "score_heads", "one of kv, query"),
         ({"chunk_size": 1}, "chunk_size", "at least 2"),
         ({"chunk_size": 0}, "chunk_size", "at least 2"),
@@ -63,15 +63,15 @@ def test_a_config_is_a_value() -> None:
         ({"heavy": -1}, "heavy", "at least 0"),
         ({"sink": -1}, "sink", "at least 0"),
         ({"dense_tail": -1}, "dense_tail", "at least 0"),
-        ({"local": 768}, "heavy", "256 = 1024, which must be below chunk_size"),
+        ({"local": 576}, "heavy", "448 = 1024, which must be below chunk_size"),
         ({"heavy": 2000}, "heavy", "lower one of them or raise the chunk size"),
         ({"chunk_size": 512}, "heavy", "which must be below chunk_size"),
         ({"chunk_size": 8192}, "chunk_size", "must not exceed batch_size"),
         ({"batch_size": 1023}, "chunk_size", "must not exceed batch_size"),
-        ({"sink": 257}, "sink", "must not exceed heavy"),
+        ({"sink": 449}, "sink", "must not exceed heavy"),
         ({"heavy": 0, "sink": 1}, "sink", "must not exceed heavy"),
         ({"score": "window", "score_window": 0}, "score_window", "from 1 to local"),
-        ({"score": "window", "score_window": 257}, "score_window", "from 1 to local"),
+        ({"score": "window", "score_window": 65}, "score_window", "from 1 to local"),
         ({"chunk_size": 1024.0}, "chunk_size", "must be an integer"),
         ({"local": "256"}, "local", "must be an integer"),
         ({"heavy": True}, "heavy", "must be an integer"),
@@ -95,13 +95,17 @@ def test_a_contradiction_is_refused_and_names_its_field(
         {"chunk_size": 2, "local": 1, "heavy": 0},
         {"chunk_size": 513},
         {"batch_size": 1024},
-        {"sink": 256},
+        {"sink": 448},
         {"heavy": 0},
         {"dense_tail": 0},
         {"dense_tail": 1 << 30},
         {"score": "window", "score_window": 1},
-        {"score": "window", "score_window": 256},
-        {"score_window": 0},  # not asked for under colsum
+        {"score": "window", "score_window": 64},
+        {"score_window": 0},  # not asked for under query
+        # A tile is at most its chunk, has at most all of its queries, and chooses among what it keeps at least.
+        {"chunk_size": 48, "local": 8, "heavy": 8},
+        {"score_tile": 7},
+        {"score_queries": 9999, "score_candidates": 1},
         # Sizes of the sparse pattern are free where there is none.
         {"policy": "full", "chunk_size": 8192, "local": 9000, "sink": 9999},
         {"policy": "full", "batch_size": 1},
@@ -118,7 +122,7 @@ sizes = st.integers(-3, 40)
 @given(
     st.fixed_dictionaries(
         dict.fromkeys(("chunk_size", "batch_size", "local", "heavy", "sink", "score_window"), sizes)
-        | {"dense_tail": sizes, "score": st.sampled_from(["colsum", "window"])}
+        | {"dense_tail": sizes, "score": st.sampled_from(["query", "colsum", "window"])}
     )
 )
 def test_a_config_exists_exactly_when_its_sizes_agree(values: dict[str, Any]) -> None:
@@ -129,7 +133,7 @@ def test_a_config_exists_exactly_when_its_sizes_agree(values: dict[str, Any]) ->
         and v["dense_tail"] >= 0
         and 0 <= v["sink"] <= v["heavy"]
         and v["local"] + v["heavy"] < v["chunk_size"] <= v["batch_size"]
-        and (v["score"] == "colsum" or 1 <= v["score_window"] <= v["local"])
+        and (v["score"] != "window" or 1 <= v["score_window"] <= v["local"])
     )
     if sound:
         assert PrefillConfig(**v).memory == v["local"] + v["heavy"]

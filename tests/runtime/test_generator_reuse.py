@@ -36,7 +36,9 @@ from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.saved_session import SavedSession, save_session
 
 CONTEXT = 200
-SPARSE = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, score_window=3, dense_tail=0)
+SPARSE = PrefillConfig(
+    chunk_size=16, batch_size=32, local=4, heavy=4, score="colsum", score_window=3, dense_tail=0
+)
 CONFIGS = (
     SPARSE,
     replace(SPARSE, dense_tail=6),
@@ -44,6 +46,8 @@ CONFIGS = (
     replace(SPARSE, score="window", score_heads="query", dense_tail=3),
     replace(SPARSE, score="window", heavy=0),
     replace(SPARSE, score_heads="query", chunk_size=9, heavy=3),
+    replace(SPARSE, score="query", dense_tail=6),
+    replace(SPARSE, score="query", chunk_size=9, heavy=3, sink=2, score_tile=4, score_candidates=20),
     replace(SPARSE, policy="full"),
 )
 DOCUMENTS = [bundles.random_ids(CONTEXT, seed).tolist() for seed in (1, 2)]
@@ -224,6 +228,21 @@ def small(shared_folder: Path) -> Any:
     _, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
     with Generator.load(bundle, context=CONTEXT) as generator:
         yield generator
+
+
+def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) -> None:
+    """The long turn chose a memory; what stands in its place is short, and chooses none."""
+    config, ids = replace(SPARSE, score="query"), bundles.random_ids(70, 1).tolist()
+    small.prefill(ids[:40], config)
+    before = small.memory_sets()
+    small.prefill(ids, config)
+    assert any((one != other).any() for one, other in zip(small.memory_sets(), before, strict=True))
+    small.prefill([*ids[:40], 7, 8, 9], config)
+    assert small.reused == 40
+    np.testing.assert_array_equal(small.memory_sets(), before)
+    small.prefill([*ids[:20], 7], config)
+    small.prefill([7] * 5, config)
+    assert small.memory_sets() == []
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,9 @@ def select(score: Array, memory: Array, start: int, stop: int, sizes: dict[str, 
 
 
 def test_generated_tokens_are_remembered_before_all_others(generator: Generator) -> None:
-    config = PrefillConfig(chunk_size=16, batch_size=64, local=4, heavy=6, score_window=1, dense_tail=0)
+    config = PrefillConfig(
+        chunk_size=16, batch_size=64, local=4, heavy=6, score="colsum", score_window=1, dense_tail=0
+    )
     ids = random_ids(100, 5)
     generator.reset()
     generator.prefill(ids[:40], config)

@@ -181,6 +181,22 @@ def test_recall_grows_with_the_budget(bundle: Path) -> None:
     assert errors[2] < 1e-4
 
 
+def test_what_follows_a_chunk_changes_nothing_in_it(bundle: Path) -> None:
+    """Few enough lines that there is a choice; a shared beginning gives what a fresh run gives."""
+    config = PrefillConfig(policy="minference", chunk_size=128, vertical=40, slash=50)
+    ids = bundles.random_ids(400)
+    other = ids.copy()
+    other[300:] = bundles.random_ids(100, 5)
+    with Generator.load(bundle, context=500) as generator:
+        one, two = generator.logprobs(ids, config), generator.logprobs(other, config)
+        np.testing.assert_allclose(one[:255], two[:255], atol=1e-5)
+        assert np.abs(one[256:299] - two[256:299]).max() > 1e-3
+        fresh = generator.prefill(other, config, reuse=False).copy()
+        generator.prefill(ids, config, reuse=False)
+        assert bundles.relative_error(generator.prefill(other, config), fresh) < 1e-5
+        assert generator.reused == 256
+
+
 def test_lines_of_the_whole_prompt_keep_nothing_for_another(bundle: Path) -> None:
     """As published: an early row depends on the prompt's end, so that a shared beginning runs again."""
     config = PrefillConfig(

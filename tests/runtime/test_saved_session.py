@@ -19,7 +19,7 @@ from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.saved_session import SavedSession, save_session
 
-SMALL = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+SMALL = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
 QUERY = replace(SMALL, score="query", score_tile=16, score_queries=8, score_candidates=16)
 CONFIGS = {"colsum": SMALL, "query": QUERY, "full": replace(SMALL, policy="full")}
 SHAPE, CONTEXT = "llama-g2-d64-llama3", 160

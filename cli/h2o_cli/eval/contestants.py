@@ -54,6 +54,8 @@ def contestants(
     if ablate:
         variants += ablations(rule)
     settings = asdict(configured)
+    if isinstance(configured.heavy, str):  # baselines keep as many keys as the rule keeps at most
+        settings["heavy"] = configured.memory - configured.local
     return _distinct(
         Contestant(exact, configured.altered(policy=exact), Kind.TRUTH),
         rule,
@@ -94,7 +96,7 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 def _parse(one: Option, text: str) -> Any:
-    if one.choices is not None:
+    if one.choices is not None or text in one.words:
         return text
     if isinstance(one.default, bool):
         return {"true": True, "false": False}.get(text.lower(), text)
@@ -107,6 +109,8 @@ def _parse(one: Option, text: str) -> Any:
 def _others(one: Option, value: Any) -> Iterator[Any]:
     if one.choices is not None:
         yield from (choice for choice in one.choices if choice != value)
+    elif isinstance(value, str):
+        yield one.default
     elif isinstance(value, bool):
         yield not value
     elif value:
@@ -115,6 +119,7 @@ def _others(one: Option, value: Any) -> Iterator[Any]:
             yield type(value)(0)
     else:
         yield from (type(value)(4), type(value)(64))
+    yield from (word for word in one.words if word != value)
 
 
 def _variant(rule: Contestant, changes: dict[str, Any], kind: Kind) -> Contestant:

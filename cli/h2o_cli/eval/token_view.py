@@ -42,5 +42,5 @@ def kept_share(report: PrefillReport, n: int) -> list[float] | None:
     kept, possible = np.zeros(n), np.zeros(n)
     for boundary in sets:  # [layers, Hs, M]
         possible[: int(boundary.max()) + 1] += boundary.shape[0] * boundary.shape[1]
-        kept += np.bincount(boundary.ravel(), minlength=n)[:n]
+        kept += np.bincount(boundary[boundary >= 0], minlength=n)[:n]
     return [round(float(share), 3) for share in kept / np.maximum(possible, 1)]

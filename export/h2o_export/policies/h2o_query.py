@@ -39,12 +39,12 @@ class QueryPhase2(AttentionStep):
     def _select(self) -> dict[str, int]:
         config = self.config
         return {
-            "tile": config.score_tile,
+            "tile": config.tile,
             "stride": config.vote_stride,
             "share": 1,
             "reach": config.vote_stride // 2,
             "local": config.local,
-            "heavy": config.heavy,
+            "heavy": config.memory - config.local,
             "sink": config.sink,
         }
 
@@ -81,16 +81,16 @@ class QueryPhase2(AttentionStep):
                 scale=shape.scale,
             ),
         ]
-        rows = FreeSize(name="n", counts="rows", most=config.score_tile)
-        slots = FreeSize(name="Mp", counts="slots", most=config.score_candidates)
+        rows = FreeSize(name="n", counts="rows", most=config.tile)
+        slots = FreeSize(name="Mp", counts="slots", most=config.candidates)
         free = FreeSizes(sizes=(rows, CACHE, slots), spans=("past",))
         return make_graph(self.name, inputs, outputs, nodes, free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """The first tile of the second chunk, with all before it as candidates."""
-        rows, chunk = self.config.score_tile, self.config.chunk_size
+        rows, chunk = self.config.tile, self.config.chunk_size
         heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
-        past = min(chunk, self.config.score_candidates)
+        past = min(chunk, self.config.candidates)
         return {
             "q": normal(draw, shape, rows, shape.query_heads, 2.0),
             **caches(draw, shape, room.capacity),
@@ -125,8 +125,8 @@ class OwnQueriesPass(SinglePass):
         for start in range(0, n, config.chunk_size):
             end = min(start + config.chunk_size, n)
             candidates = self._candidates(q[:, start:end], k, start)
-            for first in range(start, end, config.score_tile):
-                stop = min(first + config.score_tile, end)
+            for first in range(start, end, config.tile):
+                stop = min(first + config.tile, end)
                 row, column = torch.arange(first, stop)[:, None], torch.arange(stop)[None, :]
                 visible = (column <= row) & (column >= start)
                 visible = visible.expand(len(q), -1, -1).clone()
@@ -141,19 +141,20 @@ class OwnQueriesPass(SinglePass):
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Tensor:
         """What a chunk's tiles may choose from, a mask [Hs, past]; q [Hq, rows, d]."""
         everything = torch.ones(score_heads(self.config, len(q), self.kv_heads), past, dtype=torch.bool)
-        if past <= self.config.score_candidates:
+        if past <= self.config.candidates_at(past):
             return everything
         rank = self._rank(q, self.config.chunk_stride, k, everything)
-        return self._best(rank, self.config.score_candidates - self.config.local)
+        return self._best(rank, self.config.candidates_at(past) - self.config.local)
 
     def _choose(self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Tensor) -> Tensor:
         """A tile's memory as a mask [Hs, past]; q [Hq, rows, d]."""
         rank = self._rank(q, self.config.vote_stride, k, candidates)
-        chosen = self._best(rank, self.config.heavy)
+        chosen = self._best(rank, self.config.memory_at(past) - self.config.local)
         if self.adopt is None:
             return chosen
-        index = (first - self.config.chunk_size) // self.config.score_tile
-        return self._checked(chosen, torch.from_numpy(self.adopt[layer, index]).long(), rank)
+        index = self.config.tiles_before(first) - self.config.tiles_of_chunk
+        size = self.config.memory_at(past)  # what is behind that only fills up
+        return self._checked(chosen, torch.from_numpy(self.adopt[layer, index][:, :size]).long(), rank)
 
     def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
         """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for what is no candidate."""

@@ -43,16 +43,20 @@ def multiply_integers(model: Any, folder: Path, rows: bool) -> Any:
     outputs = {
         value.name for value in graph.output
     }  # a head's products alone are; others go through more nodes
+    together: dict[tuple[str, int, int], list[QuantizedProduct]] = {}
+    for product in found:
+        together.setdefault((product.product.input[0], product.bits, product.block_size), []).append(product)
     for node in nodes:
         if node.output[0] in products:
             product = products[node.output[0]]
+            x = product.product.input[0]
             half = tensors[product.scales].data_type == onnx.TensorProto.FLOAT16
             if node.output[0] in outputs and not half:
                 made.head(product)
             elif rows and not half and not product.transposed:
                 made.rows(product)
-            else:
-                made.blocks(product, product.product.input[0], product.product.output[0])
+            elif (group := together[x, product.bits, product.block_size])[0] is product:
+                made.blocks(group, x, [one.product.output[0] for one in group])
         elif node.output[0] not in gone:
             made.nodes.append(node)
     used = {name for node in made.nodes for name in node.input}
@@ -91,33 +95,32 @@ class _Rewritten:
         self._node("Sub", [f"{x}/Reshape", f"{x}/high"], f"{x}/low")
         self._node("Concat", [f"{x}/high", f"{x}/low"], f"{x}/Concat", axis=0)
         self._node("Flatten", [f"{x}/Concat"], f"{x}/halves", axis=1)
-        self.blocks(product, f"{x}/halves", f"{out}/halves")
+        self.blocks([product], f"{x}/halves", [f"{out}/halves"])
         self._node("Split", [f"{out}/halves"], f"{out}/high", f"{out}/low", axis=0, num_outputs=2)
         self._node("Add", [f"{out}/high", f"{out}/low"], out)
 
-    def blocks(self, product: QuantizedProduct, x: str, out: str) -> None:
-        matrix = Matrix.read(product, self._given, self._folder)
-        n, k = matrix.q.shape
-        q: NDArray[np.uint8] = matrix.q.view(np.uint8)
-        if product.bits == 8:
-            q = np.bitwise_xor(q, np.uint8(0x80))  # from signed to an offset of 128
-        else:
-            offset = np.bitwise_and(np.bitwise_xor(q, np.uint8(8)), np.uint8(15))
-            q = np.bitwise_or(offset[:, 0::2], np.left_shift(offset[:, 1::2], np.uint8(4)))
-        shape = (n, k // matrix.block_size, matrix.block_size * product.bits // 8)
-        weight = self._add(product.weight, q.reshape(shape))
-        scales = self._add(product.scales, matrix.scales)
+    def blocks(self, products: Sequence[QuantizedProduct], x: str, outs: Sequence[str]) -> None:
+        """Of products that read the same activations one: these are then made integers once."""
+        parts = [Matrix.read(product, self._given, self._folder) for product in products]
+        sizes, bits, block_size = [len(part.q) for part in parts], products[0].bits, products[0].block_size
+        k = parts[0].q.shape[1]
+        q = np.concatenate([_unsigned(part.q, bits) for part in parts])
+        weight = self._add(products[0].weight, q.reshape(len(q), k // block_size, block_size * bits // 8))
+        scales = self._add(products[0].scales, np.concatenate([part.scales for part in parts]))
+        out = outs[0] if len(outs) == 1 else f"{outs[0]}/together"
         self._node(
             "MatMulNBits",
             [x, weight, scales],
             out,
             domain=MICROSOFT,
             K=k,
-            N=n,
-            bits=product.bits,
-            block_size=matrix.block_size,
+            N=sum(sizes),
+            bits=bits,
+            block_size=block_size,
             accuracy_level=INTEGER_ACTIVATIONS,
         )
+        if len(outs) > 1:
+            self._node("Split", [out, self._add(out, np.array(sizes, np.int64))], *outs, axis=1)
 
     def rows(self, product: QuantizedProduct) -> None:
         q, scales = one_scale(Matrix.read(product, self._given, self._folder))
@@ -162,7 +165,7 @@ class _Rewritten:
         from onnx import numpy_helper
 
         self.tensors.append(
-            numpy_helper.from_array(array, f"{name}" if name.startswith("rows/") else f"{name}/rewritten")
+            numpy_helper.from_array(array, name if name.startswith("rows/") else f"{name}/rewritten")
         )
         return str(self.tensors[-1].name)
 
@@ -173,6 +176,15 @@ class _Rewritten:
 
         node = helper.make_node(op_type, inputs, outputs, name=outputs[0], domain=domain, **settings)
         self.nodes.append(node)
+
+
+def _unsigned(q: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
+    """int8 [N, K] around 0 → [N, K · bits / 8], around half of what `bits` hold."""
+    if bits == 8:
+        return np.bitwise_xor(q.view(np.uint8), np.uint8(0x80))
+    offset = np.bitwise_and(np.bitwise_xor(q.view(np.uint8), np.uint8(8)), np.uint8(15))
+    packed: NDArray[np.uint8] = np.bitwise_or(offset[:, 0::2], np.left_shift(offset[:, 1::2], np.uint8(4)))
+    return packed
 
 
 def one_scale(matrix: Matrix) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

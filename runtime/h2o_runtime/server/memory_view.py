@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.generator import Generator
+from h2o_runtime.schedule import Span
 from h2o_runtime.text import TextStream, Tokenizer
 
 
@@ -18,8 +19,10 @@ class MemorySnapshot:
 
     name       the answer's id
     ids        of the prompt
-    sets       int32 [boundaries, layers, Hs, M]: positions in the prompt that each head kept after each chunk;
-               only the last boundary when the prompt went on from a conversation; empty without sparse prefill
+    sets       int32 [boundaries, layers, Hs, M]: positions in the prompt that each head kept after each chunk, or
+               for each tile of a chunk's queries; only the last one when the prompt went on from a conversation;
+               empty without sparse prefill
+    seen_by    rows whose queries see each of `sets`; none where that is not known
     chunks     that the policy cuts such a prompt into
     dense      whether such a prompt, read alone, has every token see all before it
     continued  whether the prompt went on from a conversation
@@ -28,6 +31,7 @@ class MemorySnapshot:
     name: str
     ids: tuple[int, ...]
     sets: NDArray[np.int32]
+    seen_by: tuple[Span, ...]
     chunks: int
     dense: bool
     continued: bool
@@ -37,12 +41,14 @@ class MemorySnapshot:
         """Copy from the generator, right after a prefill."""
         report, config, n = generator.report(), generator.session.origin.config, len(ids)
         assert config is not None, "there was a prefill"
-        fresh = len(report.boundaries) > 0 and np.array_equal(report.boundaries[-1], report.last)
+        fresh = _ends_with(report.boundaries, report.last)
         kept = report.last[None] if len(report.last) else np.zeros((0, 0, 0, 0), np.int32)
+        last_by = (report.last_by,) if report.last_by else ()
         return cls(
             name,
             ids,
             sets=report.boundaries if fresh else kept,
+            seen_by=report.seen_by if fresh else last_by,
             chunks=config.algorithm.counts(n)["chunks"],
             dense=config.algorithm.visible_pairs(n) == n * (n + 1) // 2,
             continued=len(report.last) > 0 and not fresh,
@@ -51,7 +57,8 @@ class MemorySnapshot:
     def describe(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """The prompt's tokens as text, and how many boundaries, layers and heads there are to look at.
 
-        ends: for each boundary, how many tokens lie before it. The other members: see the fields of this class.
+        ends: for each boundary, how many tokens lie before it; tiles of one chunk have the same. seen_by: first and
+        last of the tokens that see it, or nothing. The other members: see the fields of this class.
         """
         boundaries, layers, heads, size = self.sets.shape
         stream = TextStream(tokenizer)
@@ -68,6 +75,7 @@ class MemorySnapshot:
             "tokens": pieces,
             "boundaries": boundaries,
             "ends": [int(kept.max()) + 1 for kept in self.sets],  # the token before a boundary is always kept
+            "seen_by": [[rows.start, rows.stop - 1] for rows in self.seen_by],
             "layers": layers,
             "heads": heads,
             "memory_size": size,
@@ -78,5 +86,13 @@ class MemorySnapshot:
 
     def counts(self, boundary: int, layer: int) -> list[int]:
         """How many heads of the layer kept each token of the prompt after chunk `boundary`."""
-        positions = self.sets[boundary, layer].ravel()
+        positions = self.sets[boundary, layer]
+        positions = positions[positions >= 0]
         return [int(count) for count in np.bincount(positions, minlength=len(self.ids))]
+
+
+def _ends_with(boundaries: NDArray[np.int32], last: NDArray[np.int32]) -> bool:
+    """Whether `last` is the last of `boundaries`, which may be filled up with -1."""
+    return (
+        len(boundaries) > 0 and len(last) > 0 and np.array_equal(boundaries[-1][..., : last.shape[-1]], last)
+    )

@@ -40,6 +40,10 @@ class Service:
         gauge("h2o_queue_length", "Requests that wait for the slot", lambda: self.handler.slot.waiting)
         gauge("h2o_cache_tokens", "Tokens in the cache", lambda: self.inference.cached_tokens)
         gauge("h2o_cache_capacity_tokens", "Tokens that fit", self._capacity)
+        gauge(
+            "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._parked()[0]
+        )
+        gauge("h2o_waiting_conversations_bytes", "Memory that they take", lambda: self._parked()[1])
         gauge("h2o_resident_memory_bytes", "Memory of the process", resident_bytes)
         gauge("h2o_estimated_memory_bytes", "Weights, caches and scratch by their shapes", self._estimate)
 
@@ -69,6 +73,10 @@ class Service:
 
     def _capacity(self) -> float:
         return self.inference.model.generator.context if self.inference.ready else 0
+
+    def _parked(self) -> tuple[float, float]:
+        parked = self.inference.model.generator.parked if self.inference.ready else ()
+        return len(parked), parked.nbytes if parked else 0
 
     def _estimate(self) -> float:
         if not self.inference.ready:

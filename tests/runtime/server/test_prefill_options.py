@@ -28,8 +28,9 @@ def test_every_option_is_described(server: Server) -> None:
     assert list(members) == [option.name for option in PREFILL.options]
     assert [entry["name"] for entry in form] == list(members)
     for option, entry in zip(PREFILL.options, form, strict=True):
-        kind, absent = members[option.name]["anyOf"]
+        kind, *words, absent = members[option.name]["anyOf"]
         assert absent == {"type": "null"}
+        assert [word["const"] for word in words] == entry["words"] == list(option.words)
         assert kind["type"] == entry["type"]
         assert members[option.name]["description"] == entry["meaning"] == option.meaning
         assert kind.get("enum") == (list(entry["choices"]) if entry["choices"] else None)
@@ -38,8 +39,8 @@ def test_every_option_is_described(server: Server) -> None:
 
 def test_options_know_their_policies(server: Server) -> None:
     form = {entry["name"]: entry for entry in server.get("/props").json()["prefill_options"]}
-    assert form["policy"]["choices"] == {"h2o": "sparse", "full": "full"}
-    assert form["policy"]["policies"] == form["batch_size"]["policies"] == ["h2o", "full"]
+    assert form["policy"]["choices"] == {policy.name: policy.title for policy in PREFILL}
+    assert form["policy"]["policies"] == form["batch_size"]["policies"] == list(PREFILL.names)
     assert form["chunk_size"]["policies"] == ["h2o"]
     assert (form["chunk_size"]["least"], form["heavy"]["label"]) == (2, "Heavy hitters")
 
@@ -49,6 +50,7 @@ def test_options_know_their_policies(server: Server) -> None:
     [
         ({}, "Chunks of 1,024, memory 512"),
         ({"prefill": {"chunk_size": 64, "local": 8, "heavy": 24}}, "Chunks of 64, memory 32"),
+        ({"prefill": {"heavy": "auto"}}, "Chunks of 1,024, memory up to 960"),
         ({"prefill": {"policy": "full"}}, "Full attention"),
     ],
 )

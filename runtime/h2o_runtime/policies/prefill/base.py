@@ -16,6 +16,7 @@ from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import check_options, option
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import Span
 from h2o_runtime.timings import Stopwatch
 
 State = TypeVar("State")
@@ -76,11 +77,15 @@ class PrefillReport:
 
     last        int32 [layers, Hs, M] after the last full chunk; no layers where nothing was left out
     boundaries  int32 [boundaries, layers, Hs, M]: after every full chunk of a prompt that ran from its first token,
-                or for every tile of queries where each has its own
+                or for every tile of queries where each has its own; -1 fills up sets that have fewer
+    seen_by     rows of the prompt whose queries see each of `boundaries`
+    last_by     those that see `last`, where a policy tells
     """
 
     last: NDArray[np.int32]
     boundaries: NDArray[np.int32]
+    seen_by: tuple[Span, ...] = ()
+    last_by: Span | None = None
 
     @classmethod
     def empty(cls) -> PrefillReport:

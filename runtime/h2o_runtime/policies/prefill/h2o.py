@@ -28,6 +28,8 @@ from h2o_runtime.policies.prefill.h2o_memory import LayerMemory, MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
+AUTO = "auto"  # of `heavy`
+
 
 @dataclass(frozen=True)
 class H2O(PrefillPolicy[MemoryStore]):
@@ -42,34 +44,43 @@ class H2O(PrefillPolicy[MemoryStore]):
 
     chunk_size: int = chunk_option()
     local: int = option(
-        256,
+        64,
         "Local window L: the end of a chunk that is always remembered.",
         label="Local window",
         symbol="L",
         flags=("--h2o-local",),
         least=1,
     )
-    heavy: int = option(
-        256,
-        "Heavy hitters H: earlier tokens remembered by score.",
+    heavy: int | Literal["auto"] = option(
+        448,
+        "Heavy hitters H: earlier tokens remembered by score. auto under --score query: L + H grow with the past.",
         label="Heavy hitters",
         symbol="H",
         flags=("--h2o-heavy",),
         least=0,
     )
-    score: Literal["colsum", "window", "query"] = option(
-        "colsum",
-        "How heavy hitters are found: by summed probabilities, by votes of a chunk's last queries, or by the "
-        "queries themselves that are to see them.",
+    score: Literal["query", "colsum", "window"] = option(
+        "query",
+        "How heavy hitters are found: by the queries themselves that are to see them, by summed probabilities of "
+        "all queries before, or by votes of a chunk's last queries.",
     )
     score_window: int = option(64, "Queries that vote under --score window.", symbol="")
-    score_tile: int = option(128, "Queries that share a memory under --score query.", symbol="", least=1)
+    score_tile: int = option(
+        128,
+        "Most queries that share a memory under --score query; a chunk is cut into equal tiles.",
+        symbol="",
+        least=1,
+    )
     score_queries: int = option(
-        32, "Queries of a tile that choose its memory under --score query.", symbol="", least=1
+        32,
+        "Queries of a tile that choose its memory under --score query; a tile of fewer takes all.",
+        symbol="",
+        least=1,
     )
     score_candidates: int = option(
         2048,
-        "Tokens that a chunk's tiles choose from under --score query; a longer past is narrowed first.",
+        "Tokens that a chunk's tiles choose from under --score query; a longer past is narrowed first. At least "
+        "as many as are remembered.",
         symbol="",
         least=1,
     )
@@ -83,6 +94,11 @@ class H2O(PrefillPolicy[MemoryStore]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.heavy == AUTO and self.score != "query":
+            raise ConfigError(
+                f"heavy is {AUTO}, which goes with score=query alone: under {self.score} the memory is of one size",
+                field="heavy",
+            )
         if self.memory >= self.chunk_size:
             raise ConfigError(
                 f"local + heavy is {self.local} + {self.heavy} = {self.memory}, which must be below chunk_size "
@@ -95,7 +111,7 @@ class H2O(PrefillPolicy[MemoryStore]):
                 "lower the chunk size or raise the batch size",
                 field="chunk_size",
             )
-        if self.sink > self.heavy:
+        if self.sink > self.memory_at(0) - self.local:
             raise ConfigError(
                 f"sink ({self.sink}) must not exceed heavy ({self.heavy}): sinks are kept among the heavy hitters",
                 field="sink",
@@ -109,7 +125,12 @@ class H2O(PrefillPolicy[MemoryStore]):
     @property
     def memory(self) -> int:
         """M = L + H, the size of a memory set."""
+        assert isinstance(self.heavy, int), "another class serves score=query"
         return self.local + self.heavy
+
+    def memory_at(self, past: int) -> int:
+        """Size of the memory of what comes behind `past` rows."""
+        return self.memory
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
         return MemoryStore(
@@ -119,7 +140,7 @@ class H2O(PrefillPolicy[MemoryStore]):
             capacity=capacity,
             chunk_size=self.chunk_size,
             local=self.local,
-            heavy=self.heavy,
+            heavy=self.memory - self.local,
             batch=logical_batch_rows(self.batch_size, self.chunk_size, capacity),
             device=device,
         )
@@ -131,7 +152,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         state.turn.begin(prompt.past)
         state.note_generated(prompt.generated)
         if prompt.n > self.chunk_size and prompt.past > self.memory:
-            state.favour_generated(prompt.generated, self.local, self.heavy)
+            state.favour_generated(prompt.generated, self.local, self.memory - self.local)
 
     def attend(self, call: LayerCall, state: MemoryStore) -> None:
         n = len(call.q)
@@ -295,7 +316,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         pairs = 0
         for chunk in spans(n, self.chunk_size):
             rows = len(chunk)
-            pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
+            pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
         tail = min(self.dense_tail, n)
         return pairs + tail * n - tail * (tail - 1) // 2
 
@@ -306,7 +327,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         pairs = n if tail < n else 0
         for chunk in spans(n, self.chunk_size, start=first):
             rows = len(chunk)
-            pairs += rows * (rows + 1) // 2 + (rows * self.memory if chunk.start else 0)
+            pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
         return pairs
 
     def kept(self, state: Any, length: int) -> Kept | None:
@@ -318,7 +339,8 @@ class H2O(PrefillPolicy[MemoryStore]):
 
     def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
         passed = max(origin.prompt - 1, 0) // self.chunk_size
-        return PrefillReport(state.last_sets(), state.boundary_sets(passed))
+        seen_by = tuple(spans(origin.prompt, self.chunk_size, start=self.chunk_size))
+        return PrefillReport(state.last_sets(), state.boundary_sets(passed), seen_by)
 
     def counts(self, n: int) -> dict[str, int]:
         chunks = -(-n // self.chunk_size)

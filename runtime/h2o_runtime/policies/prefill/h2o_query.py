@@ -6,8 +6,9 @@ and few queries with a list of their own need fewer keys than many with one list
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,71 +16,19 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import MOST
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillReport, PromptCall
-from h2o_runtime.policies.prefill.h2o import H2O, logical_batch_rows
+from h2o_runtime.policies.prefill.h2o import AUTO, H2O, logical_batch_rows
+from h2o_runtime.policies.prefill.h2o_query_store import LastTile, QueryStore, Sets, StoreSizes
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
 VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past
-
-
-class QueryStore:
-    """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
-
-    sets  int32 [layers, tiles, Hs, M]: what each tile of queries saw, by its first row / tile. A conversation's
-          turn begins anywhere: its tiles follow one another behind all that begin before it.
-    """
-
-    def __init__(self, policy: OwnQueries, model: ModelSpec, capacity: int, device: Device) -> None:
-        heads, chunks, tiles = policy.store_sizes(model, capacity)
-        rows = logical_batch_rows(policy.batch_size, policy.chunk_size, capacity)
-        self.device = device
-        self.sets: Tensor = device.zeros((model.layers, tiles, heads, policy.memory), np.int32)
-        self.last_tile = -1  # the last one that had a memory
-        self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
-        self.candidates: Tensor = device.zeros((chunks, heads, policy.score_candidates), np.int32)
-        self.past_of_tiles: Tensor = device.zeros((tiles,), np.int64)
-        self.past_of_chunks: Tensor = device.zeros((chunks,), np.int64)
-        self._heads = heads
-        self._tile = policy.score_tile
-        self._short: Tensor = device.zeros((heads * policy.memory,), np.int32)
-        self._m: Tensor = device.zeros((rows, model.query_heads), np.float32)
-        self._l: Tensor = device.zeros((rows, model.query_heads), np.float32)
-
-    def begin(self, past: int, n: int, chunk_size: int, tile: int, memory: int) -> None:
-        """Note where the chunks and tiles of a prompt's n new rows begin, whose first stands at `past`."""
-        chunks = past + np.arange(0, n, chunk_size, dtype=np.int64)
-        self.device.upload(chunks, self.past_of_chunks[: len(chunks)])
-        tiles = past + np.arange(0, n, tile, dtype=np.int64) // chunk_size * chunk_size
-        self.device.upload(tiles, self.past_of_tiles[: len(tiles)])
-        few = past if past <= memory else 0
-        self.whole_past: Tensor = self._short[: self._heads * few].reshape(self._heads, few)
-        self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
-
-    def partial(self, o: Tensor) -> PartialSoftmax:
-        """State of a logical batch: o is the layer's output itself, m and l are scratch. o [n, Hq, d].
-
-        The scratch grows when a later prompt comes with a larger batch size, once.
-        """
-        if len(o) > len(self._m):
-            self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
-        return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
-
-    def kept(self, length: int) -> Kept:
-        """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
-        tiles = length // self._tile + 2
-        arrays = {f"sets{layer}": sets[:tiles] for layer, sets in enumerate(self.sets)}
-        return Kept(arrays, {"last_tile": self.last_tile})
-
-    def restore(self, numbers: Mapping[str, int]) -> None:
-        """The numbers of `kept`."""
-        self.last_tile = numbers["last_tile"]
-
-    def host_sets(self, tiles: Sequence[int]) -> NDArray[np.int32]:
-        """Sets of some tiles, int32 [layers, len(tiles), Hs, M], on the host."""
-        return np.stack([self.device.download(layer)[list(tiles)] for layer in self.sets])
+# Of `heavy="auto"`: such a part of the past is remembered, AUTO_LEAST keys at least, out of so many times more.
+AUTO_PART = 4
+AUTO_LEAST = 512
+AUTO_CANDIDATES = 4
 
 
 @dataclass(frozen=True)
@@ -95,53 +44,81 @@ class OwnQueries(H2O):
     alone see all of the past, so that what grows with N² is a small share of full attention.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.chunk_size % self.score_tile:
-            raise ConfigError(
-                f"score_tile ({self.score_tile}) must divide chunk_size ({self.chunk_size}): every tile lies in "
-                "one chunk",
-                field="score_tile",
-            )
-        if self.score_queries > self.score_tile:
-            raise ConfigError(
-                f"score_queries ({self.score_queries}) must not exceed score_tile ({self.score_tile}): a tile has "
-                "no more queries",
-                field="score_queries",
-            )
-        if self.score_candidates < self.memory:
-            raise ConfigError(
-                f"score_candidates ({self.score_candidates}) must be at least local + heavy ({self.memory}): the "
-                "memory is chosen among them",
-                field="score_candidates",
-            )
-
     @classmethod
     def serves(cls, settings: Mapping[str, Any]) -> bool:
-        return settings.get("score") == "query"
+        return bool(settings.get("score", cls.score) == "query")
+
+    @property
+    def tile(self) -> int:
+        """Rows of a tile: chunks are cut into as few as `score_tile` allows, all of one size but the last."""
+        return -(-self.chunk_size // -(-self.chunk_size // self.score_tile))
+
+    @property
+    def tiles_of_chunk(self) -> int:
+        return -(-self.chunk_size // self.tile)
+
+    @property
+    def memory(self) -> int:
+        """Size of the largest memory set."""
+        return self.memory_at(MOST)
+
+    def memory_at(self, past: int) -> int:
+        if isinstance(self.heavy, int):
+            return self.local + self.heavy
+        grown = max(past // AUTO_PART, AUTO_LEAST)
+        return max(min(grown, self.chunk_size * 15 // 16), self.local)
+
+    @property
+    def candidates(self) -> int:
+        """Most rows that any tile chooses its memory from."""
+        return self.candidates_at(MOST)
+
+    def candidates_at(self, past: int) -> int:
+        """Most rows that a tile behind `past` rows chooses its memory from."""
+        return max(
+            self.score_candidates, self.memory_at(past) * (AUTO_CANDIDATES if self.heavy == AUTO else 1)
+        )
 
     @property
     def vote_stride(self) -> int:
         """From one query of a tile that chooses its memory to the next."""
-        return max(self.score_tile // self.score_queries, 1)
+        return max(self.tile // self.score_queries, 1)
 
     @property
     def chunk_stride(self) -> int:
         """From one query of a chunk that finds its candidates to the next."""
         return max(self.chunk_size // VOTES_OF_CHUNK, 1)
 
-    def store_sizes(self, model: ModelSpec, capacity: int) -> tuple[int, int, int]:
-        """Hs, and how many chunks and tiles there can be. A turn may begin inside a tile."""
-        heads = model.score_heads(self.score_heads)
-        return heads, capacity // self.chunk_size + 1, capacity // self.score_tile + 2
+    def tiles_before(self, row: int) -> int:
+        """How many tiles a prompt's rows before this one take."""
+        chunks, rest = divmod(row, self.chunk_size)
+        return chunks * self.tiles_of_chunk + -(-rest // self.tile)
+
+    def tiles(self, start: int, stop: int) -> Iterator[Span]:
+        """Those of some rows that begin with a chunk."""
+        for chunk in spans(stop, self.chunk_size, start=start):
+            yield from spans(chunk.stop, self.tile, start=chunk.start)
+
+    def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
+        return StoreSizes(
+            heads=model.score_heads(self.score_heads),
+            chunks=capacity // self.chunk_size + 1,
+            tiles=self.tiles_before(capacity) + 1,  # a turn may begin inside a tile
+            memory=self.memory,
+            candidates=min(self.candidates, capacity),
+            rows=logical_batch_rows(self.batch_size, self.chunk_size, capacity),
+        )
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Any:
-        return QueryStore(self, model, capacity, device)
+        return QueryStore(self.store_sizes(model, capacity), model, device)
 
     def begin(self, prompt: PromptCall, state: Any) -> None:
-        state.begin(prompt.past, prompt.n, self.chunk_size, self.score_tile, self.memory)
+        chunks = prompt.past + np.arange(0, prompt.n, self.chunk_size, dtype=np.int64)
+        tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(prompt.n)]
+        state.begin(prompt.past, chunks, tiles, prompt.past <= self.memory_at(prompt.past))
         if prompt.prefix is Prefix.NONE:
-            state.last_tile = -1
+            state.last = None
+        state.begin_turn(prompt.past if prompt.prefix is Prefix.HISTORY else 0)
 
     def attend(self, call: LayerCall, state: Any) -> None:
         n = len(call.q)
@@ -192,67 +169,80 @@ class OwnQueries(H2O):
         )
 
     def _alike(self, past: int, batch: Span) -> Iterator[Span]:
-        """Whole chunks of the batch that choose a memory: those that choose among all rows, then the others."""
+        """Whole chunks of the batch that choose a memory, as many at once as an operator takes: their tiles are of
+        one size, look at lists of one length or at all rows, and choose as many as there is room for."""
+
+        def kind(chunk: Span) -> tuple[int, int]:
+            before = past + chunk.start
+            candidates = self.candidates_at(before)
+            return self.memory_at(before), candidates if before > candidates else 0
+
         chunks = spans(batch.stop, self.chunk_size, start=batch.start)
-        choosing = [one for one in chunks if past + one.start > self.memory]
-        for listed in (False, True):
-            some = [one for one in choosing if (past + one.start > self.score_candidates) is listed]
-            if some:
+        choosing = (one for one in chunks if past + one.start > self.memory_at(past + one.start))
+        for (memory, _), group in groupby(choosing, kind):
+            some = list(group)
+            if memory == self.memory and self.chunk_size % self.tile == 0:
                 yield Span(some[0].start, some[-1].stop)
+            else:
+                yield from some
+
+    def _sets(self, past: int, rows: Span) -> Sets:
+        """Where the sets of some chunks' tiles lie, whose memory is of one size; `past` rows lie before row 0."""
+        first, stop = self.tiles_before(rows.start), self.tiles_before(rows.stop)
+        return Sets(self.tiles_before(past) + first, stop - first, self.memory_at(past + rows.start))
 
     def _select(self, call: LayerCall, state: Any, rows: Span) -> None:
         """The memory sets of all tiles of some chunks at once."""
-        q = call.q[rows.start : rows.stop]
-        tiles = slice(rows.start // self.score_tile, -(-rows.stop // self.score_tile))
-        candidates, past = state.every_row, state.past_of_tiles[tiles]
-        if call.past + rows.start > self.score_candidates:
-            chunks = slice(rows.start // self.chunk_size, -(-rows.stop // self.chunk_size))
-            candidates = state.candidates[: chunks.stop - chunks.start]
-            call.provider.query_select(
-                q,
-                call.kv,
-                state.every_row,
-                state.past_of_chunks[chunks],
-                self.chunk_size,
-                self.chunk_stride,
-                1,
-                self.chunk_stride // 2,
-                self.local,
-                self.sink,
-                candidates,
-            )
-        first = self._first_set(call) + tiles.start
+        sets = self._sets(call.past, rows)
+        first = self.tiles_before(rows.start)
+        narrowed = call.past + rows.start > self.candidates_at(call.past + rows.start)
         call.provider.query_select(
-            q,
+            call.q[rows.start : rows.stop],
             call.kv,
-            candidates,
-            past,
-            self.score_tile,
+            self._narrow(call, state, rows) if narrowed else state.every_row,
+            state.past_of_tiles[first : first + sets.count],
+            self.tile,
             self.vote_stride,
-            self.chunk_size // self.score_tile,
+            self.tiles_of_chunk,
             self.vote_stride // 2,
             self.local,
             self.sink,
-            state.sets[call.layer][first : first + tiles.stop - tiles.start],
+            state.sets(call.layer, sets),
         )
-        state.last_tile = first + tiles.stop - tiles.start - 1
+        *_, last = self.tiles(rows.start, rows.stop)
+        state.last = LastTile(Span(call.past + last.start, call.past + last.stop), sets)
 
-    def _first_set(self, call: LayerCall) -> int:
-        """Which one is that of the call's first row."""
-        return -(-call.past // self.score_tile)
+    def _narrow(self, call: LayerCall, state: Any, rows: Span) -> Tensor:
+        """What the tiles of some chunks choose from, int32 [chunks, Hs, candidates]."""
+        chunks = slice(rows.start // self.chunk_size, -(-rows.stop // self.chunk_size))
+        count = self.candidates_at(call.past + rows.start)
+        candidates: Tensor = state.candidates(chunks.stop - chunks.start, count)
+        call.provider.query_select(
+            call.q[rows.start : rows.stop],
+            call.kv,
+            state.every_row,
+            state.past_of_chunks[chunks],
+            self.chunk_size,
+            self.chunk_stride,
+            1,
+            self.chunk_stride // 2,
+            self.local,
+            self.sink,
+            candidates,
+        )
+        return candidates
 
     def _remember(self, call: LayerCall, state: Any, chunk: Span, partial: PartialSoftmax) -> None:
         """Attention of one chunk's tiles to their memory, fused into `partial`."""
         past = call.past + chunk.start
         if not past:
             return
-        if past <= self.memory:
+        if past <= self.memory_at(past):
             q = call.q[chunk.start : chunk.stop]
             call.provider.memory_fused_attention(q, call.kv, state.whole_past, partial, None)
             return
-        sets = state.sets[call.layer]
-        for tile in spans(chunk.stop, self.score_tile, start=chunk.start):
-            memory = sets[self._first_set(call) + tile.start // self.score_tile]
+        sets = state.sets(call.layer, self._sets(call.past, chunk))
+        for memory, tile in zip(sets, self.tiles(chunk.start, chunk.stop), strict=True):
             rows = partial.rows(tile.start - chunk.start, tile.stop - chunk.start)
             call.provider.memory_fused_attention(call.q[tile.start : tile.stop], call.kv, memory, rows, None)
 
@@ -265,15 +255,41 @@ class OwnQueries(H2O):
         return Provenance()
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
-        heads, chunks, tiles = self.store_sizes(model, context)
-        sets = heads * (model.layers * tiles * self.memory + chunks * self.score_candidates) * 4
-        return sets + min(self.batch_size, context) * model.query_heads * 8
+        return self.store_sizes(model, context).nbytes(model)
+
+    def kept(self, state: Any, length: int) -> Kept | None:
+        """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
+        kept: Kept = state.kept(self.tiles_before(length) + 1)
+        return kept
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
-        """The set of every tile that has a memory, in the order of the prompt."""
-        first, stop = self.chunk_size // self.score_tile, -(-origin.prompt // self.score_tile)
-        sets = state.host_sets(range(first, max(first, stop))).swapaxes(0, 1)
-        last = (
-            state.host_sets([state.last_tile])[:, 0] if state.last_tile >= 0 else PrefillReport.empty().last
-        )
-        return PrefillReport(last, sets)
+        """The set of every tile that has a memory, in the order of the prompt; -1 where one has fewer keys."""
+        seen_by = tuple(self.tiles(self.chunk_size, origin.prompt))
+        chunks = spans(origin.prompt, self.chunk_size, start=self.chunk_size)
+        if state.last is None:
+            return PrefillReport.empty()
+        last = state.host_sets(state.last.sets)[-1]
+        none = np.zeros((0, *last.shape), np.int32)
+        found = [none, *(state.host_sets(self._sets(0, chunk)) for chunk in chunks)]
+        return PrefillReport(last, _stacked(found, self.memory), seen_by, state.last.rows)
+
+    def counts(self, n: int) -> dict[str, int]:
+        chunks = -(-n // self.chunk_size)
+        return {
+            "chunks": chunks,
+            "memory_size": self.memory_at((chunks - 1) * self.chunk_size) if chunks > 1 else 0,
+        }
+
+    def summary(self) -> str:
+        most = "up to " if self.heavy == AUTO else ""
+        return f"Chunks of {self.chunk_size:,}, memory {most}{self.memory:,}"
+
+
+def _stacked(sets: list[NDArray[np.int32]], memory: int) -> NDArray[np.int32]:
+    """Sets of several sizes as one array, with -1 where one has fewer than `memory` keys."""
+    return np.concatenate(
+        [
+            np.pad(one, ((0, 0), (0, 0), (0, 0), (0, memory - one.shape[3])), constant_values=-1)
+            for one in sets
+        ]
+    )

@@ -22,12 +22,13 @@ def _type(option: Option) -> Any:
     if option.choices:
         return Literal[option.choices]
     least = min(option.least or 0, 0)
-    return {
+    number = {
         "boolean": bool,
         "integer": Annotated[int, Field(ge=least, le=MOST), WHOLE],
         "number": Annotated[float, Field(ge=least, allow_inf_nan=False)],
         "string": Annotated[str, Field(max_length=1000)],
     }[_kind(option)]
+    return number | Literal[option.words] if option.words else number
 
 
 def _fields() -> dict[str, Any]:
@@ -53,9 +54,12 @@ class PrefillDescription(BaseModel):
 
 
 def form() -> list[dict[str, Any]]:
-    """The options for a form, in its order: name, label, meaning, type, default, choices, least, most, policies.
+    """The options for a form, in its order.
+
+    Of each: name, label, meaning, type, default, choices, words, least, most, numeric, policies.
 
     choices   labels by value, None where any value of the type will do
+    words     values that stand beside numbers
     policies  those that have the option
     numeric   false where it never changes a result
     """
@@ -67,6 +71,7 @@ def form() -> list[dict[str, Any]]:
             "type": _kind(option),
             "default": option.default,
             "choices": _choices(option),
+            "words": list(option.words),
             "least": option.least,
             "most": MOST if _kind(option) == "integer" else None,
             "numeric": option.numeric,

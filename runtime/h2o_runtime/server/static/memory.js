@@ -61,7 +61,7 @@ export class MemoryPanel {
     this._memory = memory;
     this._begin();
     await this._draw();
-    await this._text.show(memory.tokens, memory.ends, this._chunkNames);
+    await this._text.show(memory.tokens, this._borders, chunkNames(memory, this._borders));
   }
 
   /** GET something of this answer's memory; null when there is none, which the panel then says. */
@@ -91,7 +91,8 @@ export class MemoryPanel {
     this._boundary.max = boundaries - 1;
     this._boundary.value = boundaries - 1;
     this._boundary.disabled = boundaries === 1;
-    this._chunkNames = chunkNames(this._memory);
+    this._borders = [...new Set(this._memory.ends)]; // between chunks, which several boundaries can share
+    this._boundaryNames = boundaryNames(this._memory, this._borders);
     this._layer.disabled = layers === 1;
     byId("legend").replaceChildren(...legend(heads));
     this._tell(null);
@@ -101,14 +102,14 @@ export class MemoryPanel {
     const memory = this._memory;
     const [boundary, layer] = [this._boundary, this._layer].map((slider) => Number(slider.value));
     byId("layer-value").textContent = `${layer + 1} of ${memory.layers}`;
-    byId("boundary-value").textContent = this._chunkNames[boundary].toLowerCase();
+    byId("boundary-value").textContent = this._boundaryNames[boundary];
     const counts = await this._counts(boundary, layer);
     const wanted = Number(this._boundary.value) === boundary && Number(this._layer.value) === layer;
     if (!counts || !wanted || this._memory !== memory) return; // the sliders have moved on
     this._shown = counts;
     const end = memory.ends[boundary];
     this._text.shade(counts, memory.heads, end);
-    this._map.draw(counts, memory.heads, end, memory.ends);
+    this._map.draw(counts, memory.heads, end, this._borders);
     const kept = counts.reduce((sum, heads) => sum + (heads > 0), 0);
     const summary = `${count(kept)} of the ${counted(end, "token")} read so far are held by at least one head`;
     byId("memory-summary").textContent = `${summary}; each head holds ${count(memory.memory_size)}.`;
@@ -155,17 +156,29 @@ function nothingToShow({ chunks, dense }) {
   return "This way of reading the prompt keeps no memory that could be shown.";
 }
 
-/** What the parts between the boundaries are. Where a conversation went on, only the last boundary is known. */
-function chunkNames({ ends, continued }) {
+/** What the parts between the borders are. Where a conversation went on, only the last border is known. */
+function chunkNames({ continued }, borders) {
   if (continued) return ["Earlier chunks", "Last chunk"];
-  return [...ends, null].map((_, chunk) => `Chunk ${chunk + 1}`);
+  return [...borders, null].map((_, chunk) => `Chunk ${chunk + 1}`);
+}
+
+/** Of each boundary: the chunk before it, and who sees this memory where that is only a part of the next chunk. */
+function boundaryNames(memory, borders) {
+  const chunks = chunkNames(memory, borders);
+  return memory.ends.map((end, boundary) => {
+    const chunk = borders.indexOf(end);
+    const name = chunks[chunk].toLowerCase();
+    const next = borders[chunk + 1] ?? memory.tokens.length;
+    const [first, last] = memory.seen_by?.[boundary] ?? [end, next - 1];
+    return first === end && last === next - 1 ? name : `${name}, for tokens ${count(first)} to ${count(last)}`;
+  });
 }
 
 /** One swatch for each number of heads, or a few steps where there are many heads. */
 function legend(heads) {
   const swatch = (className, text) =>
     element("span", {}, element("i", { className: `swatch ${className}` }), text);
-  const swatches = [swatch("", "forgotten")];
+  const swatches = [swatch("", "left out")];
   for (let step = 1; step <= Math.min(heads, STEPS); step++) {
     const most = Math.floor((step * heads) / Math.min(heads, STEPS));
     swatches.push(swatch(`kept k${stepOf(most, heads)}`, heads <= STEPS ? `${most}` : `to ${most}`));

@@ -53,7 +53,7 @@ export class PrefillForm {
 }
 
 function control(option) {
-  const { name, meaning, type, least, most } = option;
+  const { name, meaning, type, words, least, most } = option;
   const choices = option.choices ?? (type === "boolean" ? YES_NO : null);
   const about = { name: `prefill.${name}`, title: meaning };
   if (choices) {
@@ -61,12 +61,14 @@ function control(option) {
     return element("select", about, ...offered);
   }
   if (type === "string") return element("input", { ...about, type: "text" });
+  if (words.length) return element("input", { ...about, type: "text", pattern: ["[0-9]+", ...words].join("|") });
   const whole = type === "integer";
   const range = { min: least ?? "", max: most ?? "", step: whole ? 1 : "any", inputMode: whole ? "numeric" : "decimal" };
   return element("input", { ...about, type: "number", ...range });
 }
 
-function typeOf({ type }, value) {
+function typeOf({ type, words }, value) {
+  if (words.includes(value)) return value;
   if (type === "boolean") return value === "true";
   return type === "string" ? value : Number(value);
 }

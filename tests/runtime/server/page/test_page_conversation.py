@@ -101,7 +101,7 @@ def test_only_changed_settings_are_sent(page: Page) -> None:
     assert (body["temperature"], body["max_tokens"]) == (0, 24)
     choose(page, chunk_size=512, local=128, heavy=256, score="window", sink=4)
     body = sent(page, lambda: ask(page, "Hello."))
-    assert body["prefill"] == {"chunk_size": 512, "local": 128, "score": "window", "sink": 4}
+    assert body["prefill"] == {"chunk_size": 512, "local": 128, "heavy": 256, "score": "window", "sink": 4}
     page.get_by_text("Chunks of 512, memory 384").wait_for()
     choose(page, policy="full")  # which has none of these
     assert not page.locator("[name='prefill.chunk_size']").is_visible()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_text: str) -> None:
+    choose(page, score="colsum")
     ask(page, "What is this?", long_text)
     name = open_memory(page)
     memory = server.get(f"/memory/{name}").json()
@@ -45,6 +46,26 @@ def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_t
             assert "kept" in page.evaluate(f"{drawn.replace('textContent', 'className')}[{first}]")
     assert len({str(sorted(each.items())) for each in seen}) > memory["boundaries"]  # both sliders matter
     assert page.locator("#tokens .ahead").count() == 1  # what came after the last boundary
+
+
+def test_tiles_of_a_chunk_have_memories_of_their_own(page: Page, server: Server, long_text: str) -> None:
+    choose(page, chunk_size=1000)  # eight tiles of 125
+    ask(page, "What is this?", long_text)
+    memory = server.get(f"/memory/{open_memory(page)}").json()
+    tokens, chunks = len(memory["tokens"]), sorted(set(memory["ends"]))
+    assert chunks == list(range(1000, tokens, 1000))
+    assert memory["boundaries"] == -(-(tokens - 1000) // 125)
+    wait_for(lambda: page.locator("#tokens p > span").count() == tokens)
+    names = page.locator("#tokens section h3").all_text_contents()
+    assert [name.split(" tokens ")[0] for name in names] == [f"Chunk {i + 1}" for i in range(len(chunks) + 1)]
+    told = page.locator("#boundary-value")
+    for boundary, label in ((0, "1,000 to 1,124"), (7, "1,875 to 1,999"), (8, "2,000 to 2,124")):
+        page.get_by_label("After").fill(str(boundary))
+        wait_for(lambda b=boundary, t=label: told.inner_text() == f"chunk {b // 8 + 1}, for tokens {t}")
+        place = f"/memory/{memory['id']}/counts?boundary={boundary}&layer=0"
+        kept = sum(count > 0 for count in server.get(place).json()["counts"])
+        page.get_by_label("Layer").fill("0")
+        wait_for(lambda kept=kept: sum(shades(page).values()) == kept)
 
 
 def test_details_of_a_token(page: Page, server: Server, long_text: str) -> None:

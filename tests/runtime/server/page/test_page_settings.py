@@ -49,8 +49,11 @@ def test_settings_that_contradict(page: Page) -> None:
     page.locator("#summary[title*='must be below chunk_size']").wait_for()
     assert button.inner_text() == "Values that contradict"
     choose(page, heavy=128)
-    page.get_by_text("Chunks of 1,024, memory 384").wait_for()
+    page.get_by_text("Chunks of 1,024, memory 192").wait_for()
     assert button.get_attribute("title") == ""
+    choose(page, heavy="auto")
+    page.get_by_text("Chunks of 1,024, memory up to 960").wait_for()
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == {"heavy": "auto"}
 
 
 @pytest.mark.timeout(180)

@@ -1,0 +1,160 @@
+"""What the rule `query` keeps of a prompt: each tile's memory set, and scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill.base import Kept
+from h2o_runtime.schedule import Span
+
+
+@dataclass(frozen=True)
+class StoreSizes:
+    """heads is Hs; chunks and tiles are the most that there can be, memory and candidates a tile's most keys;
+    rows are those of a logical batch."""
+
+    heads: int
+    chunks: int
+    tiles: int
+    memory: int
+    candidates: int
+    rows: int
+
+    def nbytes(self, model: ModelSpec) -> int:
+        sets = model.layers * self.tiles * self.memory + self.chunks * self.candidates
+        return sets * self.heads * 4 + self.rows * model.query_heads * 8
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Where the memory sets of some tiles lie: `count` from the tile `first` on, of `memory` keys a head.
+
+    Tiles of the most keys lie as one array; those of fewer do so chunk by chunk.
+    """
+
+    first: int
+    count: int
+    memory: int
+
+
+_NUMBERS = ("start", "stop", "first", "count", "memory")
+
+
+@dataclass(frozen=True)
+class LastTile:
+    """The last tile that chose a memory: its rows, and the sets of which it is the last."""
+
+    rows: Span
+    sets: Sets
+
+    @classmethod
+    def of_numbers(cls, numbers: Mapping[str, int], prefix: str) -> LastTile | None:
+        """Raises LookupError for one that lacks."""
+        start, stop, first, count, memory = (numbers[f"{prefix}_{name}"] for name in _NUMBERS)
+        return cls(Span(start, stop), Sets(first, count, memory)) if count else None
+
+    @staticmethod
+    def numbers(last: LastTile | None, prefix: str) -> dict[str, int]:
+        values = (0, 0, 0, 0, 0)
+        if last is not None:
+            values = (last.rows.start, last.rows.stop, last.sets.first, last.sets.count, last.sets.memory)
+        return {f"{prefix}_{name}": value for name, value in zip(_NUMBERS, values, strict=True)}
+
+
+class QueryStore:
+    """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
+
+    Each tile has room for a set of the most keys, in the order of the prompt. A conversation's turn begins
+    anywhere, and its tiles follow one another behind all that begin before it.
+    """
+
+    def __init__(self, sizes: StoreSizes, model: ModelSpec, device: Device) -> None:
+        heads = sizes.heads
+        self.device = device
+        self.last: LastTile | None = None
+        self._turn = 0  # rows that a conversation's last turn found,
+        self._before_turn: LastTile | None = None  # and the last tile then
+        self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
+        self.past_of_tiles: Tensor = device.zeros((sizes.tiles,), np.int64)
+        self.past_of_chunks: Tensor = device.zeros((sizes.chunks,), np.int64)
+        self._heads = heads
+        self._sets: Tensor = device.zeros((model.layers, sizes.tiles, heads * sizes.memory), np.int32)
+        self._candidates: Tensor = device.zeros((sizes.chunks * heads * sizes.candidates,), np.int32)
+        self._short: Tensor = device.zeros((heads * sizes.memory,), np.int32)
+        self.whole_past: Tensor = self._short[:0].reshape(
+            heads, 0
+        )  # every row before the first chunk, where few
+        self._m: Tensor = device.zeros((sizes.rows, model.query_heads), np.float32)
+        self._l: Tensor = device.zeros((sizes.rows, model.query_heads), np.float32)
+
+    def begin(self, past: int, chunks: NDArray[np.int64], tiles: NDArray[np.int64], whole: bool) -> None:
+        """Note what lies before the chunks and tiles of a prompt's new rows, whose first stands at `past`.
+
+        whole: whether the first chunk sees all of that.
+        """
+        self.device.upload(chunks, self.past_of_chunks[: len(chunks)])
+        self.device.upload(tiles, self.past_of_tiles[: len(tiles)])
+        few = past if whole else 0
+        self.whole_past = self._short[: self._heads * few].reshape(self._heads, few)
+        self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
+
+    def begin_turn(self, past: int) -> None:
+        """A conversation's turn begins behind `past` rows; 0 for what is none.
+
+        Where the last one comes again, what it chose is no longer the last.
+        """
+        if past and past == self._turn:
+            self.last = self._before_turn
+        self._turn, self._before_turn = past, self.last
+
+    def kept(self, tiles: int) -> Kept:
+        """Sets of so many tiles."""
+        arrays = {f"sets{layer}": self._sets[layer][:tiles] for layer in range(len(self._sets))}
+        numbers = LastTile.numbers(self.last, "last") | LastTile.numbers(self._before_turn, "before")
+        return Kept(arrays, numbers | {"turn": self._turn})
+
+    def restore(self, numbers: Mapping[str, int]) -> None:
+        """The numbers of `kept`. Raises LookupError for one that lacks, ValueError for sets that there are not."""
+        last, before = (LastTile.of_numbers(numbers, prefix) for prefix in ("last", "before"))
+        room = self._short.shape[0] // self._heads
+        for one in (last, before):
+            if one and not (
+                one.sets.first >= 0
+                and 0 < one.sets.count <= self._sets.shape[1] - one.sets.first
+                and 0 < one.sets.memory <= room
+                and 0 <= one.rows.start < one.rows.stop
+            ):
+                raise ValueError(f"{one} lies nowhere")
+        self.last, self._before_turn, self._turn = last, before, numbers["turn"]
+
+    def sets(self, layer: int, where: Sets) -> Tensor:
+        """int32 [count, Hs, memory]."""
+        entries = where.count * self._heads * where.memory
+        room: Tensor = self._sets[layer][where.first : where.first + where.count]
+        flat = room.reshape(room.shape[0] * room.shape[1])[:entries]
+        return flat.reshape(where.count, self._heads, where.memory)
+
+    def host_sets(self, where: Sets) -> NDArray[np.int32]:
+        """Of all layers, int32 [count, layers, Hs, memory], on the host."""
+        found = [self.device.download(self.sets(layer, where)) for layer in range(len(self._sets))]
+        return np.stack(found, axis=1)
+
+    def candidates(self, chunks: int, count: int) -> Tensor:
+        """Scratch for the candidates of some chunks, int32 [chunks, Hs, count]."""
+        return self._candidates[: chunks * self._heads * count].reshape(chunks, self._heads, count)
+
+    def partial(self, o: Tensor) -> PartialSoftmax:
+        """State of a logical batch: o is the layer's output itself, m and l are scratch. o [n, Hq, d].
+
+        The scratch grows when a later prompt comes with a larger batch size, once.
+        """
+        if len(o) > len(self._m):
+            self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
+        return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])

@@ -1,0 +1,109 @@
+"""Several conversations on one cache: each goes on as if it had the cache for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import bundles
+
+from h2o_runtime import Generator, PrefillConfig
+
+SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = replace(SPARSE, policy="full")
+CONTEXT = 400
+OPENINGS = [bundles.random_ids(150, seed).tolist() for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+
+
+@pytest.fixture
+def alone(bundle: Path) -> Iterator[Generator]:
+    """For one conversation, without a place for others."""
+    with Generator.load(bundle, context=CONTEXT, threads=1) as generator:
+        yield generator
+
+
+def roomy(bundle: Path, most_bytes: int = 1 << 30) -> Generator:
+    return Generator.load(bundle, context=CONTEXT, threads=1, parked_bytes=most_bytes)
+
+
+@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
+def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config: PrefillConfig) -> None:
+    answers: dict[int, list[np.ndarray]] = {0: [], 1: [], 2: []}
+    turns = [bundles.random_ids(20, 10 + turn).tolist() for turn in range(4)]
+    with roomy(bundle) as generator:
+        known = {one: list(opening) for one, opening in enumerate(OPENINGS)}
+        for turn, question in enumerate(turns):
+            for one, tokens in known.items():
+                held = len(tokens) if turn else 0
+                tokens += question if turn else []
+                answers[one].append(generator.prefill(tokens, config).copy())
+                assert generator.reused == held
+                answers[one].append(generator.decode(7).copy())
+                tokens.append(7)
+        assert len(generator.parked) == 2
+    for one, opening in enumerate(OPENINGS):
+        alone.reset()
+        expected, tokens = [], list(opening)
+        for turn, question in enumerate(turns):
+            tokens += question if turn else []
+            expected += [alone.prefill(tokens, config).copy(), alone.decode(7).copy()]
+            tokens.append(7)
+        for found, wanted in zip(answers[one], expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_those_that_waited_longest_make_room(bundle: Path) -> None:
+    with roomy(bundle) as generator:
+        for opening in OPENINGS[:2]:
+            generator.prefill(opening, FULL)
+        one = generator.parked.nbytes
+    with roomy(bundle, most_bytes=int(1.5 * one)) as generator:
+        for opening in OPENINGS:
+            generator.prefill(opening, FULL)
+        assert len(generator.parked) == 1
+        assert generator.parked.nbytes == one
+        generator.prefill([*OPENINGS[1], 3], FULL)
+        assert generator.reused == 150
+        generator.prefill([*OPENINGS[0], 3], FULL)
+        assert generator.reused == 0  # it waited longest
+    with roomy(bundle, most_bytes=one // 2) as generator:
+        for opening in OPENINGS:
+            generator.prefill(opening, FULL)
+        assert len(generator.parked) == 0
+
+
+def test_what_goes_on_elsewhere_is_not_there_twice(bundle: Path) -> None:
+    """A conversation that is changed in the middle is two; one that goes on is one."""
+    with roomy(bundle) as generator:
+        other = [*OPENINGS[0][:60], *bundles.random_ids(90, 5).tolist()]
+        generator.prefill(OPENINGS[0], FULL)
+        generator.prefill(other, FULL)
+        assert (generator.reused, len(generator.parked)) == (60, 1)
+        generator.prefill([*OPENINGS[0], 5], FULL)
+        assert (generator.reused, len(generator.parked)) == (150, 1)
+        generator.prefill([*OPENINGS[0], 5, 6, 7], FULL)
+        assert (generator.reused, len(generator.parked)) == (153 - 2, 1)
+
+
+def test_a_fresh_start_keeps_the_conversation_too(bundle: Path) -> None:
+    with roomy(bundle) as generator:
+        generator.prefill(OPENINGS[0], FULL)
+        generator.prefill(OPENINGS[1], SPARSE, reuse=False)
+        generator.prefill([*OPENINGS[0], 3], FULL)
+        assert generator.reused == 150
+        generator.prefill([*OPENINGS[1], 3], SPARSE)
+        assert generator.reused == 150
+
+
+def test_without_room_nothing_is_kept(alone: Generator) -> None:
+    for opening in OPENINGS:
+        alone.prefill(opening, FULL)
+    assert len(alone.parked) == alone.parked.nbytes == 0
