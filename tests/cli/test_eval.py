@@ -48,7 +48,7 @@ def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("eval", *flags, "--h2o-heavy", 0, "--h2o-local", 1, "--tolerance", 0.001, tiny_bundle)
     text = done.stdout.decode()
     assert all(
-        word in text for word in ("full", "h2o", "increase", "needles", "score=colsum", "python-manual-2")
+        word in text for word in ("full", "h2o", "increase", "needles", "score=query", "python-manual-2")
     )
     assert "recall" not in text.split("─")[0]
     assert done.returncode == 3

@@ -11,6 +11,7 @@ from tests import bundles
 
 from h2o_export.engines.fit import fitting_sm
 from h2o_export.engines.selection import BuildOptions, EngineSelection, select_engines
+from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import TARGETS, Machine, Profile
 from h2o_runtime.errors import BackendError, ConfigError, H2OError
@@ -22,7 +23,8 @@ GPU = Machine(TARGETS["tensorrt"], "10.3.0", 87, LIBRARY)
 @pytest.fixture(scope="module")
 def bundle(shared_folder: Path) -> Bundle:
     """Two layers, 4 query and 2 key/value heads of 64; chunks of 1,024, batches of 4,096, memory 256 + 256."""
-    return Bundle.open(bundles.named(shared_folder, "llama-g2-d64-llama3")[1])
+    prefill = PrefillConfig(score="colsum", local=256, heavy=256)
+    return Bundle.open(bundles.named(shared_folder, "llama-g2-d64-llama3", "-colsum", prefill=prefill)[1])
 
 
 def profiles(selection: EngineSelection, name: str) -> tuple[Profile, ...]:
@@ -67,6 +69,15 @@ def test_attention_graphs_have_profiles_for_the_largest_cache(bundle: Bundle) ->
     assert sizes(prefill, "q")[2] == (4096, 4, 64)
     assert sizes(decode, "length") == ((), (), ())
     assert decode.values["length"].max == (8192,)
+
+
+def test_a_tile_that_chooses_its_memory_has_a_profile(shared_folder: Path) -> None:
+    bundle = Bundle.open(bundles.named(shared_folder, "llama-g2-d64-llama3")[1])
+    selection = select_engines(bundle, BuildOptions("tensorrt", max_context=8192))
+    (phase2,) = profiles(selection, "phase2")
+    assert sizes(phase2, "q") == ((1, 4, 64), (128, 4, 64), (128, 4, 64))
+    assert sizes(phase2, "candidates") == ((1, 2, 1), (1, 2, 2048), (1, 2, 2048))
+    assert phase2.values["past"].max[0] <= 8192
 
 
 def test_nothing_is_larger_than_the_context(bundle: Bundle) -> None:

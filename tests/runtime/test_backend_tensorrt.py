@@ -6,6 +6,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,11 +29,12 @@ from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
 from h2o_runtime.forward import Watch
 
 CONTEXT = 400
-CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
+CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, score="colsum", dense_tail=20)
 CONFIGS = {
     "full": PrefillConfig(policy="full", batch_size=96),
     "colsum": CONFIG,
-    "long tail": PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=130),
+    "long tail": replace(CONFIG, dense_tail=130),
+    "query": replace(CONFIG, score="query", score_tile=20, score_candidates=40),
     "window": PrefillConfig(
         chunk_size=48, batch_size=96, local=12, heavy=20, score="window", score_window=8, dense_tail=0
     ),

@@ -53,9 +53,7 @@ def contestants(
     variants = [_variant(rule, changes, Kind.VARIANT) for changes in map(parse_settings, also)]
     if ablate:
         variants += ablations(rule)
-    settings = asdict(configured)
-    if isinstance(configured.heavy, str):  # baselines keep as many keys as the rule keeps at most
-        settings["heavy"] = configured.memory - configured.local
+    settings = asdict(configured) | configured.algorithm.budget()
     return _distinct(
         Contestant(exact, configured.altered(policy=exact), Kind.TRUTH),
         rule,

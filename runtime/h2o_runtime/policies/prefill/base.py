@@ -191,6 +191,10 @@ class PrefillPolicy(ABC, Generic[State]):
         """Of a run over n new tokens: `chunks` they were cut into, and `memory_size` keys kept of the past."""
         return {"chunks": 1, "memory_size": 0}
 
+    def budget(self) -> dict[str, int]:
+        """Numbers for those settings that are a word: what another policy takes that is to keep as many keys."""
+        return {}
+
     def summary(self) -> str:
         """A few words for people."""
         return self.title.capitalize()

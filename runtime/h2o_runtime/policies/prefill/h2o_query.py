@@ -280,6 +280,9 @@ class OwnQueries(H2O):
             "memory_size": self.memory_at((chunks - 1) * self.chunk_size) if chunks > 1 else 0,
         }
 
+    def budget(self) -> dict[str, int]:
+        return {"heavy": self.memory - self.local} if self.heavy == AUTO else {}
+
     def summary(self) -> str:
         most = "up to " if self.heavy == AUTO else ""
         return f"Chunks of {self.chunk_size:,}, memory {most}{self.memory:,}"

@@ -82,8 +82,9 @@ class QueryStore:
         self._turn = 0  # rows that a conversation's last turn found,
         self._before_turn: LastTile | None = None  # and the last tile then
         self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
-        self.past_of_tiles: Tensor = device.zeros((sizes.tiles,), np.int64)
-        self.past_of_chunks: Tensor = device.zeros((sizes.chunks,), np.int64)
+        self._past: Tensor = device.zeros((sizes.tiles + sizes.chunks,), np.int64)
+        self.past_of_tiles: Tensor = self._past[:0]
+        self.past_of_chunks: Tensor = self._past[:0]
         self._heads = heads
         self._sets: Tensor = device.zeros((model.layers, sizes.tiles, heads * sizes.memory), np.int32)
         self._candidates: Tensor = device.zeros((sizes.chunks * heads * sizes.candidates,), np.int32)
@@ -99,8 +100,10 @@ class QueryStore:
 
         whole: whether the first chunk sees all of that.
         """
-        self.device.upload(chunks, self.past_of_chunks[: len(chunks)])
-        self.device.upload(tiles, self.past_of_tiles[: len(tiles)])
+        past_of = np.concatenate([tiles, chunks])  # one copy to the device
+        self.device.upload(past_of, self._past[: len(past_of)])
+        self.past_of_tiles = self._past[: len(tiles)]
+        self.past_of_chunks = self._past[len(tiles) : len(past_of)]
         few = past if whole else 0
         self.whole_past = self._short[: self._heads * few].reshape(self._heads, few)
         self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
@@ -143,7 +146,8 @@ class QueryStore:
 
     def host_sets(self, where: Sets) -> NDArray[np.int32]:
         """Of all layers, int32 [count, layers, Hs, memory], on the host."""
-        found = [self.device.download(self.sets(layer, where)) for layer in range(len(self._sets))]
+        layers = range(len(self._sets))
+        found = [self.device.download(self.sets(layer, where)).copy() for layer in layers]
         return np.stack(found, axis=1)
 
     def candidates(self, chunks: int, count: int) -> Tensor:
