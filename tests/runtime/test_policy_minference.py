@@ -162,11 +162,11 @@ def test_a_fraction_of_the_keys_is_a_budget() -> None:
         PrefillConfig(policy="minference"),
         PrefillConfig(policy="minference", line_fraction=0.3),
     )
-    assert by_counts.budget(100) == (100, 100)
-    assert by_counts.budget(8192) == (512, 1024)
-    assert by_share.budget(1000) == (60, 240)
-    assert by_share.budget(100) == (31, 100)
-    assert PrefillConfig(policy="minference", vertical=1, slash=1).budget(1000) == (30, 50)
+    assert by_counts.line_counts(100) == (100, 100)
+    assert by_counts.line_counts(8192) == (512, 1024)
+    assert by_share.line_counts(1000) == (60, 240)
+    assert by_share.line_counts(100) == (31, 100)
+    assert PrefillConfig(policy="minference", vertical=1, slash=1).line_counts(1000) == (30, 50)
 
 
 def test_recall_grows_with_the_budget(bundle: Path) -> None:

@@ -61,7 +61,7 @@ class LineStep(AttentionStep):
 
     @property
     def _counts(self) -> tuple[int, int]:
-        counts: tuple[int, int] = self.config.altered(line_fraction=0.0).budget(2**31 - 1)
+        counts: tuple[int, int] = self.config.altered(line_fraction=0.0).line_counts(2**31 - 1)
         return counts
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
@@ -147,7 +147,7 @@ class SinglePass:
         back = torch.arange(keys - votes, keys)[:, None] - torch.arange(keys)
         p = torch.softmax(dots.masked_fill(back < 0, -torch.inf), dim=-1)
         turned = p.gather(2, back.clamp(min=0).expand_as(p)).masked_fill(back < 0, 0)
-        budgets = zip((p, turned), self.config.budget(keys), (SINK, NEAR), strict=True)
+        budgets = zip((p, turned), self.config.line_counts(keys), (SINK, NEAR), strict=True)
         columns, distances = (_best(x.sum(1), count, forced) for x, count, forced in budgets)
         return list(zip(columns, distances, strict=True))
 

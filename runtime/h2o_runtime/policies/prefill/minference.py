@@ -77,7 +77,7 @@ class VerticalSlash(PrefillPolicy[LineStore]):
                 field="line_fraction",
             )
 
-    def budget(self, keys: int) -> tuple[int, int]:
+    def line_counts(self, keys: int) -> tuple[int, int]:
         """How many columns and diagonals of so many keys."""
         columns, distances = self.vertical, self.slash
         if self.line_fraction:
@@ -87,7 +87,7 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         return min(keys, max(columns, LEAST_COLUMNS)), min(keys, max(distances, LEAST_DISTANCES))
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> LineStore:
-        return LineStore(model.query_heads, *self.budget(capacity), device)
+        return LineStore(model.query_heads, *self.line_counts(capacity), device)
 
     def attend(self, call: LayerCall, state: LineStore) -> None:
         n = len(call.q)
@@ -117,7 +117,7 @@ class VerticalSlash(PrefillPolicy[LineStore]):
     def _find(self, call: LayerCall, rows: int, stop: int, state: LineStore) -> tuple[Int32, Int32]:
         """By the last of the `rows` rows before row `stop`."""
         kv = call.kv.upto(call.past + stop)
-        lines = state.lines(*self.budget(call.past + stop))
+        lines = state.lines(*self.line_counts(call.past + stop))
         votes = call.q[stop - min(VOTES, rows) : stop]
         call.provider.vertical_slash_select(votes, kv, SINK, NEAR, *lines)
         return lines
@@ -140,7 +140,7 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         return Kept({}, {})
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
-        return 4 * model.query_heads * sum(self.budget(context))
+        return 4 * model.query_heads * sum(self.line_counts(context))
 
     def visible_pairs(self, n: int) -> int:
         """At most: a column and a diagonal that meet count once. Tiles compute more than the lines ask for."""
@@ -152,7 +152,7 @@ class VerticalSlash(PrefillPolicy[LineStore]):
 
     def _pairs(self, chunk: Span, start: int, n: int) -> int:
         """Of the chunk's rows from `start` on."""
-        lines = sum(self.budget(chunk.stop if self.estimate == "chunk" else n))
+        lines = sum(self.line_counts(chunk.stop if self.estimate == "chunk" else n))
         return int(np.minimum(np.arange(start, chunk.stop) + 1, lines).sum())
 
     def counts(self, n: int) -> dict[str, int]:
