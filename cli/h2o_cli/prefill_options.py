@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +10,7 @@ import click
 from h2o_runtime import PrefillConfig
 from h2o_runtime.options import Option
 from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.quality import MEANING, QUALITIES, configured
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,18 +43,18 @@ def click_option(one: Option) -> Callable[[Command], Command]:
 
 
 def prefill_options(command: Command) -> Command:
-    """Add a flag for every setting of every prefill policy, named as in `PrefillConfig`."""
+    """Add a flag for every setting of every prefill policy, named as in `PrefillConfig`, and `--quality`."""
     for one in reversed(PREFILL.options):
         command = click_option(one)(command)
-    return command
+    return click.option("--quality", type=click.Choice(QUALITIES), help=MEANING)(command)
 
 
 def prefill_config(defaults: PrefillConfig, given: dict[str, Any]) -> PrefillConfig:
     """`defaults` (a bundle's, or the built-in ones) overridden by the flags that were given.
 
-    Takes its own arguments out of `given`. Raises ConfigError where the result contradicts itself.
+    Takes its own arguments out of `given`. Raises ConfigError for flags that contradict each other.
     """
     values = {one.name: given.pop(one.name) for one in PREFILL.options}
-    return PrefillConfig(
-        **(asdict(defaults) | {name: value for name, value in values.items() if value is not None})
+    return configured(
+        defaults, {name: value for name, value in values.items() if value is not None}, given.pop("quality")
     )

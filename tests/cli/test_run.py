@@ -141,6 +141,11 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "w > L": (("-p", "a", "--score", "window", "--score-window", 300), 2, "score_window (300) must be"),
     "sink > H": (("-p", "a", "--sink", 500), 2, "sink (500) must not exceed heavy (448)"),
     "H no number": (("-p", "a", "--h2o-heavy", "x"), 2, "'x' is not a valid integer, nor auto"),
+    "quality": (
+        ("-p", "a", "--quality", "exact", "--prefill", "h2o"),
+        2,
+        "quality exact stands for policy=full",
+    ),
     "H auto": (("-p", "a", "--h2o-heavy", "auto", "--score", "window"), 2, "goes with score=query alone"),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),

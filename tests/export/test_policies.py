@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from click.testing import CliRunner
 from tests import bundles
 
@@ -19,6 +20,7 @@ from h2o_cli.compare import main
 from h2o_export import policies
 from h2o_export.comparison.twin import float64_twin
 from h2o_export.policies.full import FullEntry
+from h2o_export.policies.h2o_query import OwnQueriesPass
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundle import Bundle
@@ -50,6 +52,30 @@ def compare(*args: Any) -> Any:
     done = CliRunner().invoke(main, [*map(str, args), "--json"])
     assert (done.exit_code, done.stderr) == (0, "")
     return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("pick", [0, 1])
+def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> None:
+    """Keys come in pairs that are equal, and an odd number of them are candidates."""
+    settings = {"chunk_size": 32, "local": 2, "heavy": 21, "score_candidates": 23, "dense_tail": 0}
+    config, draw = PrefillConfig(**settings), torch.Generator().manual_seed(5)
+    q, k = torch.randn(1, 64, 8, generator=draw), torch.randn(1, 32, 8, generator=draw)
+    k = k.repeat_interleave(2, dim=1)
+    own = OwnQueriesPass(config, kv_heads=1)
+    chosen = (
+        own._choose(0, 32, q[:, 32:], k, 32, own._candidates(q[:, 32:], k, 32))[0].nonzero()[:, 0].tolist()
+    )
+    (lone,) = (row for row in chosen if row < 30 and row ^ 1 not in chosen)
+    sets = sorted({*chosen, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
+    rule = OwnQueriesPass(config, 1, np.array(sets, np.int32)[None, None, None])
+    rule._attend(0, q, k, k)
+    assert (rule.wrong, rule.verdict().sound) == (0, True)
+    strange = [row for row in range(30) if row not in chosen and row ^ 1 != lone][:1]
+    rule = OwnQueriesPass(
+        config, 1, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
+    )
+    rule._attend(0, q, k, k)
+    assert rule.wrong == 2
 
 
 def test_full_attention_needs_decode_alone(shared_folder: Path, tmp_path: Path, sigterm: None) -> None:

@@ -20,7 +20,7 @@ from h2o_export.attention_graphs.graph import (
     standard,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.h2o_single_pass import NEGLIGIBLE, SinglePass, masked_softmax
+from h2o_export.policies.h2o_single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass, masked_softmax
 from h2o_export.policies.h2o_steps import partial_state, score_heads
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.config import PrefillConfig
@@ -114,6 +114,19 @@ class QueryPhase2(AttentionStep):
         provider.memory_fused_attention(q, kv, memory[0], state, None)
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """Masks [Hs, past]: those that this reference takes, and those at the border, which score alike."""
+
+    best: Tensor
+    tied: Tensor
+
+    def as_adopted(self, sets: Tensor) -> Tensor:
+        """Of near ties at the border those that the bundle's tile remembers, sets [Hs, M], were its candidates."""
+        remembered = torch.zeros_like(self.best).scatter_(1, sets, True)
+        return (self.best & ~self.tied) | (self.tied & remembered)
+
+
 class OwnQueriesPass(SinglePass):
     """Each tile of queries with the memory that it chooses. `adopt` [layers, tiles, Hs, M] counts from the second
     chunk's first tile."""
@@ -138,23 +151,29 @@ class OwnQueriesPass(SinglePass):
                 out[:, first:stop] = masked_softmax(dots, visible) @ v[:, :stop]
         return out
 
-    def _candidates(self, q: Tensor, k: Tensor, past: int) -> Tensor:
-        """What a chunk's tiles may choose from, a mask [Hs, past]; q [Hq, rows, d]."""
+    def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
+        """What a chunk's tiles may choose from; q [Hq, rows, d]."""
         everything = torch.ones(score_heads(self.config, len(q), self.kv_heads), past, dtype=torch.bool)
         if past <= self.config.candidates_at(past):
-            return everything
+            return Candidates(everything, ~everything)
         rank = self._rank(q, self.config.chunk_stride, k, everything)
-        return self._best(rank, self.config.candidates_at(past) - self.config.local)
+        best = self._best(rank, self.config.candidates_at(past) - self.config.local)
+        border = rank.masked_fill(~best | rank.isinf(), torch.inf).amin(dim=1, keepdim=True)
+        return Candidates(best, (rank - border).abs() <= NEAR_TIE * border.abs())
 
-    def _choose(self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Tensor) -> Tensor:
+    def _choose(
+        self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Candidates
+    ) -> Tensor:
         """A tile's memory as a mask [Hs, past]; q [Hq, rows, d]."""
-        rank = self._rank(q, self.config.vote_stride, k, candidates)
+        possible, theirs = candidates.best, None
+        if self.adopt is not None:
+            index = self.config.tiles_before(first) - self.config.tiles_of_chunk
+            size = self.config.memory_at(past)  # what is behind that only fills up
+            theirs = torch.from_numpy(self.adopt[layer, index][:, :size]).long()
+            possible = candidates.as_adopted(theirs)
+        rank = self._rank(q, self.config.vote_stride, k, possible)
         chosen = self._best(rank, self.config.memory_at(past) - self.config.local)
-        if self.adopt is None:
-            return chosen
-        index = self.config.tiles_before(first) - self.config.tiles_of_chunk
-        size = self.config.memory_at(past)  # what is behind that only fills up
-        return self._checked(chosen, torch.from_numpy(self.adopt[layer, index][:, :size]).long(), rank)
+        return chosen if theirs is None else self._checked(chosen, theirs, rank)
 
     def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
         """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for what is no candidate."""

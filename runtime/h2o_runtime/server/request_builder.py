@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from h2o_runtime.completion import Prompt, Request, TextModel
@@ -12,6 +12,7 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
+from h2o_runtime.quality import configured
 from h2o_runtime.sampling import Sampling
 from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
 from h2o_runtime.server.choices import Choices
@@ -94,8 +95,9 @@ class RequestBuilder:
         if given is None:
             return self.prefill
         values = {name: value for name, value in given.model_dump().items() if value is not None}
+        quality = values.pop("quality", None)
         try:
-            return PrefillConfig(**(asdict(self.prefill) | values))
+            return configured(self.prefill, values, quality)
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
 

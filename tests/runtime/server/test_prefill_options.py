@@ -25,8 +25,8 @@ def described(server: Server) -> dict[str, Any]:
 
 def test_every_option_is_described(server: Server) -> None:
     members, form = described(server), server.get("/props").json()["prefill_options"]
-    assert list(members) == [option.name for option in PREFILL.options]
-    assert [entry["name"] for entry in form] == list(members)
+    assert list(members) == [*(option.name for option in PREFILL.options), "quality"]
+    assert [entry["name"] for entry in form] == [option.name for option in PREFILL.options]
     for option, entry in zip(PREFILL.options, form, strict=True):
         kind, *words, absent = members[option.name]["anyOf"]
         assert absent == {"type": "null"}
@@ -63,6 +63,18 @@ def test_a_configuration_in_a_few_words(server: Server, given: dict[str, Any], s
     if not given:
         props = server.get("/props").json()
         assert (props["prefill"], props["prefill_summary"]) == (told["prefill"], summary)
+
+
+def test_a_quality_stands_for_settings(server: Server) -> None:
+    def told(**prefill: Any) -> Any:
+        return server.post("/props/prefill", {"prefill": prefill})
+
+    fast = told(quality="fast", sink=4).json()["prefill"]
+    assert fast == asdict(PrefillConfig(chunk_size=512, heavy=192, sink=4))
+    assert told(quality="exact").json()["summary"] == "Full attention"
+    error = error_of(told(quality="fast", heavy=100), 400)
+    assert error["param"] == "prefill.heavy"
+    assert "quality fast stands for heavy=192, and heavy=100 was given" in error["message"]
 
 
 @pytest.mark.parametrize(

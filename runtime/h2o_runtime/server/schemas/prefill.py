@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, create_model
 
 from h2o_runtime.options import MOST, Option, options_of
 from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.quality import MEANING, Quality
 from h2o_runtime.server.schemas.base import WHOLE, Strict
 
 _KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -40,6 +41,8 @@ def _fields() -> dict[str, Any]:
 
 class Prefill(create_model("_PrefillFields", __base__=Strict, **_fields())):  # type: ignore[misc]
     """Overrides of the server's prefill configuration; see the flags of h2o-run."""
+
+    quality: Quality | None = Field(None, description=MEANING)
 
 
 class PrefillRequest(Strict):
