@@ -21,6 +21,7 @@ from onnxscript import script
 from onnxscript.values import Opset
 
 from h2o_export.landmark_operators import LandmarkUpdate, SubquadraticAttention
+from h2o_export.line_operators import VerticalSlashAttention, VerticalSlashSelect
 from h2o_export.page_operators import PageAttention, PageBounds, PageSelect
 from h2o_export.trace import OPSET
 from h2o_runtime import operators as table
@@ -390,6 +391,8 @@ OPERATORS = (
     PageBounds,
     PageSelect,
     PageAttention,
+    VerticalSlashSelect,
+    VerticalSlashAttention,
 )
 
 

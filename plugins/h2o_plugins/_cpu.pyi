@@ -243,3 +243,37 @@ class Kernels:
         ]
         | None = None,
     ) -> None: ...
+    def vertical_slash_select(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        length: int,
+        sink: int,
+        near: int,
+        columns: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu")],
+        distances: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...
+    def vertical_slash_attention(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        columns: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        distances: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        length: int,
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...

@@ -369,6 +369,56 @@ class Kernels:
     ) -> None:
         """`slots` is the length of a list of pages."""
 
+    def vertical_slash_select_workspace(self, n: int, capacity: int) -> int: ...
+    def vertical_slash_select(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        q: int,
+        k_cache: int,
+        capacity: int,
+        length: int,
+        vertical: int,
+        slash: int,
+        sink: int,
+        near: int,
+        columns: int,
+        distances: int,
+        workspace: int,
+        workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+    ) -> None:
+        """columns [Hq, vertical] and distances [Hq, slash]."""
+
+    def vertical_slash_attention_workspace(self, n: int, capacity: int, slash: int) -> int: ...
+    def vertical_slash_attention(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        q: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        vertical: int,
+        columns: int,
+        slash: int,
+        distances: int,
+        length: int,
+        o: int,
+        workspace: int,
+        workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+    ) -> None:
+        """columns [Hq, vertical] and distances [Hq, slash]."""
+
 def score_update(
     stream: Stream, *, score_heads: int, slots: int, memory: int, values: int, replace: bool, score: int
 ) -> None:

@@ -316,6 +316,39 @@ class Kernels {
         });
     }
 
+    void vertical_slash_select(Input q, Input k_cache, int64_t length, int64_t sink, int64_t near,
+                               Int32 columns, Int32 distances, const Pages& pages, int32_t page_rows,
+                               const Scales& scales) {
+        const int64_t n = size_of(q, 0);
+        expect_rows(q, "q", n, shape_.query_heads);
+        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
+        expect(columns, "columns", {shape_.query_heads, -1});
+        expect(distances, "distances", {shape_.query_heads, -1});
+        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
+        run("vertical_slash_select", [&] {
+            return h2o_cpu_vertical_slash_select(context_, &shape_, n, q.data(), &kv, length,
+                                                 size_of(columns, 1), size_of(distances, 1), sink, near,
+                                                 columns.data(), distances.data());
+        });
+    }
+
+    void vertical_slash_attention(Input q, Input k_cache, Input v_cache, Int32In columns, Int32In distances,
+                                  int64_t length, Output o, const Pages& pages, int32_t page_rows,
+                                  const Scales& scales) {
+        const int64_t n = size_of(q, 0);
+        expect_rows(q, "q", n, shape_.query_heads);
+        expect_cache(k_cache, v_cache);
+        expect(columns, "columns", {shape_.query_heads, -1});
+        expect(distances, "distances", {shape_.query_heads, -1});
+        expect_rows(o, "o", n, shape_.query_heads);
+        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        run("vertical_slash_attention", [&] {
+            return h2o_cpu_vertical_slash_attention(context_, &shape_, n, q.data(), &kv, length,
+                                                    size_of(columns, 1), columns.data(),
+                                                    size_of(distances, 1), distances.data(), o.data());
+        });
+    }
+
   private:
     // How many there are.
     template <class Array>
@@ -426,5 +459,11 @@ NB_MODULE(_cpu, module) {
              "page_list"_a.noconvert())
         .def("page_attention", &Kernels::page_attention, "q"_a, "k_cache"_a, "v_cache"_a, "page_list"_a,
              "length"_a, "page_size"_a, "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0,
-             "scales"_a = nb::none());
+             "scales"_a = nb::none())
+        .def("vertical_slash_select", &Kernels::vertical_slash_select, "q"_a, "k_cache"_a, "length"_a,
+             "sink"_a, "near"_a, "columns"_a.noconvert(), "distances"_a.noconvert(), "pages"_a = nb::none(),
+             "page_rows"_a = 0, "scales"_a = nb::none())
+        .def("vertical_slash_attention", &Kernels::vertical_slash_attention, "q"_a, "k_cache"_a, "v_cache"_a,
+             "columns"_a, "distances"_a, "length"_a, "o"_a.noconvert(), "pages"_a = nb::none(),
+             "page_rows"_a = 0, "scales"_a = nb::none());
 }

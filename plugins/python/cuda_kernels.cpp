@@ -214,6 +214,38 @@ class Kernels {
               "page_attention");
     }
 
+    size_t vertical_slash_select_workspace(int32_t n, int32_t capacity) const {
+        return h2o_cuda_vertical_slash_select_workspace(&shape_, n, capacity);
+    }
+
+    void vertical_slash_select(const Stream& stream, int32_t n, Address q, Address k_cache, int64_t capacity,
+                               Address length, int32_t vertical, int32_t slash, int32_t sink, int32_t near,
+                               Address columns, Address distances, Address workspace, size_t workspace_bytes,
+                               Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
+        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+        check(h2o_cuda_vertical_slash_select(stream.get(), &shape_, n, at<void>(q), &kv, at<int64_t>(length),
+                                             vertical, slash, sink, near, at<int32_t>(columns),
+                                             at<int32_t>(distances), at<void>(workspace), workspace_bytes),
+              "vertical_slash_select");
+    }
+
+    size_t vertical_slash_attention_workspace(int32_t n, int32_t capacity, int32_t slash) const {
+        return h2o_cuda_vertical_slash_attention_workspace(&shape_, n, capacity, slash);
+    }
+
+    void vertical_slash_attention(const Stream& stream, int32_t n, Address q, Address k_cache,
+                                  Address v_cache, int64_t capacity, int32_t vertical, Address columns,
+                                  int32_t slash, Address distances, Address length, Address o,
+                                  Address workspace, size_t workspace_bytes, Address pages, int32_t page_rows,
+                                  Address k_scales, Address v_scales) const {
+        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        check(
+            h2o_cuda_vertical_slash_attention(stream.get(), &shape_, n, at<void>(q), &kv, at<int64_t>(length),
+                                              vertical, at<int32_t>(columns), slash, at<int32_t>(distances),
+                                              at<void>(o), at<void>(workspace), workspace_bytes),
+            "vertical_slash_attention");
+    }
+
   private:
     h2o_cuda_shape scored(int32_t heads) const {
         h2o_cuda_shape shape = shape_;
@@ -300,7 +332,20 @@ void bind_kernels(nb::module_& module) {
         .def("page_attention", &Kernels::page_attention, "stream"_a, nb::kw_only(), "slots"_a,
              "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "page_list"_a, "length"_a,
              "page_size"_a, "o"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
-             "`slots` is the length of a list of pages.");
+             "`slots` is the length of a list of pages.")
+        .def("vertical_slash_select_workspace", &Kernels::vertical_slash_select_workspace, "n"_a,
+             "capacity"_a)
+        .def("vertical_slash_select", &Kernels::vertical_slash_select, "stream"_a, nb::kw_only(), "n"_a,
+             "q"_a, "k_cache"_a, "capacity"_a, "length"_a, "vertical"_a, "slash"_a, "sink"_a, "near"_a,
+             "columns"_a, "distances"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0,
+             "k_scales"_a = 0, "v_scales"_a = 0, "columns [Hq, vertical] and distances [Hq, slash].")
+        .def("vertical_slash_attention_workspace", &Kernels::vertical_slash_attention_workspace, "n"_a,
+             "capacity"_a, "slash"_a)
+        .def("vertical_slash_attention", &Kernels::vertical_slash_attention, "stream"_a, nb::kw_only(), "n"_a,
+             "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "vertical"_a, "columns"_a, "slash"_a,
+             "distances"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0,
+             "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "columns [Hq, vertical] and distances [Hq, slash].");
     module.def("score_update", &score_update, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
                "memory"_a, "values"_a, "replace"_a, "score"_a,
                "score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots].");

@@ -181,6 +181,31 @@ h2o_status page_attention(const Call& c, const void* const* in, void* const* out
                                    c[kSlots], ints(in[3]), out[0]);
 }
 
+size_t line_select_workspace(const Call& c) {
+    return h2o_cuda_vertical_slash_select_workspace(&c.shape, c[kTokens], c[kRows]);
+}
+
+h2o_status vertical_slash_select(const Call& c, const void* const* in, void* const* out, void* workspace,
+                                 size_t bytes, cudaStream_t stream) {
+    const h2o_kv kv = kv_of(c, in[1], nullptr);
+    return h2o_cuda_vertical_slash_select(stream, &c.shape, c[kTokens], in[0], &kv, longs(in[2]), c[kSlots],
+                                          c[kDiagonals], c.attributes[3].integer, c.attributes[4].integer,
+                                          static_cast<int32_t*>(out[0]), static_cast<int32_t*>(out[1]),
+                                          workspace, bytes);
+}
+
+size_t line_workspace(const Call& c) {
+    return h2o_cuda_vertical_slash_attention_workspace(&c.shape, c[kTokens], c[kRows], c[kDiagonals]);
+}
+
+h2o_status vertical_slash_attention(const Call& c, const void* const* in, void* const* out, void* workspace,
+                                    size_t bytes, cudaStream_t stream) {
+    const h2o_kv kv = kv_of(c, in[1], in[2]);
+    return h2o_cuda_vertical_slash_attention(stream, &c.shape, c[kTokens], in[0], &kv, longs(in[5]),
+                                             c[kSlots], ints(in[3]), c[kDiagonals], ints(in[4]), out[0],
+                                             workspace, bytes);
+}
+
 bool voters_are_of_the_chunk(const Sizes& s) {
     return s[kWindow] <= s[kTokens];
 }
@@ -212,6 +237,8 @@ constexpr struct Kernel {
     {"PageBounds", no_workspace, page_bounds},
     {"PageSelect", page_workspace, page_select, one_token},
     {"PageAttention", no_workspace, page_attention, one_token},
+    {"VerticalSlashSelect", line_select_workspace, vertical_slash_select, rows_are_in_the_cache},
+    {"VerticalSlashAttention", line_workspace, vertical_slash_attention, rows_are_in_the_cache},
 };
 
 Operator complete(const Signature& signature) {

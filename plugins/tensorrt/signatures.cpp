@@ -7,7 +7,7 @@ std::vector<Signature> signatures() {
     constexpr Type T = Type::kModel, F = Type::kFloat, I32 = Type::kInt32, I64 = Type::kInt64;
     constexpr Size n = kTokens, w = kWindow, Hq = kQueryHeads, Hkv = kKvHeads, Hs = kScoreHeads,
                    d = kHeadSize, cap = kRows, M = kSlots, Mp = kPrevious, t = kTiles, c = kLists,
-                   Nb = kBlocks;
+                   Nb = kBlocks, D = kDiagonals;
     return {
         {"ChunkedIntraAttention",
          {{integer, "chunk_size", 1}, {real, "scale"}, {integer, "score_heads", 1, Hs}},
@@ -110,6 +110,23 @@ std::vector<Signature> signatures() {
           {"k_cache", T, {cap, Hkv, d}},
           {"v_cache", T, {cap, Hkv, d}},
           {"page_list", I32, {Hs, M}},
+          {"length", I64, {}}},
+         {{"o", T, {n, Hq, d}}}},
+        {"VerticalSlashSelect",
+         {{real, "scale"},
+          {integer, "vertical", 1, M},
+          {integer, "slash", 1, D},
+          {integer, "sink", 0},
+          {integer, "near", 0}},
+         {{"q", T, {n, Hq, d}}, {"k_cache", T, {cap, Hkv, d}}, {"length", I64, {}}},
+         {{"columns", I32, {Hq, M}}, {"distances", I32, {Hq, D}}}},
+        {"VerticalSlashAttention",
+         {{real, "scale"}},
+         {{"q", T, {n, Hq, d}},
+          {"k_cache", T, {cap, Hkv, d}},
+          {"v_cache", T, {cap, Hkv, d}},
+          {"columns", I32, {Hq, M}},
+          {"distances", I32, {Hq, D}},
           {"length", I64, {}}},
          {{"o", T, {n, Hq, d}}}},
     };

@@ -30,11 +30,12 @@ enum Size {
     kTiles,
     kLists,
     kBlocks,
+    kDiagonals,
     kTwo
 };
 constexpr int kSizeCount = kTwo + 1;
-constexpr const char* kSizeNames[kSizeCount] = {"",    "n", "w",  "Hq", "Hkv", "Hs", "d",
-                                                "cap", "M", "Mp", "t",  "c",   "Nb", "2"};
+constexpr const char* kSizeNames[kSizeCount] = {"",  "n",  "w", "Hq", "Hkv", "Hs", "d", "cap",
+                                                "M", "Mp", "t", "c",  "Nb",  "D",  "2"};
 
 // Every attribute is required: ONNX graphs always carry them all.
 struct AttributeSpec {

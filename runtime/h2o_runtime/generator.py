@@ -183,6 +183,7 @@ class Generator:
             raise InputError("decode needs a prompt in the cache: call prefill first")
         logits = self._forward.decode(token, session)
         session.append([token], generated=True)
+        session.origin = session.origin.decoded(self.decoding.exact)
         return session.keep_logits(logits)
 
     def logprobs(
@@ -349,7 +350,7 @@ class Generator:
         if reuse.prefix is Prefix.HISTORY:
             session.origin = before.at_turn(reuse.length)
         else:
-            session.origin = Provenance.fresh(config, len(tokens), self.decoding.exact)
+            session.origin = Provenance.fresh(config, len(tokens))
         watch.progress(n, n)
         return n
 

@@ -6,7 +6,7 @@ held to this table by one test. Sizes have the names they have everywhere:
     n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads (Hkv or Hq),
     d head size, cap cache capacity, M memory slots, Mp slots of the memory before (may be 0),
     t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows: those that landmarks are
-    means of, or pages.
+    means of, or pages, D diagonals.
 
 A tensor of dtype T is float32 or float16, all of a node alike.
 """
@@ -181,6 +181,22 @@ PAGE_ATTENTION = Operator(
     outputs=(_O,),
     attributes=(_PAGE_SIZE, _SCALE),
 )
+_LINES = (_int32("columns", "Hq M"), _int32("distances", "Hq D"))
+VERTICAL_SLASH_SELECT = Operator(
+    "VerticalSlashSelect",
+    inputs=(_Q, _CACHES[0], _LENGTH),
+    outputs=_LINES,
+    attributes=(
+        _SCALE,
+        Attribute("vertical", 1, gives="M"),
+        Attribute("slash", 1, gives="D"),
+        Attribute("sink", 0),
+        Attribute("near", 0),
+    ),
+)
+VERTICAL_SLASH_ATTENTION = Operator(
+    "VerticalSlashAttention", inputs=(_Q, *_CACHES, *_LINES, _LENGTH), outputs=(_O,), attributes=(_SCALE,)
+)
 
 OPERATORS = (  # one that another one's body calls comes before it
     CHUNKED_INTRA_ATTENTION,
@@ -197,4 +213,6 @@ OPERATORS = (  # one that another one's body calls comes before it
     PAGE_BOUNDS,
     PAGE_SELECT,
     PAGE_ATTENTION,
+    VERTICAL_SLASH_SELECT,
+    VERTICAL_SLASH_ATTENTION,
 )

@@ -44,7 +44,7 @@ class Provenance:
     turn          the rows that a conversation's last turn found, to which it can be gone back; 0 before there was
                   one
     complete      false after a cancelled prefill, when only a chunk boundary can be gone on from
-    exact_decode  whether the tokens that were generated behind the fresh part saw everything before them
+    exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
     """
 
     config: PrefillConfig | None = None
@@ -55,8 +55,12 @@ class Provenance:
     exact_decode: bool = True
 
     @classmethod
-    def fresh(cls, config: PrefillConfig, prompt: int, exact_decode: bool = True) -> Provenance:
-        return cls(config, prompt, config.algorithm.lasting_rows(prompt), exact_decode=exact_decode)
+    def fresh(cls, config: PrefillConfig, prompt: int) -> Provenance:
+        return cls(config, prompt, config.algorithm.lasting_rows(prompt))
+
+    def decoded(self, exact: bool) -> Provenance:
+        """As it is once a token was generated that saw everything before it, or did not."""
+        return self if exact or not self.exact_decode else replace(self, exact_decode=False)
 
     def exact_rows(self, cached: int) -> int:
         """Under an exact policy: how many of the `cached` rows are what a fresh run would compute."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from click.testing import CliRunner
@@ -16,10 +18,13 @@ from tests import bundles
 
 from h2o_cli.compare import main
 from h2o_export import policies
+from h2o_export.comparison.twin import float64_twin
 from h2o_export.policies.full import FullEntry
 from h2o_export.policies.h2o_query import OwnQueriesPass
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.options import options_of
 
 pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"
@@ -112,3 +117,36 @@ def test_comparing_it_says_that_nothing_independent_is_there(
         "no comparison of h2o with the checkpoint: the policy has no independent reference; "
         "--against compares two attention providers"
     ]
+
+
+FEW_LINES = PrefillConfig(policy="minference", chunk_size=100, vertical=40, slash=60)
+SMALL_WINDOW = PrefillConfig(policy="subquadratic", window=20, landmark_block=16)
+
+
+@pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW], ids=lambda config: config.policy)
+def test_every_graph_of_a_policy_has_a_float64_twin(config: PrefillConfig, tmp_path: Path) -> None:
+    shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
+    for graph in policies.policy_graphs(config, shape):
+        path = tmp_path / f"{graph.spec.name}.onnx"
+        onnx.save(graph.model, path)
+        onnxruntime.InferenceSession(float64_twin(path).SerializeToString())
+
+
+@pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW], ids=lambda config: config.policy)
+def test_a_sparse_policy_is_its_single_pass(
+    config: PrefillConfig, shared_folder: Path, sigterm: None
+) -> None:
+    bundle = bundles.named(shared_folder, NAME)[1]
+    chosen = {one.name: getattr(config, one.name) for one in options_of(type(config.algorithm))}
+    flags = [
+        part
+        for one in options_of(type(config.algorithm))
+        if chosen[one.name] != one.default
+        for part in (one.flags[-1], chosen[one.name])
+    ]
+    document = compare(bundle, "--stage", "pipeline", "-n", 300, "--prefill", config.policy, *flags)
+    exact, sparse = document["rows"]
+    assert exact["passed"]
+    assert sparse["passed"]
+    assert sparse["reference"] == "single pass"
+    assert sparse["graph"].startswith(config.policy)

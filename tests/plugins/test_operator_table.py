@@ -28,6 +28,7 @@ BY_NAME = {operator.name: operator for operator in OPERATORS}
 # What stands for a name of the table, where it is not the name itself. Kernels know their scale; what the arrays'
 # sizes say is no argument; the fused attention works in place, and votes are cast on cache rows, not on a copy.
 KNOWN = {"scale": (), "score_heads": (), "heavy": (), "budget": (), "chunk_range": ("start", "stop")}
+KNOWN |= {"vertical": (), "slash": ()}
 IN_PLACE = {"o_intra": ("o",), "m_intra": ("m",), "l_intra": ("l",)}
 IN_PLACE |= {f"{name}_next": (name,) for name in ("k_mean", "v_mean", "k_min", "k_max")}
 FROM_CACHE = {"CandidateScore": {"k_mem": ("k_cache", "memory")}}
@@ -40,6 +41,8 @@ SIZES = {
     "capacity",
     "most_rows",
     "blocks",
+    "vertical",
+    "slash",
 }  # addresses have none
 VOTERS = {"CandidateScore": {"window"}}
 WORKSPACE = {"workspace", "workspace_bytes"}

@@ -15,11 +15,13 @@ class PolicyCase:
     """any       a strategy of configurations for prompts of some 150 tokens
     covering  a strategy of those under which a prompt of at most n tokens is full attention
     settled   how many rows do not depend on what stands at a position or behind it
+    pairs_are_counted  whether the policy can tell in advance how many pairs it computes, and not the most only
     """
 
     any: st.SearchStrategy[PrefillConfig]
     covering: Callable[[int], st.SearchStrategy[PrefillConfig]]
     settled: Callable[[PrefillConfig, int], int] = lambda config, position: position
+    pairs_are_counted: bool = True
 
 
 @st.composite
@@ -86,8 +88,31 @@ def subquadratic_covering(n: int) -> st.SearchStrategy[PrefillConfig]:
     return subquadratic_configs.map(lambda config: config.altered(window=n, landmarks=False))
 
 
+minference_configs = st.builds(
+    lambda **fields: PrefillConfig(policy="minference", **fields),
+    batch_size=st.integers(1, 200),
+    chunk_size=st.integers(2, 160),
+    vertical=st.integers(1, 60),
+    slash=st.integers(1, 60),
+    line_fraction=st.sampled_from([0.0, 0.1, 0.6]),
+)
+
+
+def minference_covering(n: int) -> st.SearchStrategy[PrefillConfig]:
+    every = st.sampled_from([{"vertical": n}, {"slash": n}, {"line_fraction": 1.0, "estimate": "prompt"}])
+    return st.builds(
+        lambda config, all_of: config.altered(**{"line_fraction": 0.0} | all_of), minference_configs, every
+    )
+
+
+def minference_settled(config: PrefillConfig, position: int) -> int:
+    """A chunk's last queries find the lines of all of it."""
+    return position // config.chunk_size * config.chunk_size
+
+
 CASES = {
     "h2o": PolicyCase(h2o_configs(), h2o_covering, h2o_settled),
     "full": PolicyCase(full_configs, lambda n: full_configs),
     "subquadratic": PolicyCase(subquadratic_configs, subquadratic_covering),
+    "minference": PolicyCase(minference_configs, minference_covering, minference_settled, False),
 }

@@ -34,6 +34,10 @@ def test_defaults_are_those_of_the_design() -> None:
         "landmarks": True,
         "landmark_block": 64,
         "landmark_count_bias": False,
+        "vertical": 512,
+        "slash": 1024,
+        "line_fraction": 0.0,
+        "estimate": "chunk",
     }
     assert PrefillConfig().memory == 512
 

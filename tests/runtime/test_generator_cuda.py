@@ -173,9 +173,12 @@ def test_an_onnx_runtime_without_cuda_is_told(
         Generator.load(bundle, device="cuda")
 
 
-def test_a_context_that_does_not_fit_is_told_with_numbers(bundle: Path, emulated_cuda: ModuleType) -> None:
+def test_a_context_that_does_not_fit_is_told_with_numbers(
+    bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("H2O_EMULATION_MEMORY_MB", "256")
     with pytest.raises(BackendError, match=r"the GPU has .* MiB free.*lower the context"):
-        Generator.load(bundle, device="cuda", context=1 << 24)
+        Generator.load(bundle, device="cuda", context=1 << 20)
 
 
 @pytest.mark.parametrize(

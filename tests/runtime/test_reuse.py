@@ -157,7 +157,7 @@ def test_full_attention_keeps_every_shared_token() -> None:
 
 
 def test_full_attention_runs_what_a_sparse_decode_made_again() -> None:
-    cache, origin = cache_of(range(13), range(13, 20)), Provenance.fresh(FULL, 13, exact_decode=False)
+    cache, origin = cache_of(range(13), range(13, 20)), Provenance.fresh(FULL, 13).decoded(exact=False)
     assert plan_reuse(cache, np.arange(25), FULL, origin) == Reuse(Prefix.EXACT, 13)
     assert plan_reuse(cache, np.arange(20), FULL, origin) == Reuse(Prefix.EXACT, 13)
     assert plan_reuse(cache, np.arange(9), FULL, origin) == Reuse(Prefix.EXACT, 8)

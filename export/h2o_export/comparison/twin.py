@@ -85,7 +85,7 @@ def _widen_attributes(node: NodeProto) -> None:
         elif node.op_type == "Constant" and attribute.name == "value_float":
             constant = numpy_helper.from_array(np.array(attribute.f, np.float64))
             attribute.CopyFrom(helper.make_attribute("value", constant))
-        elif node.op_type == "Constant" and attribute.name == "value" and attribute.t.data_type in _NARROW:
+        elif attribute.name == "value" and attribute.t.data_type in _NARROW:  # Constant, ConstantOfShape
             wide = numpy_helper.to_array(attribute.t).astype(np.float64)
             attribute.t.CopyFrom(numpy_helper.from_array(wide))
 

@@ -14,6 +14,7 @@ from h2o_export.attention_graphs.decode import Decode
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_export.policies.full import FullEntry
 from h2o_export.policies.h2o import H2OEntry
+from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.config import PrefillConfig
@@ -29,7 +30,12 @@ __all__ = [
 ]
 
 POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
-    {"h2o": H2OEntry(), "full": FullEntry(), "subquadratic": SubquadraticEntry()}
+    {
+        "h2o": H2OEntry(),
+        "full": FullEntry(),
+        "subquadratic": SubquadraticEntry(),
+        "minference": VerticalSlashEntry(),
+    }
 )
 
 

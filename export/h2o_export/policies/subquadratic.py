@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from h2o_export.attention_graphs import AttentionStep
@@ -62,7 +62,7 @@ class PatternStep(AttentionStep):
         if not self.pattern.block:
             nothing = np.zeros((1, *row), np.float32)
             return [_constant(name, nothing) for name in ("k_mean", "v_mean")]
-        means = ("none", "none")
+        means, zero = ("none", "none"), numpy_helper.from_array(np.zeros(1, np.float32))
         return [
             constant("short", [self.pattern.block - 1]),
             constant("size", [self.pattern.block]),
@@ -71,7 +71,7 @@ class PatternStep(AttentionStep):
             standard("Add", ("capacity", "short"), "covered"),
             standard("Div", ("covered", "size"), "blocks"),
             standard("Concat", ("blocks", "row"), "shape", axis=0),
-            standard("ConstantOfShape", ("shape",), "none"),
+            standard("ConstantOfShape", ("shape",), "none", value=zero),
             _constant("start", np.array(0, np.int64)),
             operator(
                 "LandmarkUpdate",

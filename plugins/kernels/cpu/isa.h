@@ -41,7 +41,8 @@ struct BlockArgs {
     float* l;
     float* o;  // [d][R], not divided by l
     bool fresh;
-    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
+    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh and all rows
+    int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or 0 for all R
 };
 
 // Adds one key to the running softmax of every row of a block, each row its own.
@@ -98,7 +99,9 @@ struct KernelTable {
     void (*to_float)(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out);
     void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
     void (*sum_lanes)(const float* partial, int64_t keys,
-                      float* out);                            // [keys][kColsumLanes] -> [keys], added
+                      float* out);  // [keys][kColsumLanes] -> [keys], added
+    // columns[key] = the sum over rows r of weight[r] * p[key][r], and distances[r - key] += each of them.
+    void (*line_sums)(const float* p, int64_t keys, const float* weight, float* columns, float* distances);
     void (*exp)(const float* in, int64_t count, float* out);  // for tests: count is a multiple of 16
 };
 

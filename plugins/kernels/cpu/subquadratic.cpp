@@ -5,13 +5,11 @@
 
 #include <cmath>
 
-#include "sweep.h"
+#include "row_blocks.h"
 
 namespace h2o {
 namespace {
 
-constexpr int64_t kRangeBlocks = 8;  // 384 rows: with a window of 128 they share 512 keys
-constexpr int64_t kKeyBlock = 512;   // keys packed at a time
 constexpr int64_t kExtra = 64;       // other keys at a time
 constexpr int64_t kDecodeRows = 16;  // most query heads a key/value head that a step takes
 
@@ -27,74 +25,37 @@ class Range {
     Range(const h2o_cpu* context, const Subquadratic& op, int64_t head, int64_t begin, const Own& own)
         : op_(op),
           own_(own),
-          scratch_(*own.sweep),
-          rows_(head_sweep(context, op.shape, op.shape.kv_heads, head, op.q, op.n)),
           head_(head),
-          begin_(begin),
-          end_(std::min(rows_.blocks(), begin + kRangeBlocks)) {
-        rows_.keys = cache_rows(op.shape, head, op.kv.k, op.kv.v, nullptr, op.length);
-        rows_.key_block = kKeyBlock;
-    }
+          blocks_(sweep_of(context, op, head), *own.sweep, begin, op.offset()),
+          rows_(blocks_.rows()) {}
 
     void run() {
-        for (int64_t block = begin_; block < end_; ++block) start(block);
-        const int64_t first = std::max<int64_t>(0, position(begin_, 0) - op_.pattern.window);
-        const int64_t last = last_position(end_ - 1) + 1;
-        for (int64_t key = first; key < last; key += kKeyBlock) {
-            const int64_t count = std::min(kKeyBlock, last - key);
-            rows_.pack(scratch_, key, count, false);
-            for (int64_t block = begin_; block < end_; ++block) window(block, key, count);
+        const int64_t begin = blocks_.begin(), end = blocks_.end();
+        const int64_t first = std::max<int64_t>(0, blocks_.position(begin, 0) - op_.pattern.window);
+        const int64_t last = blocks_.last_position(end - 1) + 1;
+        for (int64_t key = first; key < last; key += kRangeKeys) {
+            const int64_t count = std::min(kRangeKeys, last - key);
+            blocks_.pack(key, count);
+            for (int64_t block = begin; block < end; ++block) window(block, key, count);
         }
-        for (int64_t block = begin_; block < end_; ++block) {
+        for (int64_t block = begin; block < end; ++block) {
             globals(block);
             landmarks(block);
             attend_extras(block);
             strides(block);
-            rows_.store_state(scratch_, block, slot(block), static_cast<char*>(op_.o), nullptr, nullptr);
+            blocks_.store(block, op_.o);
         }
     }
 
   private:
-    int64_t slot(int64_t block) const { return block - begin_; }
-    // Where the query of a block's lane stands; lanes above those in use stand where the last one does.
-    int64_t position(int64_t block, int64_t lane) const { return position_[slot(block)][lane]; }
-    int64_t last_position(int64_t block) const { return position(block, kLanes - 1); }
-
-    void start(int64_t block) {
-        const int64_t d = rows_.d, used = rows_.lanes(block), from = block * kLanes;
-        for (int64_t r = 0; r < used; ++r) {
-            scratch_.rows[r] = rows_.q + rows_.at(from + r) * d * element_size(rows_.dtype);
-        }
-        kernels().pack_queries(scratch_.rows, rows_.dtype, used, d, rows_.scale,
-                               scratch_.q + slot(block) * d * kLanes);
-        for (int64_t r = 0, token = from / rows_.group, head = from % rows_.group; r < kLanes; ++r) {
-            position_[slot(block)][r] = op_.offset() + token;
-            if (r + 1 >= used || ++head < rows_.group) continue;
-            head = 0;
-            ++token;
-        }
-        fresh_[slot(block)] = true;
+    static Sweep sweep_of(const h2o_cpu* context, const Subquadratic& op, int64_t head) {
+        Sweep rows = head_sweep(context, op.shape, op.shape.kv_heads, head, op.q, op.n);
+        rows.keys = cache_rows(op.shape, head, op.kv.k, op.kv.v, nullptr, op.length);
+        return rows;
     }
 
-    BlockArgs args(int64_t block, int64_t keys) {
-        const int64_t at = slot(block);
-        BlockArgs made{};
-        made.d = rows_.d;
-        made.keys = keys;
-        made.unmasked = round_up(keys, kPanel);  // no key is masked by its number
-        made.lanes = rows_.lanes(block);
-        made.q = scratch_.q + at * rows_.d * kLanes;
-        made.k = scratch_.k;
-        made.v = scratch_.v;
-        made.v_keys = kKeyBlock;
-        made.p = scratch_.p;
-        made.m = scratch_.m + at * kLanes;
-        made.l = scratch_.l + at * kLanes;
-        made.o = scratch_.o + at * rows_.d * kLanes;
-        made.fresh = fresh_[at];
-        fresh_[at] = false;
-        return made;
-    }
+    int64_t position(int64_t block, int64_t lane) const { return blocks_.position(block, lane); }
+    int64_t last_position(int64_t block) const { return blocks_.last_position(block); }
 
     // What the block's windows have of the packed keys [key, key + count): whole panels of them.
     void window(int64_t block, int64_t key, int64_t count) {
@@ -108,7 +69,7 @@ class Range {
             visible[r] = static_cast<float>(std::clamp<int64_t>(here + 1, 0, keys));
             first[r] = static_cast<float>(std::clamp<int64_t>(here - op_.pattern.window, 0, keys));
         }
-        BlockArgs made = args(block, keys);
+        BlockArgs made = blocks_.args(block, keys);
         made.unmasked = static_cast<int64_t>(visible[0]);
         made.hiding = static_cast<int64_t>(first[kLanes - 1]);
         made.k += from * rows_.d;
@@ -162,9 +123,8 @@ class Range {
     void attend_extras(int64_t block) {
         if (extras_ == 0) return;
         std::fill(own_.bias + extras_ * kLanes, own_.bias + round_up(extras_, kPanel) * kLanes, 0.0f);
-        kernels().pack_keys(extra_[0], extra_dtype_, extras_, rows_.d, scratch_.k);
-        kernels().pack_values(extra_[1], extra_dtype_, extras_, rows_.d, kKeyBlock, scratch_.v);
-        BlockArgs made = args(block, extras_);
+        blocks_.pack(extra_[0], extra_[1], extra_dtype_, extras_);
+        BlockArgs made = blocks_.args(block, extras_);
         made.bias = own_.bias;
         kernels().attend(made);
         extras_ = 0;
@@ -172,7 +132,7 @@ class Range {
 
     // Lanes whose stride leads before the first token are given a key, and do not see it.
     void strides(int64_t block) {
-        const int64_t used = rows_.lanes(block), last = last_position(block);
+        const int64_t used = blocks_.lanes(block), last = last_position(block);
         for (int64_t stride = 1; stride <= last; stride *= 2) {
             if (!op_.strides_to(stride, last)) continue;
             float bias[kLanes];
@@ -183,29 +143,28 @@ class Range {
                 extra_[0][r] = rows_.keys.k + key * rows_.keys.stride;
                 extra_[1][r] = rows_.keys.v + key * rows_.keys.stride;
             }
-            kernels().pack_queries(extra_[0], rows_.dtype, used, rows_.d, 1.0f, scratch_.k);
-            kernels().pack_queries(extra_[1], rows_.dtype, used, rows_.d, 1.0f, scratch_.v);
-            const BlockArgs state = args(block, 0);
-            kernels().attend_own({rows_.d, state.q, scratch_.k, scratch_.v, bias, state.m, state.l, state.o});
+            float *const k = blocks_.scratch().k, *const v = blocks_.scratch().v;
+            kernels().pack_queries(extra_[0], rows_.dtype, used, rows_.d, 1.0f, k);
+            kernels().pack_queries(extra_[1], rows_.dtype, used, rows_.d, 1.0f, v);
+            const BlockArgs state = blocks_.args(block, 0);
+            kernels().attend_own({rows_.d, state.q, k, v, bias, state.m, state.l, state.o});
         }
     }
 
-    const KernelTable& kernels() const { return *rows_.kernels; }
+    const KernelTable& kernels() const { return blocks_.kernels(); }
 
     const Subquadratic& op_;
     const Own& own_;
-    SweepScratch& scratch_;
-    Sweep rows_;
-    int64_t head_, begin_, end_;
-    int64_t position_[kRangeBlocks][kLanes];
-    bool fresh_[kRangeBlocks];
+    int64_t head_;
+    RowBlocks blocks_;
+    const Sweep& rows_;
     const void* extra_[2][kExtra];  // keys, values
     int64_t extras_ = 0;
     h2o_dtype extra_dtype_ = H2O_F32;
 };
 
 void run(h2o_cpu* context, const Subquadratic& op) {
-    const SweepSize size{op.shape.head_size, kKeyBlock, kRangeBlocks, true, false};
+    const SweepSize size = range_size(op.shape.head_size);
     const int64_t marks = op.landmarks_at_most(kLanes / op.group() + 1);
     const auto carve_own = [&](char* base, size_t* bytes) {
         Carver carver(base);

@@ -20,127 +20,146 @@ constexpr int kVectors = static_cast<int>(kLanes) / kWidth;
 constexpr int64_t kKeyStep =
     128;  // keys whose probabilities (24 KiB) stay in L1 for all columns of the values
 
-// C[c][0..R) for the kPanel columns of one panel. a [depth][R], b [depth][kPanel], c [kPanel][R].
-template <bool kAdd>
-inline void multiply_panel(int64_t depth, const float* __restrict a, const float* __restrict b,
-                           float* __restrict c) {
+// C[c][0 .. kCount vectors) for a few columns. a [depth][R], b [depth][kPanel], c [columns][R].
+template <bool kAdd, int kCount>
+__attribute__((always_inline)) inline void multiply_tile(int64_t depth, const float* __restrict rows,
+                                                         const float* __restrict columns,
+                                                         float* __restrict out) {
     using S = Simd;
     constexpr int kColumns = S::kTileColumns;
-    for (int64_t column = 0; column < kPanel; column += kColumns) {
-        for (int64_t lane = 0; lane < kLanes; lane += kTileLanes) {
-            S::Vec sum[kColumns][kTileVectors];
-            float* out = c + column * kLanes + lane;
+    S::Vec sum[kColumns][kCount];
 #pragma GCC unroll 8
-            for (int i = 0; i < kColumns; ++i) {
+    for (int i = 0; i < kColumns; ++i) {
 #pragma GCC unroll 3
-                for (int j = 0; j < kTileVectors; ++j) {
-                    sum[i][j] = kAdd ? S::load(out + i * kLanes + j * kWidth) : S::zero();
-                }
-            }
-            const float* rows = a + lane;
-            const float* columns = b + column;
-            for (int64_t k = 0; k < depth; ++k, rows += kLanes, columns += kPanel) {
-                S::Vec row[kTileVectors];
-#pragma GCC unroll 3
-                for (int j = 0; j < kTileVectors; ++j) row[j] = S::load(rows + j * kWidth);
-#pragma GCC unroll 8
-                for (int i = 0; i < kColumns; ++i) {
-                    const S::Vec x = S::set(columns[i]);
-#pragma GCC unroll 3
-                    for (int j = 0; j < kTileVectors; ++j) sum[i][j] = S::fma(row[j], x, sum[i][j]);
-                }
-            }
-#pragma GCC unroll 8
-            for (int i = 0; i < kColumns; ++i) {
-#pragma GCC unroll 3
-                for (int j = 0; j < kTileVectors; ++j) S::store(out + i * kLanes + j * kWidth, sum[i][j]);
-            }
+        for (int j = 0; j < kCount; ++j) {
+            sum[i][j] = kAdd ? S::load(out + i * kLanes + j * kWidth) : S::zero();
         }
+    }
+    for (int64_t k = 0; k < depth; ++k, rows += kLanes, columns += kPanel) {
+        S::Vec row[kCount];
+#pragma GCC unroll 3
+        for (int j = 0; j < kCount; ++j) row[j] = S::load(rows + j * kWidth);
+#pragma GCC unroll 8
+        for (int i = 0; i < kColumns; ++i) {
+            const S::Vec x = S::set(columns[i]);
+#pragma GCC unroll 3
+            for (int j = 0; j < kCount; ++j) sum[i][j] = S::fma(row[j], x, sum[i][j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kColumns; ++i) {
+#pragma GCC unroll 3
+        for (int j = 0; j < kCount; ++j) S::store(out + i * kLanes + j * kWidth, sum[i][j]);
+    }
+}
+
+// C[c][0 .. kRows) for the kPanel columns of one panel: tiles of three vectors, and what is left.
+template <bool kAdd, int kRows>
+inline void multiply_panel(int64_t depth, const float* __restrict a, const float* __restrict b,
+                           float* __restrict c) {
+    constexpr int kWhole = kRows / kTileLanes * kTileLanes, kRest = (kRows - kWhole) / kWidth;
+    for (int64_t column = 0; column < kPanel; column += Simd::kTileColumns) {
+        float* const out = c + column * kLanes;
+        for (int64_t lane = 0; lane < kWhole; lane += kTileLanes)
+            multiply_tile<kAdd, kTileVectors>(depth, a + lane, b + column, out + lane);
+        if constexpr (kRest > 0) multiply_tile<kAdd, kRest>(depth, a + kWhole, b + column, out + kWhole);
     }
 }
 
 // Hides from each lane the keys at or after its `visible`.
+template <int kRows>
 inline void mask_panel(int64_t first_key, const float* visible, float* p) {
     using S = Simd;
     const S::Vec hidden = S::set(-__builtin_inff());
     for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
         const S::Vec next = S::set(static_cast<float>(first_key + i + 1));
-        for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+        for (int64_t lane = 0; lane < kRows; lane += kWidth) {
             S::store(p + lane, S::select_le(next, S::load(visible + lane), S::load(p + lane), hidden));
         }
     }
 }
 
 // Hides from each lane the keys before its `first`.
+template <int kRows>
 inline void hide_panel(int64_t first_key, const float* first, float* p) {
     using S = Simd;
     const S::Vec hidden = S::set(-__builtin_inff());
     for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
         const S::Vec key = S::set(static_cast<float>(first_key + i));
-        for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+        for (int64_t lane = 0; lane < kRows; lane += kWidth) {
             S::store(p + lane, S::select_le(S::load(first + lane), key, S::load(p + lane), hidden));
         }
     }
 }
 
+template <int kRows>
 inline void add_panel(const float* bias, float* p) {
     using S = Simd;
-    for (int64_t i = 0; i < kPanel * kLanes; i += kWidth)
-        S::store(p + i, S::add(S::load(p + i), S::load(bias + i)));
+    for (int64_t i = 0; i < kPanel; ++i, p += kLanes, bias += kLanes) {
+        for (int64_t lane = 0; lane < kRows; lane += kWidth)
+            S::store(p + lane, S::add(S::load(p + lane), S::load(bias + lane)));
+    }
 }
 
 // p = scores, and m = their running maximum. Key panels reach past `keys`: their extra rows of p are never
 // read.
+template <int kRows>
 inline void score(const BlockArgs& args) {
     using S = Simd;
-    S::Vec top[kVectors];
-    for (int v = 0; v < kVectors; ++v) top[v] = S::load(args.m + v * kWidth);
+    constexpr int kCount = kRows / kWidth;
+    S::Vec top[kCount];
+    for (int v = 0; v < kCount; ++v) top[v] = S::load(args.m + v * kWidth);
     for (int64_t key = 0; key < args.keys; key += kPanel) {
         float* p = args.p + key * kLanes;
-        multiply_panel<false>(args.d, args.q, args.k + key * args.d, p);
-        if (key + kPanel > args.unmasked) mask_panel(key, args.visible, p);
-        if (args.first != nullptr && key < args.hiding) hide_panel(key, args.first, p);
-        if (args.bias != nullptr) add_panel(args.bias + key * kLanes, p);
+        multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.d, p);
+        if (key + kPanel > args.unmasked) mask_panel<kRows>(key, args.visible, p);
+        if (args.first != nullptr && key < args.hiding) hide_panel<kRows>(key, args.first, p);
+        if (args.bias != nullptr) add_panel<kRows>(args.bias + key * kLanes, p);
         const int64_t rows = args.keys - key < kPanel ? args.keys - key : kPanel;
         for (int64_t i = 0; i < rows; ++i, p += kLanes) {
 #pragma GCC unroll 12
-            for (int v = 0; v < kVectors; ++v) top[v] = S::max(S::load(p + v * kWidth), top[v]);
+            for (int v = 0; v < kCount; ++v) top[v] = S::max(S::load(p + v * kWidth), top[v]);
         }
     }
-    for (int v = 0; v < kVectors; ++v) S::store(args.m + v * kWidth, top[v]);
+    for (int v = 0; v < kCount; ++v) S::store(args.m + v * kWidth, top[v]);
 }
 
-// p = exp(p - m) for keys [0, keys) of p, whose sums are added to l. Three vectors at a time hide the latency
-// of exp.
-inline void exponentiate(int64_t keys, const float* m, float* p, float* l) {
+// p = exp(p - m) for keys [0, keys) of p, whose sums are added to l, in kCount vectors of lanes.
+template <int kCount>
+__attribute__((always_inline)) inline void exponentiate_tile(int64_t keys, const float* m, float* row,
+                                                             float* l) {
     using S = Simd;
-    for (int64_t lane = 0; lane < kLanes; lane += kTileLanes) {
-        S::Vec top[kTileVectors], sum[kTileVectors];
-        for (int j = 0; j < kTileVectors; ++j) {
-            // A row that has seen no key yet has m = -inf; -inf - -inf must not become NaN.
-            top[j] = S::max(S::load(m + lane + j * kWidth), S::set(-3.0e38f));
-            sum[j] = S::zero();
-        }
-        float* row = p + lane;
-        for (int64_t key = 0; key < keys; ++key, row += kLanes) {
+    S::Vec top[kCount], sum[kCount];
+    for (int j = 0; j < kCount; ++j) {
+        // A row that has seen no key yet has m = -inf; -inf - -inf must not become NaN.
+        top[j] = S::max(S::load(m + j * kWidth), S::set(-3.0e38f));
+        sum[j] = S::zero();
+    }
+    for (int64_t key = 0; key < keys; ++key, row += kLanes) {
 #pragma GCC unroll 3
-            for (int j = 0; j < kTileVectors; ++j) {
-                const S::Vec e = exp_nonpositive(S::sub(S::load(row + j * kWidth), top[j]));
-                S::store(row + j * kWidth, e);
-                sum[j] = S::add(sum[j], e);
-            }
-        }
-        for (int j = 0; j < kTileVectors; ++j) {
-            float* at = l + lane + j * kWidth;
-            S::store(at, S::add(S::load(at), sum[j]));
+        for (int j = 0; j < kCount; ++j) {
+            const S::Vec e = exp_nonpositive(S::sub(S::load(row + j * kWidth), top[j]));
+            S::store(row + j * kWidth, e);
+            sum[j] = S::add(sum[j], e);
         }
     }
+    for (int j = 0; j < kCount; ++j) S::store(l + j * kWidth, S::add(S::load(l + j * kWidth), sum[j]));
+}
+
+// Three vectors at a time hide the latency of exp.
+template <int kRows>
+inline void exponentiate(int64_t keys, const float* m, float* p, float* l) {
+    constexpr int kWhole = kRows / kTileLanes * kTileLanes, kRest = (kRows - kWhole) / kWidth;
+    for (int64_t lane = 0; lane < kWhole; lane += kTileLanes)
+        exponentiate_tile<kTileVectors>(keys, m + lane, p + lane, l + lane);
+    if constexpr (kRest > 0) exponentiate_tile<kRest>(keys, m + kWhole, p + kWhole, l + kWhole);
 }
 
 // Brings l and o from the old maximum to the new one.
+template <int kRows>
 inline void rescale(const BlockArgs& args, const float* old_m) {
     using S = Simd;
-    for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+    for (int64_t lane = 0; lane < kRows; lane += kWidth) {
         const S::Vec top = S::max(S::load(args.m + lane), S::set(-3.0e38f));
         const S::Vec factor = exp_nonpositive(S::sub(S::load(old_m + lane), top));
         S::store(args.l + lane, S::mul(S::load(args.l + lane), factor));
@@ -150,9 +169,10 @@ inline void rescale(const BlockArgs& args, const float* old_m) {
     }
 }
 
+template <int kRows>
 inline void start(const BlockArgs& args) {
     using S = Simd;
-    for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+    for (int64_t lane = 0; lane < kRows; lane += kWidth) {
         S::store(args.m + lane, S::set(-__builtin_inff()));
         S::store(args.l + lane, S::zero());
     }
@@ -179,30 +199,58 @@ inline void add_column_sums(const BlockArgs& args) {
     }
 }
 
-void attend(const BlockArgs& args) {
-    float old_m[kLanes];
+template <int kRows>
+inline void attend_rows(const BlockArgs& args) {
+    float old_m[kRows];
     if (args.fresh) {
-        start(args);
+        start<kRows>(args);
     } else {
         __builtin_memcpy(old_m, args.m, sizeof old_m);
     }
-    score(args);
-    if (!args.fresh) rescale(args, old_m);
+    score<kRows>(args);
+    if (!args.fresh) rescale<kRows>(args, old_m);
     for (int64_t key = 0; key < args.keys; key += kKeyStep) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
         float* p = args.p + key * kLanes;
-        exponentiate(step, args.m, p, args.l);
+        exponentiate<kRows>(step, args.m, p, args.l);
         if (args.v == nullptr) continue;
         for (int64_t c = 0; c < args.d; c += kPanel) {
             const float* panel = args.v + c * args.v_keys + key * kPanel;
             if (args.fresh && key == 0) {
-                multiply_panel<false>(step, p, panel, args.o + c * kLanes);
+                multiply_panel<false, kRows>(step, p, panel, args.o + c * kLanes);
             } else {
-                multiply_panel<true>(step, p, panel, args.o + c * kLanes);
+                multiply_panel<true, kRows>(step, p, panel, args.o + c * kLanes);
             }
         }
     }
     if (args.colsum != nullptr) add_column_sums(args);
+}
+
+void attend(const BlockArgs& args) {
+    if (args.rows == 16) {
+        attend_rows<16>(args);
+    } else if (args.rows == 32) {
+        attend_rows<32>(args);
+    } else {
+        attend_rows<static_cast<int>(kLanes)>(args);
+    }
+}
+
+// columns[key] = sum over r of weight[r] * p[key][r]; the same numbers go to distances[r - key].
+void line_sums(const float* p, int64_t keys, const float* weight, float* columns, float* distances) {
+    using S = Simd;
+    S::Vec share[kVectors];
+    for (int v = 0; v < kVectors; ++v) share[v] = S::load(weight + v * kWidth);
+    for (int64_t key = 0; key < keys; ++key, p += kLanes, --distances) {
+        S::Vec sum = S::zero();
+#pragma GCC unroll 12
+        for (int v = 0; v < kVectors; ++v) {
+            const S::Vec x = S::mul(S::load(p + v * kWidth), share[v]);
+            S::store(distances + v * kWidth, S::add(S::load(distances + v * kWidth), x));
+            sum = S::add(sum, x);
+        }
+        columns[key] = S::sum(sum);
+    }
 }
 
 // One key a row: no two rows share any, so all is done lane by lane, three vectors at a time.

@@ -5,6 +5,7 @@
 
 #include "checks.h"
 #include "launch.h"
+#include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 
@@ -18,13 +19,6 @@ struct Blocks {
     int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
     bool in_place;                 // blocks without new rows need not be copied
 };
-
-__device__ __forceinline__ float number(const float* rows, int64_t at) {
-    return rows[at];
-}
-__device__ __forceinline__ float number(const half* rows, int64_t at) {
-    return __half2float(rows[at]);
-}
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -42,8 +36,8 @@ __global__ void __launch_bounds__(kThreads)
     float key = k_mean[to], value = v_mean[to];
     for (int64_t row = begin; row < stop; ++row) {
         const float share = 1.f / static_cast<float>(row - first + 1);
-        const float k_new = number(k, row * blocks.width + column);
-        const float v_new = number(v, row * blocks.width + column);
+        const float k_new = to_float(k[row * blocks.width + column]);
+        const float v_new = to_float(v[row * blocks.width + column]);
         // The first row of a block replaces what was there, which may be anything.
         key = row == first ? k_new : key + (k_new - key) * share;
         value = row == first ? v_new : value + (v_new - value) * share;

@@ -3,6 +3,7 @@
 
 #include "checks.h"
 #include "launch.h"
+#include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 
@@ -18,19 +19,6 @@ struct PageArgs {
     float scale;
     int page_size, budget, heads, kv_heads, sets, rows;
 };
-
-__device__ __forceinline__ float to_float(float x) {
-    return x;
-}
-__device__ __forceinline__ float to_float(half x) {
-    return __half2float(x);
-}
-__device__ __forceinline__ void put(float* to, float x) {
-    *to = x;
-}
-__device__ __forceinline__ void put(half* to, float x) {
-    *to = __float2half_rn(x);
-}
 
 template <int D>
 struct Shared {

@@ -3,6 +3,7 @@
 
 #include "checks.h"
 #include "launch.h"
+#include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 
@@ -16,13 +17,6 @@ struct Pages {
     int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
     bool in_place;                 // pages without new rows need not be copied
 };
-
-__device__ __forceinline__ float number(const float* rows, int64_t at) {
-    return rows[at];
-}
-__device__ __forceinline__ float number(const half* rows, int64_t at) {
-    return __half2float(rows[at]);
-}
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -39,7 +33,7 @@ __global__ void __launch_bounds__(kThreads)
     if (pages.in_place && begin >= stop) return;
     float low = k_min[to], high = k_max[to];
     for (int64_t row = begin; row < stop; ++row) {
-        const float x = number(k, row * pages.width + column);
+        const float x = to_float(k[row * pages.width + column]);
         // The first row of a page replaces what was there, which may be anything.
         low = row == first ? x : fminf(low, x);
         high = row == first ? x : fmaxf(high, x);

@@ -8,6 +8,7 @@
 
 #include "checks.h"
 #include "launch.h"
+#include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 
@@ -28,13 +29,6 @@ struct SelectArgs {
     }
 };
 
-__device__ __forceinline__ float number(const float* x, int64_t at) {
-    return x[at];
-}
-__device__ __forceinline__ float number(const half* x, int64_t at) {
-    return __half2float(x[at]);
-}
-
 // Bits that order as floats do; 0 for what is not a number.
 __device__ __forceinline__ unsigned ordered(float x) {
     const unsigned bits = __float_as_uint(x);
@@ -54,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t query = (static_cast<int64_t>(set) * group + g) * args.head_size;
         float sum = 0;
         for (int c = lane; c < args.head_size; c += 32) {
-            const float x = number(q, query + c);
+            const float x = to_float(q[query + c]);
             sum = fmaf(x, x > 0 ? k_max[row + c] : k_min[row + c], sum);
         }
         best = fmaxf(best, lanes_sum<32>(sum));

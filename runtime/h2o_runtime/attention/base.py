@@ -170,6 +170,25 @@ class AttentionProvider(Protocol):
     def page_attention(self, q: Tensor, kv: KV, page_list: Int32, page_size: int, o: Tensor) -> None:
         """One token's attention, q and o [1, Hq, d], to the pages of `kv` in page_list [Hs, P]."""
 
+    def vertical_slash_select(
+        self, q: Tensor, kv: KV, sink: int, near: int, columns: Int32, distances: Int32
+    ) -> None:
+        """The columns and the diagonals on which the probabilities of q [n, Hq, d], the last rows of `kv`, lie.
+
+        columns [Hq, M] are keys, those below `sink` among them; distances [Hq, D] from a row back to a key, with
+        those below `near`. Both rise, with -1 where there are no more; ties go to the lower number.
+        """
+
+    def vertical_slash_attention(
+        self, q: Tensor, kv: KV, columns: Int32, distances: Int32, o: Tensor
+    ) -> None:
+        """q [n, Hq, d], the last rows of `kv`, see up to themselves the columns [Hq, M] and what their tile sees.
+
+        Row 0 begins a tile of 64 rows. With its end e a tile sees, for 0 and each s < e of distances [Hq, D], 64
+        keys before max(e - s, 64). From the largest distance on, a block that begins not behind the end of the run
+        of keys before it extends that by 64 where it reaches further.
+        """
+
     def cache_append(self, k: Tensor, v: Tensor, at: Tensor, kv: KV) -> None:
         """Row `at`, an int64 [1] on the device, of `kv` becomes k, v [1, Hkv, d]: so that it can be recorded."""
 

@@ -300,6 +300,48 @@ class NativeCudaProvider:
             o=o.address,
         )
 
+    def vertical_slash_select(
+        self, q: CudaArray, kv: KV, sink: int, near: int, columns: CudaArray, distances: CudaArray
+    ) -> None:
+        keys = _keys(kv)
+        workspace = self._reserve(self._active.vertical_slash_select_workspace(len(q), keys["capacity"]))
+        self._active.vertical_slash_select(
+            self._device.lanes.attention,
+            n=len(q),
+            q=q.address,
+            **keys,
+            length=self._length(kv),
+            vertical=columns.shape[1],
+            slash=distances.shape[1],
+            sink=sink,
+            near=near,
+            columns=columns.address,
+            distances=distances.address,
+            workspace=workspace.address,
+            workspace_bytes=workspace.nbytes,
+        )
+
+    def vertical_slash_attention(
+        self, q: CudaArray, kv: KV, columns: CudaArray, distances: CudaArray, o: CudaArray
+    ) -> None:
+        cache, slash = _cache(kv), distances.shape[1]
+        nbytes = self._active.vertical_slash_attention_workspace(len(q), cache["capacity"], slash)
+        workspace = self._reserve(nbytes)
+        self._active.vertical_slash_attention(
+            self._device.lanes.attention,
+            n=len(q),
+            q=q.address,
+            **cache,
+            vertical=columns.shape[1],
+            columns=columns.address,
+            slash=slash,
+            distances=distances.address,
+            length=self._length(kv),
+            o=o.address,
+            workspace=workspace.address,
+            workspace_bytes=workspace.nbytes,
+        )
+
     def cache_append(self, k: CudaArray, v: CudaArray, at: CudaArray, kv: KV) -> None:
         self._active.cache_append(
             self._device.lanes.attention,

@@ -30,11 +30,14 @@ from h2o_runtime.operators import (
     PAGE_SELECT,
     QUERY_SELECT,
     SUBQUADRATIC_ATTENTION,
+    VERTICAL_SLASH_ATTENTION,
+    VERTICAL_SLASH_SELECT,
     Operator,
 )
 from h2o_runtime.ort.session import open_session, run_bound
 from h2o_runtime.process import default_threads
 
+LINE_TILE = 64  # rows that see the same diagonals: calls are not cut inside
 SCORE_BYTES = 64 << 20  # cached_attention takes as many rows at once as keep its score matrix below this
 
 
@@ -255,6 +258,34 @@ class FunctionProvider(HostRows):
         inputs["length"] = np.array(kv.length, np.int64)
         attributes: dict[str, float] = {"page_size": page_size, "scale": self._shape.scale}
         self._run(PAGE_ATTENTION, inputs, {"o": o}, attributes)
+
+    def vertical_slash_select(
+        self, q: Tensor, kv: KV, sink: int, near: int, columns: Int32, distances: Int32
+    ) -> None:
+        k_cache, _ = kv.as_they_lie()
+        inputs = {"q": q, "k_cache": k_cache, "length": np.array(kv.length, np.int64)}
+        attributes = {
+            "scale": self._shape.scale,
+            "vertical": columns.shape[1],
+            "slash": distances.shape[1],
+            "sink": sink,
+            "near": near,
+        }
+        outputs = {"columns": columns, "distances": distances}
+        self._run(VERTICAL_SLASH_SELECT, inputs, outputs, attributes)
+
+    def vertical_slash_attention(
+        self, q: Tensor, kv: KV, columns: Int32, distances: Int32, o: Tensor
+    ) -> None:
+        k_cache, v_cache = kv.as_they_lie()
+        inputs = {"k_cache": k_cache, "v_cache": v_cache, "columns": columns, "distances": distances}
+        length = int(kv.length)
+        past = length - len(q)
+        rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length * LINE_TILE)) * LINE_TILE
+        for start in range(0, len(q), rows):
+            stop = min(start + rows, len(q))
+            call = {"q": q[start:stop], **inputs, "length": np.array(past + stop, np.int64)}
+            self._run(VERTICAL_SLASH_ATTENTION, call, {"o": o[start:stop]}, {"scale": self._shape.scale})
 
     def _run(
         self,

@@ -171,6 +171,20 @@ class NativeCpuProvider(HostRows):
             q, kv.k, kv.v, page_list, kv.length, page_size, o, kv.pages, kv.page_rows, kv.scales
         )
 
+    def vertical_slash_select(
+        self, q: Tensor, kv: KV, sink: int, near: int, columns: Int32, distances: Int32
+    ) -> None:
+        self._active.vertical_slash_select(
+            q, kv.k, kv.length, sink, near, columns, distances, kv.pages, kv.page_rows, kv.scales
+        )
+
+    def vertical_slash_attention(
+        self, q: Tensor, kv: KV, columns: Int32, distances: Int32, o: Tensor
+    ) -> None:
+        self._active.vertical_slash_attention(
+            q, kv.k, kv.v, columns, distances, kv.length, o, kv.pages, kv.page_rows, kv.scales
+        )
+
     @property
     def _active(self) -> Kernels:
         if self._kernels is None:

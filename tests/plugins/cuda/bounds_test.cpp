@@ -174,6 +174,45 @@ void test_blocks(const Case& c, std::mt19937& random) {
     });
 }
 
+// Lengths and lists of vertical-slash attention.
+void test_line_entries(const Case& c, std::mt19937& random) {
+    name_case("bounds of lines", c, "");
+    const h2o_cuda_shape s = c.shape;
+    const size_t d = size_t(s.head_size);
+    Numbers q(kTokens * s.query_heads * d, s.dtype), k(kRows * s.kv_heads * d, s.dtype),
+        v(kRows * s.kv_heads * d, s.dtype);
+    for (Numbers* all : {&q, &k, &v}) fill_normal(*all, s.dtype, 1, random);
+    const h2o_kv kv = cache_of(k, v, kRows);
+    const size_t votes = h2o_cuda_vertical_slash_select_workspace(&s, kTokens, kRows);
+    const size_t bytes = h2o_cuda_vertical_slash_attention_workspace(&s, kTokens, kRows, kSlots);
+    Buffer length(8, false),
+        lists[2] = {{s.query_heads * kSlots * 4, true}, {s.query_heads * kSlots * 4, true}};
+    Buffer scratch(votes, true), workspace(bytes, true), o(q.exact.size() * size_of(s.dtype), true);
+    for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows), {INT64_MIN, kTokens}})
+        expect_alike<int64_t>(length, {wrong}, {right}, {&lists[0], &lists[1]}, [&] {
+            return h2o_cuda_vertical_slash_select(
+                nullptr, &s, kTokens, q.buffer.device(), &kv, length.device<int64_t>(), kSlots, kSlots, 1, 2,
+                lists[0].device<int32_t>(), lists[1].device<int32_t>(), scratch.device(), votes);
+        });
+    std::vector<int32_t> wrong, right;
+    for (int i = 0; i < s.query_heads * kSlots; ++i) {
+        const int32_t entries[] = {3, INT_MAX, INT_MIN, -1, 9};
+        wrong.push_back(entries[i % 5]);
+        right.push_back(i % 5 == 0 ? 3 : i % 5 == 4 ? 9 : -1);
+    }
+    for (Buffer& list : lists) {
+        Buffer& other = &list == &lists[0] ? lists[1] : lists[0];
+        std::memcpy(other.host().data(), right.data(), right.size() * 4);
+        other.reset();
+        expect_alike(list, wrong, right, {&o}, [&] {
+            return h2o_cuda_vertical_slash_attention(
+                nullptr, &s, kTokens, q.buffer.device(), &kv, length.device<int64_t>(), kSlots,
+                lists[0].device<int32_t>(), kSlots, lists[1].device<int32_t>(), o.device(),
+                workspace.device(), bytes);
+        });
+    }
+}
+
 }  // namespace
 
 void test_bounds(const Options& options) {
@@ -183,6 +222,7 @@ void test_bounds(const Options& options) {
         for (const Case& c : {grouped, by_query}) test_memory_entries(c, random);
         test_lengths(grouped, random);
         test_blocks(grouped, random);
+        test_line_entries(grouped, random);
     }
     test_selections(random);
 }

@@ -1,4 +1,4 @@
-"""Operators of the subquadratic pattern and of page selection in h2o_plugins._cuda under the emulation."""
+"""Operators of the sparse policies other than h2o, in h2o_plugins._cuda under the emulation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from tests.plugins.cuda.test_module_operators import Model, Shape, assert_close
-from tests.reference import quest, subquadratic
+from tests.reference import lines, quest, subquadratic
 from tests.reference.subquadratic import Pattern
 
 LENGTH, CAPACITY = 45, 50
@@ -80,3 +80,39 @@ def test_a_tokens_best_pages(model: Model, budget: int) -> None:
     )
     expected = quest.page_attention(q, k[:LENGTH], v[:LENGTH], chosen, 4, scale=model.scale)
     assert_close(model.get(o, 1, model.Hq, model.d, dtype=model.dtype), expected, half=model.half)
+
+
+def test_lines_and_attention_to_them(model: Model) -> None:
+    n, vertical, slash = 9, 8, 60
+    q, k, v = model.rows(n, model.Hq), model.rows(CAPACITY, model.Hkv), model.rows(CAPACITY, model.Hkv)
+    keys = {"k_cache": model.put(k), "capacity": CAPACITY}
+    one = {"n": n, "q": model.put(q), "length": model.put(np.array([LENGTH], np.int64))}
+    columns, distances = (model.put_empty(model.Hq, count, dtype=np.int32) for count in (vertical, slash))
+    lists = {"vertical": vertical, "columns": columns, "slash": slash, "distances": distances}
+    select, attend = model.kernels.vertical_slash_select, model.kernels.vertical_slash_attention
+    room = model.workspace(model.kernels.vertical_slash_select_workspace(n, CAPACITY))
+    select(model.stream, **one, **keys, **lists, sink=3, near=4, **room)
+    found = tuple(
+        model.get(at, model.Hq, count, dtype=np.int32)
+        for at, count in ((columns, vertical), (distances, slash))
+    )
+    expected = lines.select(q, k[:LENGTH], vertical, slash, scale=model.scale, sink=3, near=4)
+    np.testing.assert_array_equal(found[1], expected[1])  # all that there are
+    by_column = lines.scores(q, k[:LENGTH], scale=model.scale)[0]
+    for mine, theirs, score in zip(found[0], expected[0], by_column, strict=True):
+        assert score[mine].sum() > 0.999 * score[theirs].sum()
+    o = model.put_empty(n, model.Hq, model.d, dtype=model.dtype)
+    few = np.full((model.Hq, slash), -1, np.int32)
+    few[:, 0] = 2
+    room = model.workspace(model.kernels.vertical_slash_attention_workspace(n, CAPACITY, slash))
+    attend(
+        model.stream,
+        **one,
+        **keys,
+        **lists | {"distances": model.put(few)},
+        v_cache=model.put(v),
+        o=o,
+        **room,
+    )
+    exact = lines.attention(q, k[:LENGTH], v[:LENGTH], (found[0], few), scale=model.scale)
+    assert_close(model.get(o, n, model.Hq, model.d, dtype=model.dtype), exact, half=model.half)

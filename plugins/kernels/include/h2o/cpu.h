@@ -134,6 +134,24 @@ h2o_status h2o_cpu_page_attention(h2o_cpu* context, const h2o_shape* shape, cons
                                   int64_t length, int64_t page_size, int64_t budget, const int32_t* page_list,
                                   void* o);
 
+// The columns and the diagonals on which the probabilities of the last n rows lie, row r at position length -
+// n + r. columns [Hq, vertical]: keys of the highest sums over the rows, those below `sink` always among
+// them; distances [Hq, slash] from a row back to a key, likewise, with those below `near`. Both rise; -1
+// where there are no more. Sums below 1e-30 count as 0, and ties go to the lower number.
+h2o_status h2o_cpu_vertical_slash_select(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
+                                         const h2o_kv* kv, int64_t length, int64_t vertical, int64_t slash,
+                                         int64_t sink, int64_t near, int32_t* columns, int32_t* distances);
+
+// Attention of the last n rows, row r at position length - n + r, up to themselves to the keys in columns
+// [Hq, vertical] and to what their tile of 64 rows, counted from row 0, sees: with the tile's end e, 64 keys
+// before max(e - s, 64) for each s < e of distances [Hq, slash] and for 0. From the largest distance on, a
+// block that begins not behind the end of the run of keys before it extends that by 64 where it reaches
+// further. Both lists as vertical_slash_select writes them.
+h2o_status h2o_cpu_vertical_slash_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n,
+                                            const void* q, const h2o_kv* kv, int64_t length, int64_t vertical,
+                                            const int32_t* columns, int64_t slash, const int32_t* distances,
+                                            void* o);
+
 // k_mem, v_mem [Hs, M, d] = the cache rows named by memory [Hs, M].
 h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots, const h2o_kv* kv,
                                  const int32_t* memory, void* k_mem, void* v_mem);

@@ -184,6 +184,36 @@ h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_cuda_shape*
                                    const h2o_kv* kv, const int64_t* length, int32_t page_size, int32_t budget,
                                    const int32_t* page_list, void* o);
 
+// Bytes of workspace for vertical_slash_select of n rows in a cache of `capacity` rows.
+size_t h2o_cuda_vertical_slash_select_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t capacity);
+
+// The columns and the diagonals on which the probabilities of the n rows of q lie, row r at position length -
+// n
+// + r. `length` is one int64 on the device, read when the work runs. columns [Hq, vertical]: keys of the
+// highest sums over the rows, those below `sink` always among them; distances [Hq, slash] from a row back to
+// a key, likewise, with those below `near`. Both rise; -1 where there are no more. Sums below 1e-30 count as
+// 0, and ties go to the lower number.
+h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                          const void* q, const h2o_kv* kv, const int64_t* length,
+                                          int32_t vertical, int32_t slash, int32_t sink, int32_t near,
+                                          int32_t* columns, int32_t* distances, void* workspace,
+                                          size_t workspace_bytes);
+
+// Bytes of workspace for vertical_slash_attention of n rows in a cache of `capacity` rows.
+size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t capacity,
+                                                   int32_t slash);
+
+// Attention of the n rows of q, row r at position length - n + r, up to themselves to the keys in columns
+// [Hq, vertical] and to what their tile of 64 rows, counted from row 0, sees: with the tile's end e, 64 keys
+// before max(e - s, 64) for each s < e of distances [Hq, slash] and for 0. From the largest distance on, a
+// block that begins not behind the end of the run of keys before it extends that by 64 where it reaches
+// further. `length` and both lists as in vertical_slash_select.
+h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                             const void* q, const h2o_kv* kv, const int64_t* length,
+                                             int32_t vertical, const int32_t* columns, int32_t slash,
+                                             const int32_t* distances, void* o, void* workspace,
+                                             size_t workspace_bytes);
+
 // Cache row `position` becomes the one row in k and v [1, Hkv, d]. `position` is one int64 on the device,
 // read when the work runs, as `length` is above.
 h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* k,

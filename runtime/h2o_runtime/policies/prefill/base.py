@@ -92,6 +92,17 @@ class PrefillReport:
         return cls(np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.int32))
 
 
+def chunk_option() -> Any:
+    """The chunk size, of policies that have one: the same option for all."""
+    return option(
+        1024,
+        "Chunk S: unit of the block-sparse pattern.",
+        symbol="S",
+        flags=("-ub", "--chunk-size"),
+        least=2,
+    )
+
+
 @dataclass(frozen=True)
 class Kept:
     """What of a state a session needs to go on: views on the device, and numbers, by their names."""

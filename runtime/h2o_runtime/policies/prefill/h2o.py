@@ -16,7 +16,14 @@ from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.options import option
-from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.base import (
+    Kept,
+    LayerCall,
+    PrefillPolicy,
+    PrefillReport,
+    PromptCall,
+    chunk_option,
+)
 from h2o_runtime.policies.prefill.h2o_memory import LayerMemory, MemoryStore
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
@@ -35,13 +42,7 @@ class H2O(PrefillPolicy[MemoryStore]):
     title: ClassVar[str] = "sparse"
     phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
 
-    chunk_size: int = option(
-        1024,
-        "Chunk S: unit of the block-sparse pattern.",
-        symbol="S",
-        flags=("-ub", "--chunk-size"),
-        least=2,
-    )
+    chunk_size: int = chunk_option()
     local: int = option(
         64,
         "Local window L: the end of a chunk that is always remembered.",

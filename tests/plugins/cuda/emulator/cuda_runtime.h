@@ -68,6 +68,22 @@ T __shfl_xor_sync(unsigned, T value, int lane_mask) {
 }
 
 template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+    struct Slot {
+        T in, out;
+        int lane;
+    } slot{value, value, lane};
+    emulator::warp_collective(
+        &slot, +[](void* const* lanes) {
+            for (int i = 0; i < 32; ++i) {
+                auto* s = static_cast<Slot*>(lanes[i]);
+                s->out = static_cast<Slot*>(lanes[s->lane])->in;
+            }
+        });
+    return slot.out;
+}
+
+template <class T>
 T __shfl_up_sync(unsigned, T value, int delta) {
     struct Slot {
         T in, out;

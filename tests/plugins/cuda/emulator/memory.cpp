@@ -1,5 +1,6 @@
 // Memory of the emulated device, pinned memory, copies, and what the device says about itself.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,7 +26,7 @@ class Heap {
     cudaError_t allocate(void** pointer, size_t bytes, size_t limit) {
         const std::lock_guard<std::mutex> lock(mutex_);
         *pointer = nullptr;
-        if (bytes > limit - used_) return cudaErrorMemoryAllocation;
+        if (used_ + bytes > limit) return cudaErrorMemoryAllocation;
         if (bytes == 0) return cudaSuccess;
         try {
             auto buffer = std::make_unique<GuardedBuffer>(bytes);
@@ -66,8 +67,11 @@ class Heap {
 
 Heap device_heap, pinned_heap;
 
-size_t memory_of_this_machine() {
-    return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+// Every time: a test changes its mind. What is allocated is also written to, so all of the machine's is too
+// much.
+size_t memory_of_the_device() {
+    const char* const megabytes = std::getenv("H2O_EMULATION_MEMORY_MB");
+    return (megabytes ? std::strtoul(megabytes, nullptr, 10) : 4096) << 20;
 }
 
 }  // namespace
@@ -85,7 +89,7 @@ extern "C" {
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
     if (const cudaError_t error = refuse_during_capture()) return error;
-    return device_heap.allocate(pointer, bytes, memory_of_this_machine());
+    return device_heap.allocate(pointer, bytes, memory_of_the_device());
 }
 
 cudaError_t cudaFree(void* pointer) {
@@ -95,7 +99,7 @@ cudaError_t cudaFree(void* pointer) {
 
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
     if (const cudaError_t error = refuse_during_capture()) return error;
-    return pinned_heap.allocate(pointer, bytes, memory_of_this_machine());
+    return pinned_heap.allocate(pointer, bytes, memory_of_the_device());
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
@@ -104,8 +108,8 @@ cudaError_t cudaFreeHost(void* pointer) {
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-    *total = memory_of_this_machine();
-    *free = *total - device_heap.used();
+    *total = memory_of_the_device();
+    *free = *total - std::min(*total, device_heap.used());
     return cudaSuccess;
 }
 

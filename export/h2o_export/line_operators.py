@@ -1,0 +1,175 @@
+"""The operators of vertical-slash attention, as functions of standard operators; see h2o_export.operators."""
+
+# mypy takes the bodies for Python and every value for a union of all tensor types.
+# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+
+from __future__ import annotations
+
+from onnxscript import graph, script
+from onnxscript import opset18 as op
+from onnxscript.values import Opset
+
+from h2o_runtime import operators as table
+
+h2o = Opset(table.DOMAIN, table.VERSION)
+
+
+@script(h2o, default_opset=op)
+def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: int, sink: int, near: int):
+    """The columns and the diagonals on which some queries' probabilities lie.
+
+    q [n, Hq, d] stand at the last n rows below `length`, an int64 scalar, of k_cache [cap, Hkv, d] → columns int32
+    [Hq, vertical], keys of the highest sums over the queries, those below `sink` always among them; distances
+    int32 [Hq, slash] from a query back to a key, likewise, with those below `near`. Both rise; -1 where there are
+    no more. Sums below 1e-30 count as 0, and ties go to the lower number.
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
+    step = op.Constant(value_int=1)
+    none = op.Constant(value_int=0)
+    n = op.Shape(q, start=0, end=1)
+    d = op.Shape(q, start=2, end=3)
+    heads = op.Shape(q, start=1, end=2)
+    kv_heads = op.Shape(k_cache, start=1, end=2)
+    end = op.Reshape(length, one)
+    keys = op.Cast(op.Slice(k_cache, zero, end, zero), to=1)
+    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
+    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), op.Concat(kv_heads, minus_one, d, axis=0))
+    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
+    row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), one)  # [n, 1]
+    key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
+    back = op.Sub(row, key)  # the key at a distance, or the distance of a key
+    past = op.GreaterOrEqual(back, none)  # [n, length]
+    by_head = op.Reshape(scores, op.Concat(heads, n, end, axis=0))
+    p = op.Softmax(op.Where(past, by_head, op.Constant(value_float=float("-inf"))), axis=-1)
+    by_column = op.ReduceSum(p, one, keepdims=0)  # [Hq, length]
+    at = op.Expand(op.Max(back, none), op.Shape(p))
+    turned = op.GatherElements(p, at, axis=2)  # [Hq, n, length] by distance
+    nothing = op.Constant(value_float=0.0)
+    by_distance = op.ReduceSum(op.Where(past, turned, nothing), one, keepdims=0)
+
+    negligible = op.Constant(value_float=1e-30)
+    first = op.Constant(value_float=float("inf"))
+    column_rank = op.Where(
+        op.Less(key, op.Constant(value_int=sink)),
+        first,
+        op.Where(op.GreaterOrEqual(by_column, negligible), by_column, nothing),
+    )
+    column_places = op.Constant(value_int=vertical)
+    column_kept = op.Reshape(op.Min(column_places, length), one)
+    column_best, column_chosen = op.TopK(column_rank, column_kept, axis=1, largest=1, sorted=1)
+    column_rising, column_order = op.TopK(
+        op.Cast(column_chosen, to=1), column_kept, axis=1, largest=0, sorted=1
+    )
+    column_absent = op.Concat(heads, op.Sub(op.Reshape(column_places, one), column_kept), axis=0)
+    columns = op.Concat(
+        op.Cast(op.GatherElements(column_chosen, column_order, axis=1), to=6),
+        op.Expand(op.Cast(minus_one, to=6), column_absent),
+        axis=1,
+    )
+    distance_rank = op.Where(
+        op.Less(key, op.Constant(value_int=near)),
+        first,
+        op.Where(op.GreaterOrEqual(by_distance, negligible), by_distance, nothing),
+    )
+    distance_places = op.Constant(value_int=slash)
+    distance_kept = op.Reshape(op.Min(distance_places, length), one)
+    distance_best, distance_chosen = op.TopK(distance_rank, distance_kept, axis=1, largest=1, sorted=1)
+    distance_rising, distance_order = op.TopK(
+        op.Cast(distance_chosen, to=1), distance_kept, axis=1, largest=0, sorted=1
+    )
+    distance_absent = op.Concat(heads, op.Sub(op.Reshape(distance_places, one), distance_kept), axis=0)
+    distances = op.Concat(
+        op.Cast(op.GatherElements(distance_chosen, distance_order, axis=1), to=6),
+        op.Expand(op.Cast(minus_one, to=6), distance_absent),
+        axis=1,
+    )
+    return columns, distances
+
+
+@script(h2o, default_opset=op)
+def VerticalSlashAttention(q, k_cache, v_cache, columns, distances, length, scale: float):
+    """Attention to some columns and to blocks of keys along some diagonals, in tiles of 64 rows.
+
+    Row r of q [n, Hq, d] stands at length - n + r, row 0 begins a tile. Of the cache [cap, Hkv, d] it sees, up to
+    itself, the keys `columns` int32 [Hq, M], and what its tile sees: with the tile's end e, the 64 keys before
+    max(e - s, 64) for each s < e of `distances` int32 [Hq, D], and for 0. From the largest distance on, a block
+    that begins not behind the end of the run of keys before it extends that by 64 where it reaches further. An
+    entry of -1 is none; both lists rise. length int64 scalar ≥ n → o [n, Hq, d].
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    two = op.Constant(value_ints=[2])
+    minus_one = op.Constant(value_ints=[-1])
+    step = op.Constant(value_int=1)
+    none = op.Constant(value_int=0)
+    tile = op.Constant(value_int=64)
+    far = op.Constant(value_int=-(2**40))
+    n = op.Shape(q, start=0, end=1)
+    heads = op.Shape(q, start=1, end=2)
+    d = op.Shape(q, start=2, end=3)
+    kv_heads = op.Shape(k_cache, start=1, end=2)
+    end = op.Reshape(length, one)
+    count = op.Squeeze(n, zero)
+    tiles = op.Div(op.Add(count, op.Sub(tile, step)), tile)
+    past = op.Sub(length, count)
+    stops = op.Add(past, op.Mul(op.Add(op.Range(none, tiles, step), step), tile))  # [tiles]
+
+    # Where each diagonal's block ends, from the largest distance to 0: [D + 1, Hq, tiles]
+    falling = op.Slice(
+        op.Cast(distances, to=7), minus_one, op.Constant(value_ints=[-(2**31)]), one, minus_one
+    )
+    listed = op.Concat(falling, op.Expand(zero, op.Concat(heads, one, axis=0)), axis=1)
+    distance = op.Unsqueeze(op.Transpose(listed, perm=[1, 0]), two)
+    reach = op.Sub(stops, distance)
+    there = op.And(op.GreaterOrEqual(distance, none), op.Greater(reach, none))
+    block_ends = op.Where(there, op.Max(reach, tile), far)
+
+    @graph()
+    def join(before, block_end):
+        """The end of the run so far, and that of the block that this diagonal adds to it."""
+        size = op.Constant(value_int=64)
+        further = op.Add(before, size)
+        begins = op.Greater(block_end, further)
+        extends = op.Greater(block_end, before)
+        after = op.Where(begins, block_end, op.Where(extends, further, before))
+        added = op.Identity(after)
+        return after, added
+
+    start = op.Expand(op.Constant(value_int=-(2**20)), op.Concat(heads, op.Reshape(tiles, one), axis=0))
+    last_run, added_ends = op.Scan(start, block_ends, body=join, num_scan_inputs=1)
+
+    # +1 where a block begins and -1 where it ends: their running sum is above 0 inside.
+    ends = op.Transpose(added_ends, perm=[1, 2, 0])  # [Hq, tiles, D + 1]
+    width = op.Add(end, op.Constant(value_ints=[128]))
+    empty = op.Expand(none, op.Concat(heads, op.Reshape(tiles, one), width, axis=0))
+    ones = op.Expand(step, op.Shape(ends))
+    begun = op.ScatterElements(empty, op.Max(op.Sub(ends, tile), none), ones, axis=2, reduction="add")
+    ended = op.ScatterElements(begun, op.Max(ends, none), op.Neg(ones), axis=2, reduction="add")
+    covered = op.Greater(op.CumSum(ended, op.Constant(value_int=2)), none)  # [Hq, tiles, width]
+    row = op.Unsqueeze(op.Range(past, length, step), one)  # [n, 1]
+    key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
+    by_tile = op.Slice(covered, zero, end, two)
+    along = op.Gather(by_tile, op.Div(op.Range(none, count, step), tile), axis=1)  # [Hq, n, length]
+
+    named = op.Cast(columns, to=7)
+    place = op.Where(op.Or(op.Less(named, none), op.GreaterOrEqual(named, length)), length, named)
+    row_of_places = op.Expand(none, op.Concat(heads, op.Add(end, one), axis=0))
+    marked = op.ScatterElements(row_of_places, place, op.Expand(step, op.Shape(place)), axis=1)
+    column = op.Unsqueeze(op.Greater(op.Slice(marked, zero, end, one), none), one)  # [Hq, 1, length]
+    seen = op.And(op.LessOrEqual(key, row), op.Or(along, column))
+
+    keys = op.Cast(op.Slice(k_cache, zero, end, zero), to=1)
+    values = op.Cast(op.Slice(v_cache, zero, end, zero), to=1)
+    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
+    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), op.Concat(kv_heads, minus_one, d, axis=0))
+    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
+    by_head = op.Reshape(scores, op.Concat(heads, n, end, axis=0))
+    p = op.Softmax(op.Where(seen, by_head, op.Constant(value_float=float("-inf"))), axis=-1)
+    mixed = op.MatMul(
+        op.Reshape(p, op.Concat(kv_heads, minus_one, end, axis=0)), op.Transpose(values, perm=[1, 0, 2])
+    )
+    o_rows = op.Transpose(op.Reshape(mixed, op.Concat(kv_heads, minus_one, n, d, axis=0)), perm=[2, 0, 1, 3])
+    o = op.CastLike(op.Reshape(o_rows, op.Shape(q)), q)
+    return o

@@ -1,0 +1,184 @@
+"""Vertical-slash prefill: its two graphs, and the masked softmax that it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from h2o_export.attention_graphs.graph import (
+    CACHE,
+    ROWS,
+    AttentionGraph,
+    keys_values,
+    make_graph,
+    operator,
+    queries,
+)
+from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
+from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
+from h2o_runtime.attention import AttentionShape
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.kv import KV
+from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
+from h2o_runtime.policies.prefill.minference import NEAR, SINK, TILE, VOTES
+
+_LENGTH = TensorSpec(name="length", dtype="int64", shape=())
+
+
+@dataclass(frozen=True)
+class LineStep(AttentionStep):
+    """The lines that the last queries of the cache's rows find."""
+
+    config: PrefillConfig
+    name: ClassVar[str] = "lines"
+
+    def graph(self, shape: AttentionShape) -> AttentionGraph:
+        """As many lines as in a cache of the policy's counts or longer."""
+        vertical, slash = self._counts
+        outputs = (
+            TensorSpec(name="columns", dtype="int32", shape=(shape.query_heads, vertical)),
+            TensorSpec(name="distances", dtype="int32", shape=(shape.query_heads, slash)),
+        )
+        node = operator(
+            "VerticalSlashSelect",
+            ("q", "k_cache", "length"),
+            ("columns", "distances"),
+            scale=shape.scale,
+            vertical=vertical,
+            slash=slash,
+            sink=SINK,
+            near=NEAR,
+        )
+        inputs = (queries("q", shape), *keys_values(("k_cache",), "cap", shape), _LENGTH)
+        votes = FreeSize(name="n", counts="rows", most=VOTES)
+        return make_graph(
+            self.name, inputs, outputs, [node], FreeSizes(sizes=(votes, CACHE), spans=("length",))
+        )
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        counts: tuple[int, int] = self.config.altered(line_fraction=0.0).line_counts(2**31 - 1)
+        return counts
+
+    def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
+        keys = caches(draw, shape, room.capacity)["k_cache"]
+        votes = normal(draw, shape, min(VOTES, room.batch, room.rows), shape.query_heads, 2.0)
+        return {"q": votes, "k_cache": keys, "length": np.array(room.rows, np.int64)}
+
+    def compute(self, call: OperatorCall) -> None:
+        q, k_cache = call.put("q", "k_cache")
+        kv = KV(k_cache, k_cache, int(call.feed["length"]))
+        call.provider.vertical_slash_select(q, kv, SINK, NEAR, call.out["columns"], call.out["distances"])
+
+
+@dataclass(frozen=True)
+class TileStep(AttentionStep):
+    """Attention to lines, however they were found."""
+
+    name: ClassVar[str] = "vertical_slash"
+
+    def graph(self, shape: AttentionShape) -> AttentionGraph:
+        lists = (
+            TensorSpec(name="columns", dtype="int32", shape=(shape.query_heads, "M")),
+            TensorSpec(name="distances", dtype="int32", shape=(shape.query_heads, "D")),
+        )
+        inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), *lists, _LENGTH)
+        names = [one.name for one in inputs]
+        node = operator("VerticalSlashAttention", names, ("o",), scale=shape.scale)
+        slots = (FreeSize(name=name, counts="slots") for name in "MD")
+        free = FreeSizes(sizes=(ROWS, CACHE, *slots), spans=("length",))
+        return make_graph(self.name, inputs, (queries("o", shape),), [node], free)
+
+    def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
+        """A few lines: tiles turn diagonals into blocks, so that many would be everything."""
+        n = min(160, room.batch, room.rows - 3)
+        lists = {}
+        for name, count in (("columns", 24), ("distances", 3)):
+            some = [draw.choice(room.rows - 3, count, replace=False) for _ in range(shape.query_heads)]
+            lists[name] = np.sort(some, axis=1).astype(np.int32)
+        length = np.array(room.rows - 3, np.int64)
+        return {
+            "q": normal(draw, shape, n, shape.query_heads, 2.0),
+            **caches(draw, shape, room.capacity),
+            **lists,
+            "length": length,
+        }
+
+    def compute(self, call: OperatorCall) -> None:
+        q, k_cache, v_cache, columns, distances = call.put("q", "k_cache", "v_cache", "columns", "distances")
+        kv = KV(k_cache, v_cache, int(call.feed["length"]))
+        call.provider.vertical_slash_attention(q, kv, columns, distances, call.out["o"])
+
+
+@dataclass(frozen=True)
+class SinglePass:
+    """Attention for transformers' layers: all pairs of a layer at once, and what tiles see as a mask."""
+
+    config: PrefillConfig
+
+    def __call__(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
+    ) -> tuple[Tensor, None]:
+        """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
+        q = query[0] * scaling
+        k, v = (x[0].repeat_interleave(len(q) // x.shape[1], dim=0) for x in (key, value))
+        dots = q @ k.transpose(1, 2)
+        n = dots.shape[1]
+        size = self.config.chunk_size if self.config.estimate == "chunk" else n
+        seen = torch.zeros_like(dots, dtype=torch.bool)
+        for start in range(0, n, size):
+            stop = min(start + size, n)
+            for head, lines in enumerate(self._lines(dots[:, max(start, stop - VOTES) : stop, :stop])):
+                for first in range(start, stop, TILE):
+                    seen[head, first : min(first + TILE, stop), : first + TILE] = _tile(first + TILE, *lines)[
+                        :n
+                    ]
+        seen &= torch.ones(n, n, dtype=torch.bool).tril()
+        weights = torch.softmax(dots.masked_fill(~seen, -torch.inf), dim=-1)
+        return (weights @ v).transpose(0, 1).unsqueeze(0), None
+
+    def _lines(self, dots: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Columns and distances of every head; dots [Hq, votes, keys] are of the last rows."""
+        _, votes, keys = dots.shape
+        back = torch.arange(keys - votes, keys)[:, None] - torch.arange(keys)
+        p = torch.softmax(dots.masked_fill(back < 0, -torch.inf), dim=-1)
+        turned = p.gather(2, back.clamp(min=0).expand_as(p)).masked_fill(back < 0, 0)
+        budgets = zip((p, turned), self.config.line_counts(keys), (SINK, NEAR), strict=True)
+        columns, distances = (_best(x.sum(1), count, forced) for x, count, forced in budgets)
+        return list(zip(columns, distances, strict=True))
+
+
+def _best(score: Tensor, count: int, forced: int) -> Tensor:
+    """The first `forced` and the best others: [Hq, count] from [Hq, keys]."""
+    rank = torch.where(score < 1e-30, 0.0, score)
+    rank[:, :forced] = torch.inf
+    return torch.sort(rank, dim=1, descending=True, stable=True).indices[:, :count]
+
+
+def _tile(end: int, columns: Tensor, distances: Tensor) -> Tensor:
+    """What the tile of rows before `end` sees of the keys before it, bool [end]; later rows of it see less."""
+    seen = torch.zeros(end, dtype=torch.bool)
+    seen[columns[columns < end]] = True
+    last = -end - TILE
+    for distance in sorted({0, *distances[distances < end].tolist()}, reverse=True):
+        stop = max(end - distance, TILE)
+        if stop <= last:
+            continue
+        last = stop if stop > last + TILE else last + TILE
+        seen[last - TILE : last] = True
+    return seen
+
+
+class VerticalSlashEntry(PolicyEntry):
+    def steps(self, config: PrefillConfig) -> tuple[AttentionStep, ...]:
+        return LineStep(config), TileStep()
+
+    def describe(self, config: PrefillConfig) -> str:
+        return f"minference {config.in_short()}"
+
+    def reference(self, config: PrefillConfig) -> MakeReference:
+        return lambda kv_heads, sets: Reference("single pass", SinglePass(config))

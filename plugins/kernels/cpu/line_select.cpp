@@ -1,0 +1,148 @@
+// VerticalSlashSelect: the columns and the diagonals on which some queries' probabilities lie.
+//
+// The query heads of a key/value head lie end to end as rows, so that blocks of them are full and share
+// packed keys. A block has its probabilities for all keys at once, and adds them up for each of its heads;
+// then a head puts together what its blocks found, and ranks it.
+#include "rank.h"
+#include "sweep.h"
+
+namespace h2o {
+namespace {
+
+struct LineSelect {
+    const h2o_shape& shape;
+    int64_t n, length;
+    const void* q;
+    const h2o_kv& kv;
+    int64_t vertical, slash, sink, near;
+    int32_t *columns, *distances;
+
+    int64_t group() const { return shape.query_heads / shape.kv_heads; }
+    int64_t rows() const { return n * group(); }  // of a key/value head
+    int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
+
+    // What one head gets of one block: sums by column, and by distance with room for lanes on either side.
+    int64_t part_size() const { return 2 * length + 2 * kLanes; }
+    // Parts are numbered as the rows that they are of, which cuts between blocks and between heads part.
+    int64_t parts() const { return blocks() + group(); }
+    int64_t part(int64_t block, int64_t head) const { return block + head; }
+
+    struct Own {
+        SweepScratch* sweep;
+        uint64_t* ranks;
+    };
+    Own carve_own(char* base, size_t* bytes) const {
+        Carver carver(base);
+        const Own own{carve(carver, {shape.head_size, length, 1, false, false}),
+                      carver.take<uint64_t>(length)};
+        if (bytes != nullptr) *bytes = carver.used();
+        return own;
+    }
+
+    // `sums` are the parts of one key/value head.
+    void score(const h2o_cpu* context, SweepScratch& scratch, int64_t kv_head, int64_t block,
+               float* sums) const {
+        Sweep keys = head_sweep(context, shape, shape.kv_heads, kv_head, q, n);
+        keys.keys = cache_rows(shape, kv_head, kv.k, nullptr, nullptr, length);
+        keys.key_block = length;
+        keys.unit = kv_head;
+        keys.pack(scratch, 0, length, true);
+
+        const int64_t from = block * kLanes, used = std::min(kLanes, rows() - from);
+        const int64_t row_size = shape.head_size * element_size(shape.dtype);
+        float visible[kLanes];
+        int64_t least = length, most = 0;
+        for (int64_t r = 0; r < kLanes; ++r) {
+            const int64_t f = from + std::min(r, used - 1), token = f % n;
+            const int64_t seen = length - n + token + 1;
+            visible[r] = static_cast<float>(seen);
+            least = std::min(least, seen);
+            most = std::max(most, seen);
+            if (r >= used) continue;
+            scratch.rows[r] = static_cast<const char*>(q) +
+                              (token * shape.query_heads + kv_head * group() + f / n) * row_size;
+        }
+        context->kernels->pack_queries(scratch.rows, shape.dtype, used, shape.head_size, shape.scale,
+                                       scratch.q);
+        BlockArgs args{};
+        args.d = shape.head_size;
+        args.keys = most;
+        args.unmasked = least;
+        args.lanes = used;
+        args.q = scratch.q;
+        args.k = scratch.k;
+        args.visible = visible;
+        args.p = scratch.p;
+        args.m = scratch.m;
+        args.l = scratch.l;
+        args.fresh = true;
+        context->kernels->attend(args);
+
+        for (int64_t r = 0, next; r < used; r = next) {
+            const int64_t head = (from + r) / n, token = (from + r) % n;
+            next = std::min(used, r + n - token);
+            float weight[kLanes] = {};
+            for (int64_t i = r; i < next; ++i) weight[i] = 1.0f / args.l[i];
+            float* const by_column = sums + part(block, head) * part_size();
+            std::memset(by_column, 0, static_cast<size_t>(part_size()) * sizeof(float));
+            // Lane r stands before key 0 at the distance of its position, and so do the others lane by lane.
+            float* const by_distance = by_column + length + kLanes;
+            const int64_t first = length - n + token;
+            context->kernels->line_sums(args.p, first + next - r, weight, by_column, by_distance + first - r);
+        }
+    }
+
+    void choose(int64_t kv_head, int64_t head, float* sums, uint64_t* ranks) const {
+        const int64_t first = head * n / kLanes, last = ((head + 1) * n - 1) / kLanes;
+        float* const all = sums + part(first, head) * part_size();
+        for (int64_t block = first + 1; block <= last; ++block) {
+            const float* const more = sums + part(block, head) * part_size();
+            for (int64_t i = 0; i < part_size(); ++i) all[i] += more[i];
+        }
+        const int64_t query_head = kv_head * group() + head;
+        best(all, vertical, sink, ranks, columns + query_head * vertical);
+        best(all + length + kLanes, slash, near, ranks, distances + query_head * slash);
+    }
+
+    void best(const float* sums, int64_t count, int64_t forced, uint64_t* ranks, int32_t* out) const {
+        const int64_t there = std::min(count, length);
+        for (int64_t i = 0; i < length; ++i) ranks[i] = rank(sums[i], i, i < forced);
+        take_best(ranks, ranks + length, there, out);
+        std::fill(out + there, out + count, -1);
+    }
+
+    void run(h2o_cpu* context) const {
+        size_t bytes = 0;
+        carve_own(nullptr, &bytes);
+        for (Arena& arena : context->own) {
+            carve_own(arena.at_least(bytes), nullptr);
+        }
+        const int64_t of_head = parts() * part_size();
+        float* const sums = context->shared_floats(shape.kv_heads * of_head);
+        const auto own = [&](int thread) { return context->own[static_cast<size_t>(thread)].at_least(0); };
+        context->pool.each(shape.kv_heads * blocks(), [&](int64_t item, int thread) {
+            auto* const scratch = reinterpret_cast<SweepScratch*>(own(thread));
+            const int64_t kv_head = item / blocks();
+            score(context, *scratch, kv_head, item % blocks(), sums + kv_head * of_head);
+        });
+        context->pool.each(shape.query_heads, [&](int64_t item, int thread) {
+            const int64_t kv_head = item / group();
+            choose(kv_head, item % group(), sums + kv_head * of_head, carve_own(own(thread), nullptr).ranks);
+        });
+    }
+};
+
+}  // namespace
+}  // namespace h2o
+
+h2o_status h2o_cpu_vertical_slash_select(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
+                                         const h2o_kv* kv, int64_t length, int64_t vertical, int64_t slash,
+                                         int64_t sink, int64_t near, int32_t* columns, int32_t* distances) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || n <= 0 || length < n || length > INT32_MAX) return H2O_BAD_ARGUMENT;
+    if (vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
+    if (!q || !columns || !distances) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check_keys(kv, length); status != H2O_OK) return status;
+    const h2o::LineSelect op{*shape, n, length, q, *kv, vertical, slash, sink, near, columns, distances};
+    return h2o::guarded(context, [&] { op.run(context); });
+}

@@ -1,0 +1,119 @@
+// Blocks of one sweep's rows whose running softmax is kept while keys come piece by piece, each row with a
+// first and a last key of its own. What is attended to is up to the operator.
+#pragma once
+
+#include <limits>
+
+#include "sweep.h"
+
+namespace h2o {
+
+constexpr int64_t kRangeBlocks = 8;  // 384 rows share the keys that are packed for them
+constexpr int64_t kRangeKeys = 512;  // keys packed at a time
+
+class RowBlocks {
+  public:
+    // Blocks [begin, begin + kRangeBlocks) of the rows, as far as there are; row f stands at offset + f /
+    // group.
+    RowBlocks(const Sweep& rows, SweepScratch& scratch, int64_t begin, int64_t offset)
+        : rows_(rows),
+          scratch_(scratch),
+          begin_(begin),
+          end_(std::min(rows.blocks(), begin + kRangeBlocks)),
+          offset_(offset) {
+        rows_.key_block = kRangeKeys;
+        for (int64_t block = begin_; block < end_; ++block) start(block);
+    }
+
+    int64_t begin() const { return begin_; }
+    int64_t end() const { return end_; }
+    int64_t lanes(int64_t block) const { return rows_.lanes(block); }
+    // Where the query of a block's lane stands; lanes above those in use stand where the last one does.
+    int64_t position(int64_t block, int64_t lane) const { return position_[block - begin_][lane]; }
+    int64_t last_position(int64_t block) const { return position(block, kLanes - 1); }
+
+    // Consecutive keys of the sweep become those that args() attends to.
+    void pack(int64_t key, int64_t count) { rows_.pack(scratch_, key, count, false); }
+    // Others do, in the dtype that they have.
+    void pack(const void* const* k, const void* const* v, h2o_dtype dtype, int64_t count) {
+        kernels().pack_keys(k, dtype, count, rows_.d, scratch_.k);
+        kernels().pack_values(v, dtype, count, rows_.d, kRangeKeys, scratch_.v);
+    }
+
+    // The block's state, and the first `keys` of those that are packed, none masked. To be attended to at
+    // once.
+    BlockArgs args(int64_t block, int64_t keys) {
+        const int64_t at = block - begin_;
+        BlockArgs made{};
+        made.d = rows_.d;
+        made.keys = keys;
+        made.unmasked = round_up(keys, kPanel);
+        made.lanes = rows_.lanes(block);
+        made.q = scratch_.q + at * rows_.d * kLanes;
+        made.k = scratch_.k;
+        made.v = scratch_.v;
+        made.v_keys = kRangeKeys;
+        made.p = scratch_.p;
+        made.m = scratch_.m + at * kLanes;
+        made.l = scratch_.l + at * kLanes;
+        made.o = scratch_.o + at * rows_.d * kLanes;
+        made.fresh = fresh_[at];
+        fresh_[at] = false;
+        return made;
+    }
+
+    // Some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After clear().
+    BlockArgs args(int64_t block, int64_t keys, int64_t lane, int64_t rows) {
+        BlockArgs made = args(block, keys);
+        for (float** at : {&made.p, &made.m, &made.l, &made.o}) *at += lane;
+        made.q += lane;
+        made.rows = rows;
+        return made;
+    }
+
+    // A block that has attended to nothing yet: as if it had, with no key to be seen.
+    void clear(int64_t block) {
+        if (!fresh_[block - begin_]) return;
+        const BlockArgs state = args(block, 0);
+        std::fill(state.m, state.m + kLanes, -std::numeric_limits<float>::infinity());
+        std::fill(state.l, state.l + kLanes, 0.0f);
+        std::fill(state.o, state.o + rows_.d * kLanes, 0.0f);
+    }
+
+    void store(int64_t block, void* o) const {
+        rows_.store_state(scratch_, block, block - begin_, static_cast<char*>(o), nullptr, nullptr);
+    }
+
+    const Sweep& rows() const { return rows_; }
+    SweepScratch& scratch() { return scratch_; }
+    const KernelTable& kernels() const { return *rows_.kernels; }
+
+  private:
+    void start(int64_t block) {
+        const int64_t used = rows_.lanes(block), from = block * kLanes, at = block - begin_;
+        for (int64_t r = 0; r < used; ++r)
+            scratch_.rows[r] = rows_.q + rows_.at(from + r) * rows_.d * element_size(rows_.dtype);
+        kernels().pack_queries(scratch_.rows, rows_.dtype, used, rows_.d, rows_.scale,
+                               scratch_.q + at * rows_.d * kLanes);
+        for (int64_t r = 0, token = from / rows_.group, head = from % rows_.group; r < kLanes; ++r) {
+            position_[at][r] = offset_ + token;
+            if (r + 1 >= used || ++head < rows_.group) continue;
+            head = 0;
+            ++token;
+        }
+        fresh_[at] = true;
+    }
+
+    Sweep rows_;
+    SweepScratch& scratch_;
+    int64_t begin_, end_, offset_;
+    int64_t position_[kRangeBlocks][kLanes];
+    bool fresh_[kRangeBlocks];
+};
+
+// How large the scratch of a RowBlocks must be.
+inline SweepSize range_size(int64_t d) {
+    return {d, kRangeKeys, kRangeBlocks, true, false};
+}
+
+}  // namespace h2o

@@ -1,0 +1,266 @@
+// VerticalSlashAttention: a block owns a tile of 64 rows of one head.
+//
+// First one thread a tile and head joins the blocks along its diagonals into runs. Then a tile takes up keys
+// 32 at a time, from its runs and after that the columns that lie in none: they are copied into shared memory
+// as float32, each of four warps holds 16 rows, a lane scores one key for all of them, and for the values it
+// owns columns of the output.
+
+#include "checks.h"
+#include "launch.h"
+#include "numbers.cuh"
+#include "ptx.cuh"
+#include "row_range.cuh"
+
+namespace h2o::cuda {
+namespace {
+
+constexpr int kTile = 64;
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kWarpRows = kTile / kWarps;
+constexpr int kPiece = 32;  // keys at a time
+constexpr int kIndexThreads = 64;
+
+struct Run {
+    int begin, end;
+};
+
+struct LineArgs {
+    const int64_t* length;
+    const int32_t *columns, *distances;
+    Run* runs;    // [tiles, Hq, most]
+    int* counts;  // [tiles, Hq]
+    float scale;
+    int n, rows, heads, kv_heads, vertical, slash, most;  // rows: of the cache
+
+    __host__ __device__ __forceinline__ int tiles() const { return (n + kTile - 1) / kTile; }
+    __device__ __forceinline__ int first() const { return bounded(*length, n, rows) - n; }
+};
+
+__global__ void __launch_bounds__(kIndexThreads) join_runs(LineArgs args) {
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * kIndexThreads + threadIdx.x;
+    if (index >= static_cast<int64_t>(args.tiles()) * args.heads) return;
+    const int tile = static_cast<int>(index / args.heads), head = static_cast<int>(index % args.heads);
+    const int end = args.first() + (tile + 1) * kTile;
+    const int32_t* const distances = args.distances + static_cast<int64_t>(head) * args.slash;
+    Run* const runs = args.runs + index * args.most;
+    int count = 0;
+    Run last = {};
+    for (int i = args.slash - 1; i >= -1; --i) {  // from the largest; 0 is always among them
+        const int distance = i < 0 ? 0 : distances[i];
+        if (distance < 0 || distance >= end) continue;
+        const int stop = max(end - distance, kTile);
+        if (count == 0 || stop > last.end + kTile) {
+            last = {stop - kTile, stop};
+            ++count;
+        } else if (stop > last.end) {
+            last.end += kTile;
+        }
+        runs[count - 1] = last;
+    }
+    args.counts[index] = count;
+}
+
+// Whether a key lies in one of some rising runs.
+__device__ __forceinline__ bool in_a_run(const Run* runs, int count, int key) {
+    int low = 0;
+    while (low < count) {
+        const int middle = (low + count) / 2;
+        if (runs[middle].end <= key)
+            low = middle + 1;
+        else
+            count = middle;
+    }
+    return runs[low].begin <= key;  // the last run ends behind every column that is asked for
+}
+
+template <int D>
+struct Shared {
+    float q[kTile][D];
+    float k[kPiece][D + 1];  // lanes read different keys
+    float v[kPiece][D];
+    float p[kWarps][kWarpRows][kPiece];
+};
+
+// One warp's rows and their running softmax.
+template <int D, class T>
+struct Rows {
+    static constexpr int kOwn = (D + 31) / 32;  // columns of the output that a lane owns
+
+    const LineArgs& args;
+    Shared<D>& shared;
+    const T *k, *v;  // of the key/value head
+    int warp, lane, position;
+    float m[kWarpRows], l[kWarpRows], o[kWarpRows][kOwn];
+
+    __device__ Rows(const LineArgs& a, Shared<D>& s, const T* keys, const T* values, int first_position)
+        : args(a), shared(s), k(keys), v(values), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+        position = first_position + warp * kWarpRows;
+        for (int r = 0; r < kWarpRows; ++r) {
+            m[r] = -INFINITY;
+            l[r] = 0;
+            for (int i = 0; i < kOwn; ++i) o[r][i] = 0;
+        }
+    }
+
+    // Lane j brings key `row`, or none where it is negative.
+    __device__ __forceinline__ void attend(int row) {
+        const int64_t stride = static_cast<int64_t>(args.kv_heads) * D;
+        __syncthreads();  // the keys before have been read
+        for (int j = warp; j < kPiece; j += kWarps) {
+            const int from = __shfl_sync(kAllLanes, row, j);
+            for (int c = lane; c < D; c += 32) {
+                shared.k[j][c] = from < 0 ? 0.f : to_float(k[from * stride + c]);
+                shared.v[j][c] = from < 0 ? 0.f : to_float(v[from * stride + c]);
+            }
+        }
+        __syncthreads();
+        float score[kWarpRows] = {};
+        for (int c = 0; c < D; ++c) {
+            const float x = shared.k[lane][c];
+#pragma unroll
+            for (int r = 0; r < kWarpRows; ++r)
+                score[r] = fmaf(shared.q[warp * kWarpRows + r][c], x, score[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < kWarpRows; ++r) {
+            const bool seen = row >= 0 && row <= position + r;
+            const float top = fmaxf(m[r], lanes_max<32>(seen ? score[r] : -INFINITY));
+            const float p = seen ? expf(score[r] - top) : 0.f, keep = l[r] > 0 ? expf(m[r] - top) : 0.f;
+            l[r] = l[r] * keep + lanes_sum<32>(p);
+            m[r] = top;
+            for (int i = 0; i < kOwn; ++i) o[r][i] *= keep;
+            shared.p[warp][r][lane] = p;
+        }
+        __syncwarp();
+        for (int j = 0; j < kPiece; ++j) {
+#pragma unroll
+            for (int i = 0; i < kOwn; ++i) {
+                const int c = lane + 32 * i;
+                if (c >= D) continue;
+                const float x = shared.v[j][c];
+#pragma unroll
+                for (int r = 0; r < kWarpRows; ++r) o[r][i] = fmaf(shared.p[warp][r][j], x, o[r][i]);
+            }
+        }
+    }
+
+    // `out` is row 0 of the tile.
+    __device__ __forceinline__ void store(T* out, int rows) const {
+        for (int r = 0; r < kWarpRows && warp * kWarpRows + r < rows; ++r)
+            for (int i = 0; i < kOwn; ++i) {
+                const int c = lane + 32 * i;
+                if (c >= D) continue;
+                put(out + static_cast<int64_t>(warp * kWarpRows + r) * args.heads * D + c, o[r][i] / l[r]);
+            }
+    }
+};
+
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads)
+    attend_lines(LineArgs args, const T* q, const T* k, const T* v, T* o) {
+    Shared<D>& shared = *reinterpret_cast<Shared<D>*>(dynamic_shared());
+    const int tile = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % 32;
+    const int kv_head = head / (args.heads / args.kv_heads), rows = min(kTile, args.n - tile * kTile);
+    const int start = args.first() + tile * kTile, length = args.first() + args.n;
+    const int64_t index = static_cast<int64_t>(tile) * args.heads + head;
+    const Run* const runs = args.runs + index * args.most;
+    const int count = args.counts[index];
+    const int64_t row_0 = (static_cast<int64_t>(tile) * kTile * args.heads + head) * D;
+
+    for (int i = threadIdx.x; i < kTile * D; i += kThreads) {
+        const int r = i / D, c = i % D;
+        const int64_t at = row_0 + static_cast<int64_t>(r) * args.heads * D + c;
+        shared.q[r][c] = r < rows ? to_float(q[at]) * args.scale : 0.f;
+    }
+    Rows<D, T> own(args, shared, k + static_cast<int64_t>(kv_head) * D, v + static_cast<int64_t>(kv_head) * D,
+                   start);
+    for (int i = 0; i < count; ++i) {
+        const int stop = min(runs[i].end, min(length, start + rows));
+        for (int key = runs[i].begin; key < stop; key += kPiece)
+            own.attend(key + lane < stop ? key + lane : -1);
+    }
+    const int32_t* const columns = args.columns + static_cast<int64_t>(head) * args.vertical;
+    for (int i = 0; i < args.vertical; i += kPiece) {
+        const int column = i + lane < args.vertical ? columns[i + lane] : -1;
+        const bool wanted = column >= 0 && column < start && !in_a_run(runs, count, column);
+        if (__ballot_sync(kAllLanes, wanted) != 0) own.attend(wanted ? column : -1);  // all warps alike
+    }
+    own.store(o + row_0, rows);
+}
+
+int most_runs(int capacity, int slash) {
+    const int most = capacity / (kTile + 1) + 1;
+    return (slash < most ? slash : most) + 1;
+}
+
+struct Scratch {
+    Run* runs;
+    int* counts;
+
+    Scratch(const h2o_cuda_shape& shape, int n, int capacity, int slash, Workspace& workspace) {
+        const int64_t tiles = static_cast<int64_t>(ceil_div(n, kTile)) * shape.query_heads;
+        runs = workspace.take<Run>(tiles * most_runs(capacity, slash));
+        counts = workspace.take<int>(tiles);
+    }
+};
+
+template <class T>
+h2o_status attend(const h2o_cuda_shape& shape, const LineArgs& args, const void* q, const h2o_kv& kv, void* o,
+                  cudaStream_t stream) {
+    const dim3 grid(static_cast<unsigned>(args.tiles()), static_cast<unsigned>(args.heads), 1);
+    return dispatch_head_size(shape.head_size, [&](auto d) {
+        constexpr int D = decltype(d)::value;
+        return launch(attend_lines<D, T>, grid, kThreads, sizeof(Shared<D>), stream, args,
+                      static_cast<const T*>(q), static_cast<const T*>(kv.k), static_cast<const T*>(kv.v),
+                      static_cast<T*>(o));
+    });
+}
+
+}  // namespace
+}  // namespace h2o::cuda
+
+using namespace h2o::cuda;
+
+extern "C" size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_cuda_shape* shape, int32_t n,
+                                                              int32_t capacity, int32_t slash) {
+    if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0 || slash < 0) return 0;
+    Workspace workspace;
+    Scratch scratch(*shape, n, capacity, slash, workspace);
+    return workspace.used();
+}
+
+extern "C" h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                                        int32_t n, const void* q, const h2o_kv* kv,
+                                                        const int64_t* length, int32_t vertical,
+                                                        const int32_t* columns, int32_t slash,
+                                                        const int32_t* distances, void* o, void* workspace,
+                                                        size_t workspace_bytes) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (n <= 0 || vertical < 0 || slash < 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
+    if ((vertical > 0 && !columns) || (slash > 0 && !distances)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    const int capacity = static_cast<int>(kv->rows);
+    Workspace pieces(workspace, workspace_bytes);
+    const Scratch scratch(*shape, n, capacity, slash, pieces);
+    if (!pieces.enough() || !scratch.runs) return H2O_OUT_OF_WORKSPACE;
+    const LineArgs args{length,
+                        columns,
+                        distances,
+                        scratch.runs,
+                        scratch.counts,
+                        shape->scale,
+                        n,
+                        capacity,
+                        shape->query_heads,
+                        shape->kv_heads,
+                        vertical,
+                        slash,
+                        most_runs(capacity, slash)};
+    const int64_t tiles = static_cast<int64_t>(args.tiles()) * args.heads;
+    const h2o_status status =
+        launch(join_runs, dim3(ceil_div(tiles, kIndexThreads), 1, 1), kIndexThreads, 0, stream, args);
+    if (status != H2O_OK) return status;
+    return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
+                                   : attend<float>(*shape, args, q, *kv, o, stream);
+}

@@ -1,0 +1,201 @@
+// VerticalSlashSelect: the columns and the diagonals on which some queries' probabilities lie.
+//
+// States of the queries over all keys, cut into parts as in CandidateScore, then sums under them: by column
+// with the kernel that others have, by distance a thread for each of them, which walks along its diagonal.
+// Three passes over the keys, 6 * d FLOP for each (query, key), and no values are read. One launch chooses.
+
+#include "attention.h"
+#include "checks.h"
+#include "numbers.cuh"
+#include "parts.h"
+#include "row_range.cuh"
+#include "select.cuh"
+
+namespace h2o::cuda {
+namespace {
+
+constexpr int kKeysAPart = 128;
+constexpr int kMaxParts = 16;
+constexpr int kThreads = 128;
+constexpr int kStaged = 32;  // queries in shared memory at a time
+
+struct LineArgs {
+    const int64_t* length;
+    int n, rows, heads, kv_heads;  // rows: of the cache
+    float scale;
+    const float *m, *l;  // [n, Hq]
+
+    __device__ __forceinline__ int keys() const { return bounded(*length, n, rows); }
+};
+
+// by_distance [Hq, rows]: thread d of head h adds up what the queries give the key d before them.
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads)
+    sum_diagonals(LineArgs args, const T* q, const T* k, float* by_distance) {
+    float* const staged = reinterpret_cast<float*>(dynamic_shared());  // [kStaged][D]
+    const int distance = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y, length = args.keys();
+    const int kv_head = head / (args.heads / args.kv_heads), first = length - args.n;
+    float sum = 0;
+    for (int from = 0; from < args.n; from += kStaged) {
+        const int count = min(kStaged, args.n - from);
+        __syncthreads();  // the queries before have been read
+        for (int i = threadIdx.x; i < count * D; i += kThreads) {
+            const int64_t row = static_cast<int64_t>(from + i / D) * args.heads + head;
+            staged[i] = to_float(q[row * D + i % D]) * args.scale;
+        }
+        __syncthreads();
+        for (int r = 0; r < count; ++r) {
+            const int key = first + from + r - distance;
+            if (key < 0 || key >= length) continue;
+            const int64_t state = static_cast<int64_t>(from + r) * args.heads + head;
+            const float score =
+                dot<D>(staged + r * D, k + (static_cast<int64_t>(key) * args.kv_heads + kv_head) * D);
+            sum += expf(score - args.m[state]) / args.l[state];
+        }
+    }
+    if (distance < length) by_distance[static_cast<int64_t>(head) * args.rows + distance] = sum;
+}
+
+struct Candidates {
+    const float* score;
+    int forced;
+
+    __device__ __forceinline__ int position(int i) const { return i; }
+    __device__ __forceinline__ uint32_t bits(int i) const { return rank_bits(score[i], i < forced); }
+};
+
+struct Wanted {
+    const float* score;  // [Hq, rows]
+    int count, forced;
+    int32_t* out;  // [Hq, count]
+};
+
+// One block a head, for its columns and for its distances.
+__global__ void __launch_bounds__(kSelectThreads)
+    choose_lines(LineArgs args, Wanted columns, Wanted distances) {
+    const Wanted& wanted = blockIdx.y == 0 ? columns : distances;
+    const int length = args.keys(), there = min(wanted.count, length);
+    const Candidates all{wanted.score + static_cast<int64_t>(blockIdx.x) * args.rows, wanted.forced};
+    int32_t* const out = wanted.out + static_cast<int64_t>(blockIdx.x) * wanted.count;
+    take_best(all, length, there, *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
+    for (int i = there + threadIdx.x; i < wanted.count; i += kSelectThreads) out[i] = -1;
+}
+
+struct Scratch {
+    int parts;
+    float *m_parts, *l_parts, *m, *l, *by_column, *by_distance;
+
+    Scratch(const h2o_cuda_shape& shape, int n, int capacity, Workspace& workspace) {
+        parts = static_cast<int>(ceil_div(capacity, kKeysAPart));
+        if (parts > kMaxParts) parts = kMaxParts;
+        const int64_t rows = static_cast<int64_t>(n) * shape.query_heads;
+        const int64_t sums = static_cast<int64_t>(capacity) * shape.query_heads;
+        m_parts = workspace.take<float>(parts * rows);
+        l_parts = workspace.take<float>(parts * rows);
+        m = workspace.take<float>(rows);
+        l = workspace.take<float>(rows);
+        by_column = workspace.take<float>(sums);
+        by_distance = workspace.take<float>(sums);
+    }
+};
+
+struct Select {
+    const h2o_cuda_shape& shape;
+    int n, vertical, slash, sink, near;
+    const void* q;
+    const h2o_kv& kv;
+    const int64_t* length;
+    int32_t *columns, *distances;
+    cudaStream_t stream;
+
+    int rows() const { return static_cast<int>(kv.rows); }
+
+    KeySource keys(int sets) const {
+        KeySource keys = token_major_keys(shape, kv.k, nullptr, rows(), sets);
+        keys.length = length;
+        keys.causal = true;
+        return keys;
+    }
+
+    h2o_status states(const Scratch& scratch) const {
+        AttentionArgs attention;
+        attention.rows = rows_of(shape, q, n, shape.kv_heads);
+        attention.scale = shape.scale;
+        attention.keys = keys(shape.kv_heads);
+        attention.splits = scratch.parts;
+        attention.partial_m = scratch.m_parts;
+        attention.partial_l = scratch.l_parts;
+        const h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+        if (status != H2O_OK) return status;
+        return launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.parts,
+                                     static_cast<int64_t>(n) * shape.query_heads, scratch.m, scratch.l,
+                                     stream);
+    }
+
+    h2o_status column_sums(const Scratch& scratch) const {
+        ColumnSumArgs sums;
+        sums.rows = rows_of(shape, q, n, shape.query_heads);
+        sums.scale = shape.scale;
+        sums.m = scratch.m;
+        sums.l = scratch.l;
+        sums.keys = keys(shape.query_heads);
+        sums.out = scratch.by_column;
+        sums.key_stride = 1;
+        sums.set_stride = rows();
+        return launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+    }
+
+    template <class T>
+    h2o_status diagonal_sums(const LineArgs& args, const Scratch& scratch) const {
+        const dim3 grid(ceil_div(rows(), kThreads), static_cast<unsigned>(shape.query_heads), 1);
+        return dispatch_head_size(shape.head_size, [&](auto d) {
+            constexpr int D = decltype(d)::value;
+            return launch(sum_diagonals<D, T>, grid, kThreads, sizeof(float) * kStaged * D, stream, args,
+                          static_cast<const T*>(q), static_cast<const T*>(kv.k), scratch.by_distance);
+        });
+    }
+
+    h2o_status run(Workspace pieces) const {
+        const Scratch scratch(shape, n, rows(), pieces);
+        if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+        const LineArgs args{length,         n,           rows(),    shape.query_heads,
+                            shape.kv_heads, shape.scale, scratch.m, scratch.l};
+        h2o_status status = states(scratch);
+        if (status == H2O_OK) status = column_sums(scratch);
+        if (status == H2O_OK)
+            status = shape.dtype == H2O_F16 ? diagonal_sums<half>(args, scratch)
+                                            : diagonal_sums<float>(args, scratch);
+        if (status != H2O_OK) return status;
+        return launch(choose_lines, dim3(static_cast<unsigned>(shape.query_heads), 2, 1), kSelectThreads,
+                      sizeof(SelectShared), stream, args, Wanted{scratch.by_column, vertical, sink, columns},
+                      Wanted{scratch.by_distance, slash, near, distances});
+    }
+};
+
+}  // namespace
+}  // namespace h2o::cuda
+
+using namespace h2o::cuda;
+
+extern "C" size_t h2o_cuda_vertical_slash_select_workspace(const h2o_cuda_shape* shape, int32_t n,
+                                                           int32_t capacity) {
+    if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
+    Workspace workspace;
+    Scratch scratch(*shape, n, capacity, workspace);
+    return workspace.used();
+}
+
+extern "C" h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                                     int32_t n, const void* q, const h2o_kv* kv,
+                                                     const int64_t* length, int32_t vertical, int32_t slash,
+                                                     int32_t sink, int32_t near, int32_t* columns,
+                                                     int32_t* distances, void* workspace,
+                                                     size_t workspace_bytes) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (n <= 0 || vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
+    if (!q || !length || any_null(columns, distances)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_keys(kv, n); status != H2O_OK) return status;
+    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
+    const Select op{*shape, n, vertical, slash, sink, near, q, *kv, length, columns, distances, stream};
+    return op.run(Workspace(workspace, workspace_bytes));
+}

@@ -1,0 +1,164 @@
+"""Vertical-slash prefill: every query head attends to the columns and diagonals that matter to it.
+
+Jiang et al., 2024, "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention":
+attention of long prompts lies on a few columns of the matrix and along a few of its diagonals, and a prompt's last
+queries show which. Here the last queries of every chunk do, so that no row depends on a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from h2o_runtime.attention.base import Int32
+from h2o_runtime.devices import Device
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import option
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
+from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import Span, spans
+
+VOTES = 64  # last queries that estimate
+TILE = 64  # rows that see the same blocks of keys
+SINK, NEAR = 30, 100  # columns and distances that are always among those kept
+LEAST_COLUMNS, LEAST_DISTANCES = 30, 50
+SHARE_OF_COLUMNS, SHARE_OF_DISTANCES = 0.2, 0.8  # of a budget that is a fraction of the keys
+
+
+class LineStore:
+    """The lines of one layer's chunk, for every query head."""
+
+    def __init__(self, heads: int, columns: int, distances: int, device: Device) -> None:
+        self._heads = heads
+        self._columns: Int32 = device.zeros((heads * columns,), np.int32)
+        self._distances: Int32 = device.zeros((heads * distances,), np.int32)
+
+    def lines(self, columns: int, distances: int) -> tuple[Int32, Int32]:
+        """Room for so many: int32 [Hq, columns], [Hq, distances]."""
+        return (
+            self._columns[: self._heads * columns].reshape(self._heads, columns),
+            self._distances[: self._heads * distances].reshape(self._heads, distances),
+        )
+
+
+@dataclass(frozen=True)
+class VerticalSlash(PrefillPolicy[LineStore]):
+    """Of each chunk the last queries find the lines, and all of its rows attend to those, in tiles."""
+
+    name: ClassVar[str] = "minference"
+    title: ClassVar[str] = "columns and diagonals"
+    phases: ClassVar[tuple[str, ...]] = ("estimate", "attention")
+
+    chunk_size: int = chunk_option()
+    vertical: int = option(512, "Columns that a head sees: keys that many queries attend to.", least=1)
+    slash: int = option(1024, "Diagonals that a head sees: distances that many queries attend at.", least=1)
+    line_fraction: float = option(
+        0.0,
+        "Columns and diagonals as a fraction of the keys so far, in place of counts; 0: by counts.",
+        symbol="",
+        least=0,
+    )
+    estimate: Literal["chunk", "prompt"] = option(
+        "chunk",
+        "Whose last queries find the lines: each chunk's, or as published the whole prompt's, where early rows "
+        "depend on late ones.",
+        symbol="",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.line_fraction > 1:
+            raise ConfigError(
+                f"line_fraction ({self.line_fraction:g}) is more than all keys: give --line-fraction at most 1",
+                field="line_fraction",
+            )
+
+    def line_counts(self, keys: int) -> tuple[int, int]:
+        """How many columns and diagonals of so many keys."""
+        columns, distances = self.vertical, self.slash
+        if self.line_fraction:
+            lines = int(self.line_fraction * keys)
+            columns = max(LEAST_COLUMNS + 1, int(SHARE_OF_COLUMNS * lines))
+            distances = max(NEAR + 1, int(SHARE_OF_DISTANCES * lines))
+        return min(keys, max(columns, LEAST_COLUMNS)), min(keys, max(distances, LEAST_DISTANCES))
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> LineStore:
+        return LineStore(model.query_heads, *self.line_counts(capacity), device)
+
+    def attend(self, call: LayerCall, state: LineStore) -> None:
+        n = len(call.q)
+        whole = self.estimate == "prompt"
+        if whole:
+            call.flow.needs(n)
+            with call.timer.measure("estimate"):
+                lines = self._find(call, n, n, state)
+        for chunk in self._chunks(n):
+            call.flow.needs(chunk.stop)
+            if chunk.stop > call.needed:
+                if not whole:
+                    with call.timer.measure("estimate"):
+                        lines = self._find(call, len(chunk), chunk.stop, state)
+                start = chunk.start + max(0, call.needed - chunk.start) // TILE * TILE
+                rows, kv = slice(start, chunk.stop), call.kv.upto(call.past + chunk.stop)
+                with call.timer.measure("attention"):
+                    call.provider.vertical_slash_attention(call.q[rows], kv, *lines, call.o[rows])
+            call.checkpoint(chunk.stop)
+            call.flow.finished(chunk.stop)
+
+    def _chunks(self, n: int) -> Iterator[Span]:
+        """Of rows that are attended to at once. Where they share lines, they are of whole tiles."""
+        size = self.chunk_size
+        return spans(n, size if self.estimate == "chunk" else -(-size // TILE) * TILE)
+
+    def _find(self, call: LayerCall, rows: int, stop: int, state: LineStore) -> tuple[Int32, Int32]:
+        """By the last of the `rows` rows before row `stop`."""
+        kv = call.kv.upto(call.past + stop)
+        lines = state.lines(*self.line_counts(call.past + stop))
+        votes = call.q[stop - min(VOTES, rows) : stop]
+        call.provider.vertical_slash_select(votes, kv, SINK, NEAR, *lines)
+        return lines
+
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
+        """All of a conversation that goes on; else whole chunks, whose lines did not depend on what followed."""
+        if shared == cached < n and origin.complete:
+            return Reuse(Prefix.HISTORY, shared)
+        boundary = min(shared, origin.sparse, n - 1) // self.chunk_size * self.chunk_size
+        return Reuse(Prefix.BOUNDARY, boundary) if boundary else Reuse(Prefix.NONE, 0)
+
+    def lasting_rows(self, n: int) -> int:
+        return n // self.chunk_size * self.chunk_size if self.estimate == "chunk" else 0
+
+    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
+        return Provenance() if reuse.prefix is Prefix.NONE else before
+
+    def kept(self, state: LineStore, length: int) -> Kept:
+        """Nothing: every chunk finds its lines anew."""
+        return Kept({}, {})
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        return 4 * model.query_heads * sum(self.line_counts(context))
+
+    def visible_pairs(self, n: int) -> int:
+        """At most: a column and a diagonal that meet count once. Tiles compute more than the lines ask for."""
+        return sum(self._pairs(chunk, chunk.start, n) for chunk in self._chunks(n))
+
+    def last_layer_pairs(self, n: int) -> int:
+        *_, chunk = self._chunks(n)
+        return self._pairs(chunk, chunk.start + (n - 1 - chunk.start) // TILE * TILE, n)
+
+    def _pairs(self, chunk: Span, start: int, n: int) -> int:
+        """Of the chunk's rows from `start` on."""
+        lines = sum(self.line_counts(chunk.stop if self.estimate == "chunk" else n))
+        return int(np.minimum(np.arange(start, chunk.stop) + 1, lines).sum())
+
+    def counts(self, n: int) -> dict[str, int]:
+        return {"chunks": -(-n // self.chunk_size), "memory_size": 0}
+
+    def summary(self) -> str:
+        if self.line_fraction:
+            return f"Columns and diagonals, {self.line_fraction:.0%} of keys"
+        return f"{self.vertical:,} columns, {self.slash:,} diagonals"
