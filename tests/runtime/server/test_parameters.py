@@ -68,7 +68,7 @@ BOTH = [
     *wrong("prefill", {"score": "window", "score_window": 0}, param="prefill.score_window"),
     *wrong("prefill", {"score": "window", "score_window": 257}, param="prefill.score_window"),
     *wrong("prefill", {"score_heads": "all"}, param="prefill.score_heads"),
-    *wrong("prefill", {"sink": -1}, {"sink": 257}, param="prefill.sink"),
+    *wrong("prefill", {"sink": -1}, {"sink": 500}, param="prefill.sink"),
     *wrong("prefill", {"dense_tail": -1}, param="prefill.dense_tail"),
     *wrong("prefill", {"decode": "full"}, param="prefill.decode"),
     *wrong("user", 1, []),
