@@ -107,7 +107,7 @@ class Watcher:
 
     @property
     def slowest(self) -> float:
-        return max(self.seconds)
+        return max(self.seconds, default=0.0)  # what is refused at once leaves no time to ask
 
     def memory(self) -> int:
         return int(self._process.memory_info().rss)

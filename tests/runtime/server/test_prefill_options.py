@@ -41,7 +41,7 @@ def test_options_know_their_policies(server: Server) -> None:
     form = {entry["name"]: entry for entry in server.get("/props").json()["prefill_options"]}
     assert form["policy"]["choices"] == {policy.name: policy.title for policy in PREFILL}
     assert form["policy"]["policies"] == form["batch_size"]["policies"] == list(PREFILL.names)
-    assert form["chunk_size"]["policies"] == ["h2o"]
+    assert form["heavy"]["policies"] == ["h2o"]
     assert (form["chunk_size"]["least"], form["heavy"]["label"]) == (2, "Heavy hitters")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -17,6 +17,13 @@ MOST_GRAMMAR = 32 << 10  # characters
 class StreamOptions(Strict):
     include_usage: bool | None = None
     include_obfuscation: No | None = None
+
+
+# Of keys that no pattern takes the description would say nothing.
+TokenBias: TypeAlias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real],
+    Field(json_schema_extra={"additionalProperties": False}),
+]
 
 
 class Generation(Strict):
@@ -39,9 +46,7 @@ class Generation(Strict):
     frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, le=MOST), WHOLE] | None = None
-    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real] | None = Field(
-        None, description="Token id to what is added to its logit."
-    )
+    logit_bias: TokenBias | None = Field(None, description="Token id to what is added to its logit.")
     ignore_eos: bool | None = None
     json_schema: dict[str, Any] | None = Field(
         None, description="As llama.cpp's: the answer is one JSON value of this schema."
