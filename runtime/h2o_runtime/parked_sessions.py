@@ -94,7 +94,14 @@ class ParkedSessions:
         except ConfigError as error:
             log.info("%s", error)
             return
-        parked = _Parked(shape, {name: array.copy() for name, array in arrays_of(generator, shape)})
+        arrays, size = {}, 0
+        for name, array in arrays_of(generator, shape):
+            size += array.nbytes
+            if size > self.most_bytes:
+                log.info("a conversation of %d tokens is too long to wait beside others", shape.length)
+                return
+            arrays[name] = array.copy()
+        parked = _Parked(shape, arrays)
         # What it goes on from need not be there twice.
         self._parked = [one for one in self._parked if not one.begins(parked)]
         self._parked.append(parked)

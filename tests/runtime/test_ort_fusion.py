@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests import bundles
 from tests.reference import checkpoints
 
+from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.ort.fusion import fuse
 
@@ -126,3 +130,12 @@ def test_what_is_given_out_is_kept(tmp_path: Path) -> None:
     out, factor = run(model, tmp_path, {"x": np.ones(3, np.float32), "y": np.full(3, 4, np.float32)})
     np.testing.assert_array_equal(out, 0.5)
     np.testing.assert_array_equal(factor, 0.5)
+
+
+def test_without_onnx_it_is_said_what_to_install(
+    shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bundles.named(shared_folder, "llama-g1-d32")[1]
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(BackendError, match=r"needs the package onnx: pip install 'h2o-edge\[cpu\]'"):
+        OnnxRuntimeBackend(Bundle.open(folder, check_graphs=False)).activate()

@@ -74,6 +74,12 @@ def test_those_that_waited_longest_make_room(bundle: Path) -> None:
         assert generator.reused == 150
         generator.prefill([*OPENINGS[0], 3], FULL)
         assert generator.reused == 0  # it waited longest
+        generator.prefill(bundles.random_ids(350, 9), FULL)
+        waiting = generator.parked.nbytes
+        generator.prefill(OPENINGS[2][:10], FULL)
+        assert (
+            generator.parked.nbytes == waiting > 0
+        )  # one that is too long for all of the room takes nobody's
     with roomy(bundle, most_bytes=one // 2) as generator:
         for opening in OPENINGS:
             generator.prefill(opening, FULL)

@@ -100,8 +100,12 @@ class OnnxRuntimeBackend:
 
 def _rewritten(path: Path, form: DenseForm) -> bytes:
     """A graph as ONNX Runtime's CPU runs it fastest; weights that stay as they are stay in their files."""
-    import onnx
-
+    try:
+        import onnx
+    except ImportError:
+        raise BackendError(
+            "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it"
+        ) from None
     model = onnx.load(str(path), load_external_data=False)
     if form != "exact":
         model = multiply_integers(model, path.parent, form == "rows")
