@@ -231,6 +231,7 @@ class _Answer:
     def __init__(self, model: TextModel, request: Request) -> None:
         self.sampling = _resolved(request, model)
         self.reason: FinishReason = "length"
+        self._generator = model.generator
         self._prefill = request.prefill or model.generator.bundle.manifest.prefill
         # A chat's answer begins a text; any other goes on from the prompt's last character.
         prefix = () if request.prompt.chat else request.prompt.ids
@@ -277,7 +278,11 @@ class _Answer:
             prefill=self._prefill,
             seed=self.sampling.seed or 0,
             stop=self._stops.stopped,
+            forgotten=self._forgotten(),
         )
+
+    def _forgotten(self) -> int:
+        return self._generator.forgets(self._generator.length)
 
     def _piece(self, text: str) -> Iterator[TextPiece]:
         if text:

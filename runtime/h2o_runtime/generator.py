@@ -69,6 +69,7 @@ class Generator:
         self.device = device
         self.cache = cache or Contiguous()
         self.decoding = decoding or FullDecode()
+        self._check_cache(parked_bytes)
         self.store = self.cache.new_store(self.model, context, device, provider)
         self.session = Session(context)
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
@@ -183,7 +184,9 @@ class Generator:
             raise InputError("decode needs a prompt in the cache: call prefill first")
         logits = self._forward.decode(token, session)
         session.append([token], generated=True)
-        session.origin = session.origin.decoded(self.decoding.exact)
+        session.origin = session.origin.decoded(self.decoding.exact).held(
+            session.length, self.cache.most_rows
+        )
         return session.keep_logits(logits)
 
     def logprobs(
@@ -281,6 +284,11 @@ class Generator:
         """
         return self.report().boundaries.swapaxes(0, 1)
 
+    def forgets(self, tokens: int) -> int:
+        """How many of so many tokens the cache forgets on purpose."""
+        most = self.cache.most_rows
+        return 0 if most is None else max(tokens - most, 0)
+
     def reset(self) -> None:
         """Forget every token."""
         self.session.reset()
@@ -310,6 +318,27 @@ class Generator:
             position = int(unknown[0])
             raise UnknownTokenError(int(tokens[position]), self.model.vocab_size, position)
         return np.ascontiguousarray(tokens, np.int64)
+
+    def _check_cache(self, parked_bytes: int) -> None:
+        """Raises ConfigError for what does not go with a cache that forgets."""
+        most = self.cache.most_rows
+        if most is None:
+            return
+        if not self.decoding.exact:
+            raise ConfigError(
+                f"--cache-tokens forgets what full attention sees least, and --decode {self.decoding.name} looks "
+                "at a part only: use --decode full, or leave out --cache-tokens",
+                field="cache_tokens",
+            )
+        if parked_bytes:
+            raise ConfigError(
+                "--cache-pool keeps conversations whole, and --cache-tokens forgets parts of them: leave out one "
+                "of the two",
+                field="cache_tokens",
+            )
+        log.warning(
+            "beyond %d tokens the cache forgets what attention saw least: answers are not exact then", most
+        )
 
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
         """Whether the session holds exactly this prompt, with its logits at hand. What was generated sparsely is no
@@ -344,13 +373,14 @@ class Generator:
         finally:
             if not done:
                 session.origin = policy.after_interruption(reuse, n, before)
-                if session.origin.config is None:
+                if session.origin.config is None or self.forgets(reuse.length + n):
                     session.reset()
         session.append(tokens[reuse.length :], generated=False)
         if reuse.prefix is Prefix.HISTORY:
             session.origin = before.at_turn(reuse.length)
         else:
             session.origin = Provenance.fresh(config, len(tokens))
+        session.origin = session.origin.held(session.length, self.cache.most_rows)
         watch.progress(n, n)
         return n
 

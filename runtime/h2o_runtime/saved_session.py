@@ -139,6 +139,11 @@ class SavedSession:
                 f"{path}: answers in it were decoded under {shape.decode}, and this run asks for "
                 f"{decode_of(generator)}: give the same settings, or run the prompt again"
             )
+        if generator.forgets(shape.length):
+            raise InputError(
+                f"{path}: it holds {shape.length:,} tokens, and this run keeps fewer: raise --cache-tokens, or "
+                "leave it out"
+            )
         if shape.length > generator.context:
             raise InputError(
                 f"{path}: it holds {shape.length:,} tokens, more than the context of {generator.context:,}: give a "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.registry import Registry
 
-__all__ = ["CACHES", "Cache", "Contiguous", "KVStore", "LayerStore", "Rows"]
+__all__ = ["CACHES", "Cache", "Contiguous", "Evicting", "KVStore", "LayerStore", "Rows"]
 
 CACHES: Registry[Cache] = Registry(
     Contiguous,
+    variants=(Evicting,),
     field="cache",
     flag="--cache",
     label="Cache",

@@ -45,12 +45,20 @@ class LayerStore(Protocol):
     def view(self, length: int | Tensor) -> KV:
         """The first `length` rows as kernels read them."""
 
+    def attended(self, q: Tensor) -> None:
+        """Attention to a prompt's new rows is done; q [n, Hq, d] are their queries."""
+        return
+
 
 class KVStore(Protocol):
     """Every layer's keys and values of one session."""
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         """A layer to write and read. Layers are opened in turn, one at a time."""
+
+    def before_step(self, past: int) -> None:
+        """A step is about to write row `past` of every layer. Never a part of what is recorded."""
+        return
 
     @property
     def nbytes(self) -> int:
@@ -70,6 +78,11 @@ class Cache(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @property
+    def most_rows(self) -> int | None:
+        """Beyond so many tokens it forgets some. None: never."""
+        return None
 
     @abstractmethod
     def new_store(

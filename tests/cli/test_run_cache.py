@@ -1,0 +1,37 @@
+"""h2o-run with other caches than the default's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Run
+
+PROMPT = "The module defines a class that reads the lines of a file and returns them. " * 8
+FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full", "--json")
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--cache-tokens", 64, "--keep", 2)
+    report = json.loads(done.stdout)
+    assert report["forgotten_tokens"] == report["timings"]["prompt_n"] + 5 - 64 > 0
+    assert report["cache"] == {
+        "name": "contiguous",
+        "cache_tokens": 64,
+        "cache_recent": "half",
+        "keep": 2,
+    }
+    assert b"beyond 64 tokens the cache forgets" in done.stderr
+
+
+def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    for flags, sentence in (
+        (("--cache-tokens", 64, "--decode", "quest"), "use --decode full"),
+        (("--cache-tokens", 8, "--cache-recent", 6), "leaves no token that may be forgotten"),
+        (("--cache-tokens", 64, "--save-cache", tmp_path / "file"), "only a whole session can be saved"),
+    ):
+        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
+        assert done.returncode in (1, 2)
+        assert sentence in done.stderr.decode()
