@@ -25,7 +25,11 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # by kind of work
         "decode": {"name": model.generator.decoding.name, **asdict(model.generator.decoding)},
-        "cache": {"name": model.generator.cache.name, **asdict(model.generator.cache)},
+        "cache": {
+            "name": model.generator.cache.name,
+            **asdict(model.generator.cache),
+            **model.generator.store.report(),
+        },
         "forgotten_tokens": completion.forgotten,
         "context": model.generator.context,
         "backend": model.generator.backend.name,
