@@ -35,11 +35,13 @@ from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithm
 from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.session import Float32, IntArray, Session
+from h2o_runtime.session_folder import SessionFolder
 from h2o_runtime.timings import PrefillTimer
 
 log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 8192
+FOLDER_BYTES = 4 << 30
 
 Int32 = NDArray[np.int32]
 
@@ -60,6 +62,7 @@ class Generator:
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
         parked_bytes: int = 0,
+        folder: SessionFolder | None = None,
     ) -> None:
         self.bundle = bundle
         self.model = bundle.manifest.model
@@ -69,7 +72,7 @@ class Generator:
         self.device = device
         self.cache = cache or Contiguous()
         self.decoding = decoding or FullDecode()
-        self._check_cache(parked_bytes)
+        self._check_cache(parked_bytes > 0 or folder is not None)
         self.store = self.cache.new_store(self.model, context, device, provider)
         self.session = Session(context)
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
@@ -77,7 +80,7 @@ class Generator:
         self._forward = _forward_on(device)(
             bundle.manifest, backend, provider, self.store, self.decoding, buffers, device
         )
-        self.parked = ParkedSessions(parked_bytes)
+        self.parked = ParkedSessions(parked_bytes, folder)
         self.reused = 0  # tokens that the last prefill found in the cache
         let_go_at_exit(self)
 
@@ -94,6 +97,8 @@ class Generator:
         decoding: DecodePolicy[Any] | None = None,
         form: DenseChoice = "auto",
         parked_bytes: int = 0,
+        folder: str | Path | None = None,
+        folder_bytes: int = FOLDER_BYTES,
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
@@ -103,7 +108,8 @@ class Generator:
         owns keys and values, contiguous by default; `decoding` says what a generated token sees, everything by
         default. `form` says how ONNX Runtime multiplies with weights that are integers, by default as measured on
         this machine. `parked_bytes` of the host's memory hold sessions that others took the place of, until
-        they go on. Raises BundleError, BackendError or ConfigError.
+        they go on; what there is no room for, and what is there in the end, is written below `folder`, in at most
+        `folder_bytes`, and found again. Raises BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
         model = opened.manifest.model
@@ -124,12 +130,16 @@ class Generator:
         provider = make_provider(attention, opened, place, threads)
         executor.activate()
         provider.activate(model.attention)
-        generator = cls(opened, executor, provider, context, place, cache, decoding, parked_bytes)
+        kept = None
+        if folder is not None:
+            kept = SessionFolder(Path(folder), folder_bytes, opened.manifest.identity)
+        generator = cls(opened, executor, provider, context, place, cache, decoding, parked_bytes, kept)
         generator._forward.warm_up(opened.manifest.prefill.algorithm.batch_size, generator.session)
         return generator
 
     def close(self) -> None:
         """Give back sessions and memory; the generator is of no use afterwards."""
+        self.parked.close(self)
         self.device.synchronize()
         self.backend.deactivate()
         self.provider.deactivate()
@@ -319,7 +329,7 @@ class Generator:
             raise UnknownTokenError(int(tokens[position]), self.model.vocab_size, position)
         return np.ascontiguousarray(tokens, np.int64)
 
-    def _check_cache(self, parked_bytes: int) -> None:
+    def _check_cache(self, parks: bool) -> None:
         """Raises ConfigError for what does not go with a cache that forgets."""
         most = self.cache.most_rows
         if most is None:
@@ -330,10 +340,10 @@ class Generator:
                 "at a part only: use --decode full, or leave out --cache-tokens",
                 field="cache_tokens",
             )
-        if parked_bytes:
+        if parks:
             raise ConfigError(
-                "--cache-pool keeps conversations whole, and --cache-tokens forgets parts of them: leave out one "
-                "of the two",
+                "--cache-pool and --cache-dir keep conversations whole, and --cache-tokens forgets parts of them: "
+                "leave out one or the other",
                 field="cache_tokens",
             )
         log.warning(

@@ -35,3 +35,24 @@ def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) 
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
         assert done.returncode in (1, 2)
         assert sentence in done.stderr.decode()
+
+
+def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    plain = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS).stdout)
+    offload = ("--cache", "offload", "--cache-file", tmp_path / "rows", "--ring-buffers", 3)
+    report = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *offload).stdout)
+    assert report["tokens"] == plain["tokens"]
+    told = report["cache"]
+    assert (told["name"], told["ring_buffers"]) == ("offload", 3)
+    assert told["host_bytes"] > told["device_bytes"] > 0
+    assert told["stored_bytes"] > 0
+    assert 0 <= told["overlap"] <= 1
+    assert list(tmp_path.iterdir()) == []
+    for flags, sentence in (
+        (("--cache", "offload"), "give --cache-file, or leave out"),
+        ((*offload, "--cache-tokens", 64), "--cache-tokens goes with --cache contiguous alone"),
+        (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
+    ):
+        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
+        assert done.returncode in (1, 2)
+        assert sentence in done.stderr.decode()

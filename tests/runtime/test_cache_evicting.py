@@ -241,7 +241,7 @@ def test_a_gpu_forgets_alike(
 def test_what_does_not_go_together_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="use --decode full"):
         Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), decoding=Quest(quest_budget=16))
-    with pytest.raises(ConfigError, match="--cache-pool keeps conversations whole"):
+    with pytest.raises(ConfigError, match="--cache-pool and --cache-dir keep conversations whole"):
         Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), parked_bytes=1)
     with forgetful(bundle) as generator, plain(bundle) as other:
         generator.prefill(bundles.random_ids(ROWS, 1), FULL)

@@ -45,6 +45,8 @@ class Service:
             "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._parked()[0]
         )
         gauge("h2o_waiting_conversations_bytes", "Memory that they take", lambda: self._parked()[1])
+        gauge("h2o_filed_conversations", "Conversations in --cache-dir", lambda: self._filed()[0])
+        gauge("h2o_filed_conversations_bytes", "Bytes that they take there", lambda: self._filed()[1])
         gauge("h2o_resident_memory_bytes", "Memory of the process", resident_bytes)
         gauge("h2o_estimated_memory_bytes", "Weights, caches and scratch by their shapes", self._estimate)
 
@@ -82,6 +84,10 @@ class Service:
     def _parked(self) -> tuple[float, float]:
         parked = self.inference.model.generator.parked if self.inference.ready else ()
         return len(parked), parked.nbytes if parked else 0
+
+    def _filed(self) -> tuple[float, float]:
+        folder = self.inference.model.generator.parked.folder if self.inference.ready else None
+        return (len(folder.files()), folder.nbytes) if folder else (0, 0)
 
     def _estimate(self) -> float:
         if not self.inference.ready:
