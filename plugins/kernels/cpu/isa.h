@@ -42,7 +42,7 @@ struct BlockArgs {
     float* l;
     float* o;  // [d][R], not divided by l
     bool fresh;
-    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh and all rows
+    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
     float* tops;    // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
     int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or 0 for all R
 };

@@ -44,7 +44,8 @@ void pack_keys(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d
     for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
         const int64_t count = keys - key < kPanel ? keys - key : kPanel;
         if (count < kPanel) __builtin_memset(out, 0, static_cast<std::size_t>(d * kPanel) * sizeof(float));
-        for (int64_t j = key + kRowsAhead; j < key + kRowsAhead + kPanel && j < keys; ++j) prefetch(rows[j], dtype, d);
+        for (int64_t j = key + kRowsAhead; j < key + kRowsAhead + kPanel && j < keys; ++j)
+            prefetch(rows[j], dtype, d);
         for (int64_t c = 0; c < d; c += 8) {
             const float* in[8];
             for (int64_t j = 0; j < count; ++j) in[j] = eight(rows[key + j], dtype, c, buffer[j]);

@@ -110,6 +110,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.unmasked = static_cast<int64_t>(seen[0]);
     if (args.keys == 0 && !fresh) return;
     args.lanes = used;
+    args.rows = used <= 16 ? 16 : used <= 32 ? 32 : 0;
     args.q = q_packed;
     args.k = scratch.k;
     args.v = keys.v == nullptr ? nullptr : scratch.v;

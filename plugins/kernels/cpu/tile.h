@@ -179,38 +179,34 @@ inline void start(const BlockArgs& args) {
 
 // colsum[key] += sum over rows of p[key][row] * weight[row], for `keys` keys, kept as kColsumLanes partial
 // sums.
+template <int kRows>
 inline void add_weighted(int64_t keys, const float* p, const float* weight, float* colsum) {
     using S = Simd;
-    constexpr int kSums = static_cast<int>(kColsumLanes) / kWidth;
-    S::Vec share[kVectors];
-    for (int v = 0; v < kVectors; ++v) share[v] = S::load(weight + v * kWidth);
+    constexpr int kSums = static_cast<int>(kColsumLanes) / kWidth, kShares = kRows / kWidth;
+    S::Vec share[kShares];
+    for (int v = 0; v < kShares; ++v) share[v] = S::load(weight + v * kWidth);
     for (int64_t key = 0; key < keys; ++key, p += kLanes, colsum += kColsumLanes) {
 #pragma GCC unroll 4
         for (int s = 0; s < kSums; ++s) {
             S::Vec sum = S::load(colsum + s * kWidth);
 #pragma GCC unroll 3
-            for (int v = s; v < kVectors; v += kSums) sum = S::fma(S::load(p + v * kWidth), share[v], sum);
+            for (int v = s; v < kShares; v += kSums) sum = S::fma(S::load(p + v * kWidth), share[v], sum);
             S::store(colsum + s * kWidth, sum);
         }
     }
 }
 
 // 1 / l of the rows in use, 0 of the others.
+template <int kRows>
 inline void invert(const BlockArgs& args, float* inverse) {
-    for (int64_t r = 0; r < kLanes; ++r) inverse[r] = r < args.lanes ? 1.0f / args.l[r] : 0.0f;
-}
-
-inline void add_column_sums(const BlockArgs& args) {
-    float inverse[kLanes];
-    invert(args, inverse);
-    add_weighted(args.keys, args.p, inverse, args.colsum);
+    for (int64_t r = 0; r < kRows; ++r) inverse[r] = r < args.lanes ? 1.0f / args.l[r] : 0.0f;
 }
 
 // Column sums alone. A step's probabilities are made while its scores are in L1, by the maximum so far; what
 // they lack to the last one is in the weight of their step.
-void vote(const BlockArgs& args) {
+template <int kRows>
+inline void vote(const BlockArgs& args) {
     using S = Simd;
-    constexpr int kRows = static_cast<int>(kLanes);
     start<kRows>(args);
     float* top = args.tops;
     for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes) {
@@ -223,7 +219,7 @@ void vote(const BlockArgs& args) {
         __builtin_memcpy(top, args.m, sizeof before);
     }
     float inverse[kRows], weight[kRows];
-    invert(args, inverse);
+    invert<kRows>(args, inverse);
     top = args.tops;
     for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes) {
         for (int64_t lane = 0; lane < kRows; lane += kWidth) {
@@ -232,12 +228,13 @@ void vote(const BlockArgs& args) {
             S::store(weight + lane, S::mul(lacks, S::load(inverse + lane)));
         }
         const int64_t keys = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
-        add_weighted(keys, args.p + key * kLanes, weight, args.colsum + key * kColsumLanes);
+        add_weighted<kRows>(keys, args.p + key * kLanes, weight, args.colsum + key * kColsumLanes);
     }
 }
 
 template <int kRows>
 inline void attend_rows(const BlockArgs& args) {
+    if (args.tops != nullptr) return vote<kRows>(args);
     float old_m[kRows];
     if (args.fresh) {
         start<kRows>(args);
@@ -260,13 +257,14 @@ inline void attend_rows(const BlockArgs& args) {
             }
         }
     }
-    if (args.colsum != nullptr) add_column_sums(args);
+    if (args.colsum == nullptr) return;
+    float inverse[kRows];
+    invert<kRows>(args, inverse);
+    add_weighted<kRows>(args.keys, args.p, inverse, args.colsum);
 }
 
 void attend(const BlockArgs& args) {
-    if (args.tops != nullptr) {
-        vote(args);
-    } else if (args.rows == 16) {
+    if (args.rows == 16) {
         attend_rows<16>(args);
     } else if (args.rows == 32) {
         attend_rows<32>(args);
