@@ -60,16 +60,18 @@ class ParkedSessions:
         if best is None or _kept(session_of(best), tokens, config) <= keeps:
             self.set_aside(generator, keeps)
             return
-        if best in self._parked:
+        if isinstance(best, Filed) and self.folder is not None:
+            self.folder.used(best)  # or it might have to make room for the one that is set aside
+        elif best in self._parked:
             self._parked.remove(best)
         self.set_aside(generator)
         if self._go_on(generator, best, config):
             log.info("went on with a conversation of %d tokens; %d wait", best.shape.length, len(self))
 
-    def set_aside(self, generator: Generator, keeps: int = 0) -> None:
+    def set_aside(self, generator: Generator, keeps: int = 0, patient: bool = False) -> None:
         """Copy the generator's session, of which only the first `keeps` rows will be left, if that is worth while.
 
-        Those that waited longest make room.
+        Those that waited longest make room. `patient` is the folder's.
         """
         session = generator.session
         if not self.several or session.origin.config is None or session.length - keeps < WORTH_KEEPING:
@@ -91,26 +93,26 @@ class ParkedSessions:
         # What it goes on from need not be there twice.
         self._parked = [one for one in self._parked if not begins(one, talk)]
         if size > self.most_bytes:
-            self._file(talk)
+            self._file(talk, patient)
             return
         self._parked.append(talk)
         while self.nbytes > self.most_bytes:
-            self._file(self._parked.pop(0))
+            self._file(self._parked.pop(0), patient)
 
     def close(self, generator: Generator) -> None:
         """All that is there goes to the folder, where there is one. Waits until it is written."""
         if self.folder is None:
             return
-        self.set_aside(generator)
+        self.set_aside(generator, patient=True)
         for talk in self._parked:
-            self.folder.keep(talk, patient=True)
+            self._file(talk, patient=True)
         self._parked = []
         self.folder.close()
         self.folder = None
 
-    def _file(self, talk: Talk) -> None:
+    def _file(self, talk: Talk, patient: bool) -> None:
         if self.folder is not None:
-            self.folder.keep(talk)
+            self.folder.keep(talk, patient)
 
     def _go_on(self, generator: Generator, one: Talk | Filed, config: PrefillConfig) -> bool:
         if isinstance(one, Talk):
@@ -123,7 +125,6 @@ class ParkedSessions:
             log.warning("read anew: %s", error)
             self.folder.forget(one)
             return False
-        self.folder.used(one)
         return True
 
 

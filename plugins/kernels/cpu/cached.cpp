@@ -57,6 +57,9 @@ class Decode {
     int64_t group() const { return op_.group() * op_.n; }  // rows a key/value head
     int64_t rows() const { return op_.shape.kv_heads * group(); }
     int64_t runs() const { return (op_.length + kRun - 1) / kRun; }
+    int64_t run_scores() const {
+        return (rows() + 2) * kRun;
+    }  // two rows for what a kernel keeps beside them
     int64_t token(int64_t r) const { return r % group() / op_.group(); }
     // Where row r stands among [n, Hq].
     int64_t at(int64_t r) const {
@@ -68,7 +71,7 @@ class Decode {
         m_ = carver.take<float>(runs() * rows());
         l_ = carver.take<float>(runs() * rows());
         o_ = carver.take<float>(runs() * rows() * op_.width());
-        if (op_.seen) p_ = carver.take<float>(runs() * rows() * kRun);
+        if (op_.seen) p_ = carver.take<float>(runs() * run_scores());
     }
 
     void load_query(int64_t r) {
@@ -95,7 +98,7 @@ class Decode {
         args.v = static_cast<const char*>(op_.kv.v) + first * op_.shape.kv_heads * op_.row_bytes();
         args.q = q_;
         args.visible = visible;
-        args.p = op_.seen ? p_ + index * rows() * kRun
+        args.p = op_.seen ? p_ + index * run_scores()
                           : reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));
         args.m = m_ + index * rows();
         args.l = l_ + index * rows();
@@ -125,7 +128,7 @@ class Decode {
     void add_seen(int64_t r, float m, float l) {
         for (int64_t i = 0; i < runs(); ++i) {
             const int64_t keys = std::min(kRun, op_.length - i * kRun);
-            const float* const p = p_ + i * rows() * kRun + r * round_up(keys, 16);
+            const float* const p = p_ + i * run_scores() + r * round_up(keys, 16);
             const float share = std::exp(m_[i * rows() + r] - m) / l;
             float* const seen = op_.seen + i * kRun * op_.shape.kv_heads + r / group();
             for (int64_t key = 0; key < keys; ++key) seen[key * op_.shape.kv_heads] += share * p[key];
