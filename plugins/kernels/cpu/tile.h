@@ -11,7 +11,6 @@ using h2o::BlockArgs;
 using h2o::kColsumLanes;
 using h2o::kLanes;
 using h2o::kPanel;
-using h2o::OwnKeyArgs;
 
 constexpr int kWidth = Simd::kWidth;
 constexpr int kTileVectors = 3;
@@ -250,40 +249,6 @@ void line_sums(const float* p, int64_t keys, const float* weight, float* columns
             sum = S::add(sum, x);
         }
         columns[key] = S::sum(sum);
-    }
-}
-
-// One key a row: no two rows share any, so all is done lane by lane, three vectors at a time.
-void attend_own(const OwnKeyArgs& args) {
-    using S = Simd;
-    for (int64_t lane = 0; lane < kLanes; lane += kTileLanes) {
-        S::Vec score[kTileVectors], keep[kTileVectors], p[kTileVectors];
-        for (int j = 0; j < kTileVectors; ++j) score[j] = S::load(args.bias + lane + j * kWidth);
-        for (int64_t c = 0; c < args.d; ++c) {
-            const int64_t at = c * kLanes + lane;
-#pragma GCC unroll 3
-            for (int j = 0; j < kTileVectors; ++j) {
-                score[j] =
-                    S::fma(S::load(args.q + at + j * kWidth), S::load(args.k + at + j * kWidth), score[j]);
-            }
-        }
-        for (int j = 0; j < kTileVectors; ++j) {
-            float *const m = args.m + lane + j * kWidth, *const l = args.l + lane + j * kWidth;
-            const S::Vec old_m = S::load(m), new_m = S::max(score[j], old_m);
-            const S::Vec top = S::max(new_m, S::set(-3.0e38f));  // -inf - -inf must not become NaN
-            keep[j] = exp_nonpositive(S::sub(old_m, top));
-            p[j] = exp_nonpositive(S::sub(score[j], top));
-            S::store(m, new_m);
-            S::store(l, S::fma(S::load(l), keep[j], p[j]));
-        }
-        for (int64_t c = 0; c < args.d; ++c) {
-            const int64_t at = c * kLanes + lane;
-#pragma GCC unroll 3
-            for (int j = 0; j < kTileVectors; ++j) {
-                float* const o = args.o + at + j * kWidth;
-                S::store(o, S::fma(S::load(args.v + at + j * kWidth), p[j], S::mul(S::load(o), keep[j])));
-            }
-        }
     }
 }
 
