@@ -43,7 +43,7 @@ struct BlockArgs {
     float* o;  // [d][R], not divided by l
     bool fresh;
     float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh and all rows
-    int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or 0 for all R
+    int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or else all R
 };
 
 // Adds to the running softmax of every row of a block a few keys of its own, and stores the result.
@@ -81,15 +81,36 @@ struct DecodeArgs {
     float* o;  // [kv_heads * group][round_up(d, 16)] out, not divided by l
 };
 
+// Some cache rows of one key/value head, DecodeArgs::stride elements from one to the next.
+struct Piece {
+    const void* k;
+    const void* v;
+    int64_t keys;
+};
+
+// out[query][page] = positive[query] . high[page] + negative[query] . low[page], a query's parts being those
+// of its numbers that are positive and negative.
+struct BoundsArgs {
+    int64_t kv_heads;
+    int64_t group;  // queries a key/value head
+    int64_t d;
+    int64_t pages;
+    const float* positive;  // [kv_heads * group][round_up(d, 16)], zero padded
+    const float* negative;
+    const float* low;  // [pages][kv_heads][d]
+    const float* high;
+    int64_t pitch;  // floats from one query's bounds to the next one's
+    float* out;
+};
+
 struct KernelTable {
     const char* name;
     void (*attend)(const BlockArgs& args);
     void (*finish_rows)(const OwnKeysArgs& args);
     void (*decode)(const DecodeArgs& args);
-    // For `count` queries, 8 at most, given as their positive and their negative parts [count][round_up(d,
-    // 16)]: out[i] = positive[i] . high + negative[i] . low.
-    void (*bounds)(const float* positive, const float* negative, int64_t count, int64_t d, const float* low,
-                   const float* high, float* out);
+    // The keys are those of all pieces, one below the other; args.k and args.v are not read, kv_heads is 1.
+    void (*decode_pieces)(const DecodeArgs& args, const Piece* pieces, int64_t count);
+    void (*bounds)(const BoundsArgs& args);
     // rows[j] -> panels; the last panel is filled with zeros.
     void (*pack_keys)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, float* out);
     void (*pack_values)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, int64_t v_keys,
@@ -108,8 +129,10 @@ struct KernelTable {
     void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
     void (*sum_lanes)(const float* partial, int64_t keys,
                       float* out);  // [keys][kColsumLanes] -> [keys], added
-    // columns[key] = the sum over rows r of weight[r] * p[key][r], and distances[r - key] += each of them.
-    void (*line_sums)(const float* p, int64_t keys, const float* weight, float* columns, float* distances);
+    // columns[key] = the sum over rows r < `rows`, 16, 32 or 48, of weight[r] * p[key][r], and
+    // distances[r - key] += each of them.
+    void (*line_sums)(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
+                      float* distances);
     void (*exp)(const float* in, int64_t count, float* out);  // for tests: count is a multiple of 16
 };
 

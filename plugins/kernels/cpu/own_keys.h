@@ -11,11 +11,6 @@ using h2o::OwnKeysArgs;
 
 constexpr int kDotsTogether = 4;
 
-// Must be inlined, as decode.h says.
-__attribute__((always_inline)) inline void fetch_row(const void* row, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) Simd::prefetch(static_cast<const char*>(row) + at);
-}
-
 // score[key][row], -inf where a row has no such key. Asks for what is needed later: values, and where the
 // result goes.
 template <h2o_dtype kDtype>
@@ -24,14 +19,14 @@ inline void score_own(const OwnKeysArgs& args, float* score) {
     const int64_t bytes = args.d * stored_size(kDtype);
     for (int64_t r = 0; r < args.rows; ++r) {
         const void* const q = args.q[r];
-        fetch_row(args.out[r], bytes);
+        fetch(args.out[r], bytes);
         for (int64_t key = 0; key < args.keys; key += kDotsTogether) {
             const void* k[kDotsTogether];
             S::Vec sum[kDotsTogether];
             for (int i = 0; i < kDotsTogether; ++i) {
                 const int64_t at = (key + i) * kLanes + r;
                 const bool seen = key + i < args.keys && args.k[at] != nullptr;
-                if (seen) fetch_row(args.v[at], bytes);
+                if (seen) fetch(args.v[at], bytes);
                 k[i] = seen ? args.k[at] : q;
                 sum[i] = S::zero();
             }

@@ -31,18 +31,14 @@ inline const float* eight(const void* row, h2o_dtype dtype, int64_t at, float* b
     return buffer;
 }
 
-// Asks for the rows some way on: those of other heads lie between, and no hardware prefetcher follows that.
-// Must be inlined, as decode.h says.
 constexpr int64_t kRowsAhead = 16;
 constexpr int64_t kAverageAhead = 8192;  // bytes
 
+// Asks for eight rows some way on. Must be inlined, as fetch() must.
 __attribute__((always_inline)) inline void fetch_eight(const void* const* rows, h2o_dtype dtype, int64_t at,
                                                        int64_t count, int64_t d) {
-    const int64_t bytes = dtype == H2O_F16 ? 2 * d : 4 * d, from = at + kRowsAhead;
-    const int64_t stop = from + 8 < count ? from + 8 : count;
-    for (int64_t row = from; row < stop; ++row) {
-        for (int64_t c = 0; c < bytes; c += 64) Simd::prefetch(static_cast<const char*>(rows[row]) + c);
-    }
+    const int64_t from = at + kRowsAhead, stop = from + 8 < count ? from + 8 : count;
+    for (int64_t row = from; row < stop; ++row) fetch(rows[row], dtype == H2O_F16 ? 2 * d : 4 * d);
 }
 
 // Square blocks of eight, so that both the read and the written side are touched in runs.

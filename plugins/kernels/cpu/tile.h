@@ -236,19 +236,33 @@ void attend(const BlockArgs& args) {
 }
 
 // columns[key] = sum over r of weight[r] * p[key][r]; the same numbers go to distances[r - key].
-void line_sums(const float* p, int64_t keys, const float* weight, float* columns, float* distances) {
+template <int kRows>
+inline void line_sums_of(const float* p, int64_t keys, const float* weight, float* columns,
+                         float* distances) {
     using S = Simd;
-    S::Vec share[kVectors];
-    for (int v = 0; v < kVectors; ++v) share[v] = S::load(weight + v * kWidth);
+    constexpr int kCount = kRows / kWidth;
+    S::Vec share[kCount];
+    for (int v = 0; v < kCount; ++v) share[v] = S::load(weight + v * kWidth);
     for (int64_t key = 0; key < keys; ++key, p += kLanes, --distances) {
         S::Vec sum = S::zero();
 #pragma GCC unroll 12
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < kCount; ++v) {
             const S::Vec x = S::mul(S::load(p + v * kWidth), share[v]);
             S::store(distances + v * kWidth, S::add(S::load(distances + v * kWidth), x));
             sum = S::add(sum, x);
         }
         columns[key] = S::sum(sum);
+    }
+}
+
+void line_sums(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
+               float* distances) {
+    if (rows == 16) {
+        line_sums_of<16>(p, keys, weight, columns, distances);
+    } else if (rows == 32) {
+        line_sums_of<32>(p, keys, weight, columns, distances);
+    } else {
+        line_sums_of<static_cast<int>(kLanes)>(p, keys, weight, columns, distances);
     }
 }
 
