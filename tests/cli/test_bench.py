@@ -70,19 +70,23 @@ def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Pa
 
 
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:
-    flags = ("--lengths", 200, *SMALL, "--tokens", 3)
+    sparse = ("--decode", "quest", "--quest-budget", 16, "--quest-dense-layers", 0)
+    flags = ("--lengths", 200, *SMALL, "--tokens", 3, *sparse)
     done = h2o("bench", "decode", tiny_bundle, *flags, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
-    (row,) = json.loads(done.stdout)["rows"]
+    row, quest = json.loads(done.stdout)["rows"]
     assert (row["mode"], row["name"], row["length"]) == ("decode", "h2o", 200)
     assert row["tokens_per_s"] == pytest.approx(1 / row["median_s"])
+    assert (quest["name"], "quest_budget=16" in quest["settings"]) == ("h2o, quest", True)
+    assert quest["floor_s"] < row["floor_s"]
 
 
 def test_attention_as_a_table(h2o: Run, tiny_bundle: Path) -> None:
-    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, "--peers", "onnxruntime GQA")
+    others = ("--beside", "minference", "--beside", "full", "--peers", "onnxruntime GQA")
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, *others)
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode()
-    assert all(name in text for name in ("h2o", "full", "onnxruntime GQA", "GFLOP/s"))
+    assert all(name in text for name in ("h2o", "minference", "full", "onnxruntime GQA", "GFLOP/s"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")

@@ -12,6 +12,7 @@ from h2o_cli.bench.model import default_work_dir
 from h2o_cli.common import json_option, threads_option, verbose_option
 from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_options
+from h2o_runtime.policies.prefill import PREFILL
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -53,6 +54,14 @@ class Peers(click.ParamType[tuple[str, ...]]):
                 f"{unknown[0]!r} is no peer: choose from {', '.join(self._known)}, all, none", param, ctx
             )
         return names
+
+
+beside_option = click.option(
+    "--beside",
+    type=click.Choice(PREFILL.names),
+    multiple=True,
+    help="Also this policy of ours; repeatable. full always takes part.",
+)
 
 
 def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], Command]:
