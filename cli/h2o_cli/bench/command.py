@@ -32,6 +32,7 @@ from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.process import default_threads
+from h2o_runtime.text import Tokenizer
 from h2o_runtime.whole_file import replace_file
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
     )
     _check_lengths(model, rounds)
+    if flags["text"]:
+        entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths)))
     rows = RowFile(flags["csv_file"], flags["resume"])
     results, stopped = run(mode, entry, rounds, flags["peers"], rows)
     if flags["png_file"]:
@@ -187,6 +190,21 @@ def run(
         missing=tuple(measurement.missing),
     )
     return results, stopped
+
+
+def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:
+    """Raises ConfigError for a text that is too short, or none."""
+    try:
+        ids = Tokenizer.load(model.bundle).encode(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}", field="text") from error
+    if len(ids) < length:
+        raise ConfigError(
+            f"{path}: has {len(ids):,} tokens, of which a prompt needs {length:,}: name a longer text, or shorter "
+            "--lengths",
+            field="text",
+        )
+    return tuple(ids[:length])
 
 
 def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:

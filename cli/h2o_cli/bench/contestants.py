@@ -55,6 +55,7 @@ class Entry:
 
     beside    prefill policies besides the configured one and full attention
     decoding  a decode policy beside the exact one
+    prompt    what is read, as far as a length goes; random tokens where there is nothing
     """
 
     model: BenchmarkModel
@@ -65,6 +66,7 @@ class Entry:
     attention: ProviderChoice
     beside: tuple[str, ...] = ()
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
+    prompt: tuple[int, ...] = ()
 
     @property
     def lead(self) -> str:
@@ -92,6 +94,7 @@ class Entry:
             "device": self.device,
             "dtype": model.dtype,
             "vocabulary": model.vocab_size,
+            "prompt": self.prompt,
         }
 
     def on_cpu_only(self) -> None:

@@ -84,6 +84,12 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             help="Leave out who would need more seconds for one run.",
         ),
         click.option(
+            "--text",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Prompts are this file's beginnings, in place of random tokens: where a policy's work depends on "
+            "what it reads.",
+        ),
+        click.option(
             "--dtype",
             type=click.Choice(["float32", "float16"]),
             default="float32",
