@@ -71,7 +71,7 @@ def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Pa
 
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:
     sparse = ("--decode", "quest", "--quest-budget", 16, "--quest-dense-layers", 0)
-    flags = ("--lengths", 200, *SMALL, "--tokens", 3, *sparse)
+    flags = ("--lengths", 200, *SMALL, "--tokens", 3, "--text", __file__, *sparse)
     done = h2o("bench", "decode", tiny_bundle, *flags, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     row, quest = json.loads(done.stdout)["rows"]
@@ -177,6 +177,7 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--lengths", "0"), "lengths must be from 1"),
         (("--lengths", 20_000_000), "lengths: 20,000,000 tokens are beyond the context"),
         (("--resume",), "--resume needs --csv"),
+        (("--text", __file__, "--lengths", 99_999), "name a longer text, or shorter --lengths"),
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),

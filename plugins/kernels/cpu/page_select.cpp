@@ -28,6 +28,7 @@ class PageSelect {
         carve(shared);
         Carver placed(context->shared.at_least(shared.used()));
         carve(placed);
+        for (Arena& arena : context->own) arena.at_least(static_cast<size_t>(pages) * sizeof(uint64_t));
     }
 
     void run() {
@@ -38,7 +39,9 @@ class PageSelect {
                 score(item * kRun, std::min(others, (item + 1) * kRun));
             });
         }
-        context_->pool.each(shape_.score_heads, [&](int64_t set, int) { choose(set); });
+        context_->pool.each(shape_.score_heads, [&](int64_t set, int thread) {
+            choose(set, reinterpret_cast<uint64_t*>(context_->own[static_cast<size_t>(thread)].at_least(0)));
+        });
     }
 
   private:
@@ -49,7 +52,6 @@ class PageSelect {
         positive_ = carver.take<float>(shape_.query_heads * width());
         negative_ = carver.take<float>(shape_.query_heads * width());
         bound_ = carver.take<float>(shape_.query_heads * pages_);
-        ranks_ = carver.take<uint64_t>(shape_.score_heads * pages_);
     }
 
     void split_query(int64_t h) {
@@ -83,7 +85,7 @@ class PageSelect {
 
     // A set's bound is the largest of its query heads'. Ties go to the lower page; a bound that is not a
     // number comes last.
-    void choose(int64_t set) {
+    void choose(int64_t set, uint64_t* ranks) {
         int32_t* const out = out_ + set * wanted_;
         if (pages_ <= wanted_) {
             for (int64_t i = 0; i < wanted_; ++i) out[i] = i < pages_ ? static_cast<int32_t>(i) : -1;
@@ -95,7 +97,6 @@ class PageSelect {
             const float* const more = bound + g * pages_;
             for (int64_t i = 0; i < others; ++i) bound[i] = std::max(bound[i], more[i]);
         }
-        uint64_t* const ranks = ranks_ + set * pages_;
         for (int64_t i = 0; i < others; ++i) ranks[i] = signed_rank(bound[i], i);
         take_best(ranks, ranks + others, wanted_ - 1, out);
         out[wanted_ - 1] = static_cast<int32_t>(others);
@@ -109,7 +110,6 @@ class PageSelect {
     int32_t* out_;
     float *positive_ = nullptr, *negative_ = nullptr;  // parts of the queries [Hq][width]
     float* bound_ = nullptr;                           // [Hq][pages]
-    uint64_t* ranks_ = nullptr;                        // [Hs][pages]
 };
 
 }  // namespace
