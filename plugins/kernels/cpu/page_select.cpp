@@ -28,7 +28,8 @@ class PageSelect {
         carve(shared);
         Carver placed(context->shared.at_least(shared.used()));
         carve(placed);
-        for (Arena& arena : context->own) arena.at_least(static_cast<size_t>(pages) * sizeof(uint64_t));
+        for (Arena& arena : context->own)
+            arena.at_least(static_cast<size_t>(rank_room(pages)) * sizeof(uint64_t));
     }
 
     void run() {
@@ -98,7 +99,7 @@ class PageSelect {
             for (int64_t i = 0; i < others; ++i) bound[i] = std::max(bound[i], more[i]);
         }
         for (int64_t i = 0; i < others; ++i) ranks[i] = signed_rank(bound[i], i);
-        take_best(ranks, ranks + others, wanted_ - 1, out);
+        take_best(ranks, others, wanted_ - 1, out);
         out[wanted_ - 1] = static_cast<int32_t>(others);
     }
 

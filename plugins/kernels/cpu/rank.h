@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <iterator>
 
 namespace h2o {
 
@@ -37,39 +36,34 @@ inline uint64_t signed_rank(float score, int64_t position) {
     return static_cast<uint64_t>(order) << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(position));
 }
 
-// Leaves little more than the `best` highest; returns their end. They are counted by shares of their range,
-// which neither compares two ranks nor guesses a branch.
-inline uint64_t* keep_best(uint64_t* begin, uint64_t* end, int64_t best) {
-    constexpr int kBits = 11;
-    uint64_t low = ~uint64_t{0}, high = 0;
-    for (const uint64_t* rank = begin; rank != end; ++rank) {
-        low = std::min(low, *rank);
-        high = std::max(high, *rank);
-    }
-    int shift = 0;
-    while ((high - low) >> shift >> kBits != 0) ++shift;
-    uint32_t counts[1 << kBits] = {};
-    for (const uint64_t* rank = begin; rank != end; ++rank) ++counts[(*rank - low) >> shift];
-    uint64_t edge = std::size(counts);
-    for (int64_t kept = 0; kept < best;) kept += counts[--edge];
-    const uint64_t least = low + (edge << shift);
-    uint64_t* kept = begin;
-    for (const uint64_t* rank = begin; rank != end; ++rank) {
-        const uint64_t here = *rank;
-        *kept = here;
-        kept += here >= least ? 1 : 0;
-    }
-    return kept;
+// How many ranks an array must have room for when `count` candidates are in it: take_best works in the rest.
+constexpr int64_t rank_room(int64_t count) {
+    return 2 * count;
 }
 
-// out [best] = positions of the `best` highest of the ranks [begin, end), sorted. Overwrites the ranks.
-inline void take_best(uint64_t* begin, uint64_t* end, int64_t best, int32_t* out) {
-    if (best < end - begin) {
-        end = keep_best(begin, end, best);
-        std::nth_element(begin, begin + best, end, std::greater<uint64_t>());
+// out [best] = positions of the `best` highest of the ranks [0, count), in the order in which they stand,
+// which is that of their positions. Sorting would take six times as long: only where the cut falls matters,
+// and ranks that share their leading bits with it are few.
+inline void take_best(uint64_t* ranks, int64_t count, int64_t best, int32_t* out) {
+    if (best == 0) return;
+    constexpr int kLeading = 12;  // the sign, the exponent and three digits of a float
+    constexpr int kRest = 64 - kLeading;
+    uint32_t sharing[1 << kLeading] = {};
+    for (int64_t i = 0; i < count; ++i) ++sharing[ranks[i] >> kRest];
+    uint64_t leading = (1 << kLeading) - 1;
+    int64_t wanted = best;
+    for (; wanted > sharing[leading]; --leading) wanted -= sharing[leading];
+    uint64_t *const near = ranks + count, *last = near;
+    for (int64_t i = 0; i < count; ++i) {
+        *last = ranks[i];
+        last += ranks[i] >> kRest == leading;
     }
-    std::transform(begin, begin + best, out, position_of);
-    std::sort(out, out + best);
+    std::nth_element(near, near + wanted - 1, last, std::greater<uint64_t>());
+    const uint64_t cut = near[wanted - 1];
+    for (int64_t i = 0, taken = 0; taken < best; ++i) {
+        out[taken] = position_of(ranks[i]);
+        taken += ranks[i] >= cut;
+    }
 }
 
 }  // namespace h2o
