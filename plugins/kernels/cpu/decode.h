@@ -188,21 +188,4 @@ void decode(const DecodeArgs& args) {
     }
 }
 
-// A key range's bounds meet all of its queries while they are in registers, a vector at a time.
-void bounds(const float* positive, const float* negative, int64_t count, int64_t d, const float* low,
-            const float* high, float* out) {
-    using S = Simd;
-    const int64_t width = h2o::round_up(d, 16);
-    for (int64_t i = 0; i < count; ++i) {
-        S::Vec sum = S::zero(), other = S::zero();
-        for (int64_t c = 0; c < d; c += kWidth) {
-            const int some = part(c, d);
-            const int64_t at = i * width + c;
-            sum = S::fma(S::load(positive + at), S::load_some(high + c, some), sum);
-            other = S::fma(S::load(negative + at), S::load_some(low + c, some), other);
-        }
-        out[i] = S::sum(S::add(sum, other));
-    }
-}
-
 }  // namespace

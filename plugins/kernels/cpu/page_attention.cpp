@@ -1,8 +1,6 @@
-// PageAttention: one token's attention to lists of pages, a list a score head. A head's rows are brought
-// together first, for they lie between those of other heads; from then on they are read as decode reads a
-// cache.
+// PageAttention: one token's attention to lists of pages, a list a score head. A head's rows are read where
+// they lie, between those of other heads.
 #include <algorithm>
-#include <cstring>
 
 #include "context.h"
 
@@ -38,7 +36,7 @@ class PageAttention {
 
   private:
     struct Own {
-        char *k, *v;  // [rows][d]
+        Piece* pieces;
         float *q, *p, *o;
     };
 
@@ -49,14 +47,15 @@ class PageAttention {
     int64_t most_rows() const { return std::min(slots_ * page_size_, length_); }
 
     Own carve(Carver& carver) const {
-        return {carver.take<char>(most_rows() * row_bytes()), carver.take<char>(most_rows() * row_bytes()),
-                carver.take<float>(group() * width()),
+        return {carver.take<Piece>(slots_), carver.take<float>(group() * width()),
                 carver.take<float>(group() * round_up(most_rows(), 16)),
                 carver.take<float>(group() * width())};
     }
 
     void attend(int64_t set, const Own& own) const {
-        const int64_t head = set * shape_.kv_heads / shape_.score_heads, rows = gather(set, head, own);
+        const int64_t head = set * shape_.kv_heads / shape_.score_heads, pieces = find(set, head, own.pieces);
+        int64_t rows = 0;
+        for (int64_t i = 0; i < pieces; ++i) rows += own.pieces[i].keys;
         for (int64_t g = 0; g < group(); ++g) {
             float* const to = own.q + g * width();
             std::fill(to, to + width(), 0.0f);
@@ -71,39 +70,33 @@ class PageAttention {
         args.group = group();
         args.d = d();
         args.keys = rows;
-        args.stride = d();
+        args.stride = shape_.kv_heads * d();
         args.dtype = shape_.dtype;
-        args.k = own.k;
-        args.v = own.v;
         args.q = own.q;
         args.visible = visible;
         args.p = own.p;
         args.m = m;
         args.l = l;
         args.o = own.o;
-        context_->kernels->decode(args);
+        context_->kernels->decode_pieces(args, own.pieces, pieces);
         for (int64_t g = 0; g < group(); ++g) {
             context_->kernels->from_float(own.o + g * width(), shape_.dtype, d(), 1.0f / l[g],
                                           o_ + (set * group() + g) * row_bytes());
         }
     }
 
-    // Rows that are not in use are not read. Returns how many there are.
-    int64_t gather(int64_t set, int64_t head, const Own& own) const {
-        const int64_t stride = shape_.kv_heads * row_bytes(), bytes = row_bytes();
-        const char* const k = static_cast<const char*>(kv_.k) + head * bytes;
-        const char* const v = static_cast<const char*>(kv_.v) + head * bytes;
-        int64_t rows = 0;
+    // The rows in use of the listed pages. Returns how many pages there are.
+    int64_t find(int64_t set, int64_t head, Piece* out) const {
+        const int64_t stride = shape_.kv_heads * row_bytes();
+        const char* const k = static_cast<const char*>(kv_.k) + head * row_bytes();
+        const char* const v = static_cast<const char*>(kv_.v) + head * row_bytes();
+        int64_t count = 0;
         for (int64_t i = 0; i < slots_; ++i) {
-            const int64_t page = pages_[set * slots_ + i];
+            const int64_t page = pages_[set * slots_ + i], first = page * page_size_;
             if (page < 0) continue;
-            const int64_t first = page * page_size_, stop = std::min(length_, first + page_size_);
-            for (int64_t row = first; row < stop; ++row, ++rows) {
-                std::memcpy(own.k + rows * bytes, k + row * stride, static_cast<size_t>(bytes));
-                std::memcpy(own.v + rows * bytes, v + row * stride, static_cast<size_t>(bytes));
-            }
+            out[count++] = {k + first * stride, v + first * stride, std::min(length_ - first, page_size_)};
         }
-        return rows;
+        return count;
     }
 
     h2o_cpu* context_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.schedule import Span
 from h2o_runtime.timings import PrefillTimer
 
+LINE, HUGE_PAGE = 64, 2 << 20  # bytes
+
 
 class HostDevice:
     """NumPy arrays."""
@@ -22,10 +25,10 @@ class HostDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """The operating system commits memory as it is written."""
-        return np.empty(shape, dtype)
+        return _aligned(np.empty, shape, np.dtype(dtype))
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        return np.zeros(shape, dtype)
+        return _aligned(np.zeros, shape, np.dtype(dtype))
 
     def upload(self, source: NDArray[Any], target: NDArray[Any]) -> None:
         target[:] = source
@@ -56,6 +59,17 @@ class HostDevice:
 
     def synchronize(self) -> None:
         pass
+
+
+def _aligned(
+    make: Callable[[int, DTypeLike], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """So that a vector of the kernels never lies in two lines of the processor, and a cache is in huge pages."""
+    size = math.prod(shape) * dtype.itemsize
+    align = HUGE_PAGE if size >= HUGE_PAGE else LINE
+    room = make(size + align, np.uint8)
+    begin = -room.ctypes.data % align
+    return room[begin : begin + size].view(dtype).reshape(shape)
 
 
 class HostFlow:
