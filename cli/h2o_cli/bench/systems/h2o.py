@@ -15,8 +15,8 @@ from h2o_runtime.policies.decode import DECODE
 
 
 class H2OSystem:
-    """settings: bundle, threads, prefill (fields of PrefillConfig), decoding (of a decode policy, or left out), backend,
-    device, attention.
+    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention; and decoding (of a
+    decode policy), where it is not exact.
     """
 
     def __init__(self, settings: Settings) -> None:
