@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.caches.evicting import Evicting
+from h2o_runtime.caches.offload import Offload
 from h2o_runtime.registry import Registry
 
-__all__ = ["CACHES", "Cache", "Contiguous", "KVStore", "LayerStore", "Rows"]
+__all__ = ["CACHES", "Cache", "Contiguous", "Evicting", "KVStore", "LayerStore", "Offload", "Rows"]
 
 CACHES: Registry[Cache] = Registry(
     Contiguous,
+    Offload,
+    variants=(Evicting,),
     field="cache",
     flag="--cache",
     label="Cache",

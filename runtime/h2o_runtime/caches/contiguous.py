@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import Cache, Rows
+from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
@@ -24,7 +24,7 @@ class Contiguous(Cache):
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
-    ) -> ContiguousStore:
+    ) -> KVStore:
         return ContiguousStore(model, capacity, device, provider)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
@@ -32,7 +32,7 @@ class Contiguous(Cache):
         return 2 * model.layers * context * row
 
 
-class ContiguousStore:
+class ContiguousStore(KVStore):
     """keys[layer], values[layer]: [cap, Hkv, d] in the model's dtype, on the device."""
 
     def __init__(self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider) -> None:
@@ -52,7 +52,7 @@ class ContiguousStore:
         return sum(array.nbytes for array in (*self.keys, *self.values))
 
 
-class _Layer:
+class _Layer(LayerStore):
     """Opening it costs nothing: it is always there."""
 
     def __init__(self, k: Tensor, v: Tensor, step: dict[str, Tensor], provider: AttentionProvider) -> None:

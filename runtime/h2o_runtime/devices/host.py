@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.schedule import Span
 from h2o_runtime.timings import PrefillTimer
 
@@ -49,6 +50,12 @@ class HostDevice:
 
     def stopwatch(self, phases: Sequence[str]) -> PrefillTimer:
         return PrefillTimer(phases)
+
+    def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
+        return np.empty(nbytes, np.uint8)
+
+    def transfers(self, drop: Callable[[NDArray[Any]], None]) -> HostTransfers:
+        return HostTransfers(drop)
 
     def synchronize(self) -> None:
         pass
