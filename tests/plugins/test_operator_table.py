@@ -45,6 +45,7 @@ SIZES = {
     "slash",
 }  # addresses have none
 VOTERS = {"CandidateScore": {"window"}}
+TILES = {"MemoryFusedAttention": {"tile"}}  # on a CPU many calls are one
 WORKSPACE = {"workspace", "workspace_bytes"}
 
 # Operators that the runtime has no use for by themselves: the fused one does their work.
@@ -111,7 +112,10 @@ def test_cpu_kernels(operator: Operator) -> None:
     names = [*operator.input_names, *operator.attribute_names]
     if operator.name == "MemoryFusedAttention":
         names += ["o", "m", "l"]
-    assert stub_methods("_cpu")[operator.method] == translated([*names, *operator.output_names], words)
+    found = [
+        name for name in stub_methods("_cpu")[operator.method] if name not in TILES.get(operator.name, ())
+    ]
+    assert found == translated([*names, *operator.output_names], words)
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
