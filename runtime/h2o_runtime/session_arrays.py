@@ -32,6 +32,7 @@ class SessionShape:
     decode  the decode policy's name and settings
     logits  whether those after the last token are among the arrays
     state   numbers of the prefill policy's state
+    stored  the dtype that rows are kept as; None, in older files: the model's
     """
 
     origin: Provenance
@@ -39,6 +40,7 @@ class SessionShape:
     length: int
     logits: bool
     state: dict[str, int]
+    stored: str | None = None
 
     @classmethod
     def of(cls, generator: Generator) -> SessionShape:
@@ -54,7 +56,8 @@ class SessionShape:
                 field="policy",
             )
         has_logits = session.logits is not None
-        return cls(session.origin, decode_of(generator), session.length, has_logits, dict(kept.numbers))
+        stored = generator.cache.stored_dtype(generator.model)
+        return cls(session.origin, decode_of(generator), session.length, has_logits, dict(kept.numbers), stored)
 
     @property
     def config(self) -> PrefillConfig:
@@ -75,8 +78,8 @@ def arrays_of(generator: Generator, shape: SessionShape) -> Iterator[tuple[str, 
         yield "logits", session.logits
     for layer in range(generator.model.layers):
         with generator.store.open(layer) as cache:
-            for name, tensor in zip("kv", cache.view(shape.length).as_they_lie(), strict=True):
-                yield f"{name}{layer:03}", download(tensor[: shape.length])
+            for name, tensor in cache.view(shape.length).kept(shape.length).items():
+                yield f"{name}{layer:03}", download(tensor)
     kept = shape.config.algorithm.kept(session.prefill_state, shape.length)
     for name, tensor in kept.arrays.items() if kept else ():
         yield f"state-{name}", download(tensor)
@@ -112,10 +115,16 @@ def _fill_layers(generator: Generator, shape: SessionShape, read: Reader) -> Non
     rows = Rows(0, shape.length)
     for layer in range(generator.model.layers):
         with generator.store.open(layer) as cache:
-            for name, target in cache.target(rows).items():
-                generator.device.upload(read(f"{name}{layer:03}", target.shape, target.dtype), target)
-            cache.commit(rows)
             view, state = cache.view(rows.stop), generator.session.decode_state
+            # Rows that are stored as they are computed are given to the cache, whatever it does with them. Others
+            # were rounded, and must not be again.
+            converted = view.k.dtype != np.dtype(generator.model.dtype)
+            targets = view.kept(rows.stop) if converted else cache.target(rows)
+            for name, target in targets.items():
+                generator.device.upload(read(f"{name}{layer:03}", target.shape, target.dtype), target)
+            if not converted:
+                cache.commit(rows)
+                view = cache.view(rows.stop)
             generator.decoding.observe(layer, view, rows, generator.provider, state)
 
 

@@ -22,6 +22,13 @@ constexpr int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
+// Stored rows by address. Integers are multiplied with a scale a row; floats have none.
+struct RowList {
+    const void* const* at;
+    h2o_dtype dtype;
+    const float* scales;  // or null
+};
+
 // Adds keys to the running softmax of one block of rows.
 struct BlockArgs {
     int64_t d;
@@ -57,7 +64,10 @@ struct OwnKeyArgs {
     float* o;  // [d][R], not divided by l
 };
 
-// One run of consecutive cache rows for a few queries of every key/value head.
+// One run of consecutive rows for a few queries of every key/value head.
+//
+// Row `i` of the run lies at row `first + i` of k, v and their scales; with pages, at the place of the sequence's
+// row `first + i`, as h2o_kv says.
 struct DecodeArgs {
     int64_t kv_heads;
     int64_t group;  // query rows a key/value head, those of different tokens included
@@ -65,15 +75,25 @@ struct DecodeArgs {
     int64_t keys;
     int64_t stride;  // elements from one cache row to the next
     h2o_dtype dtype;
-    const void* k;  // first row of the run, [keys][kv_heads][d]
+    const void* k;  // [rows][kv_heads][d]
     const void* v;
+    const float* k_scales;  // [rows][kv_heads] where they are integers, else null
+    const float* v_scales;
+    int64_t first;
+    const int32_t* pages;  // or null
+    int page_bits;         // a page has 1 << page_bits rows
     const float* q;          // [kv_heads * group][round_up(d, 16)], scaled, zero padded
     const int64_t* visible;  // [group] rows of the run that each query row sees
-    float* p;                // [kv_heads * group][round_up(keys, 16)] scratch
+    float* p;                // [decode_scratch(kv_heads * group, keys)]
     float* m;                // [kv_heads * group] out
     float* l;
     float* o;  // [kv_heads * group][round_up(d, 16)] out, not divided by l
 };
+
+// Floats that DecodeArgs::p has room for: scores of `rows` query rows, and a head's scales of keys and of values.
+constexpr int64_t decode_scratch(int64_t rows, int64_t keys) {
+    return (rows + 2) * round_up(keys, 16);
+}
 
 struct KernelTable {
     const char* name;
@@ -85,12 +105,10 @@ struct KernelTable {
     void (*bounds)(const float* positive, const float* negative, int64_t count, int64_t d, const float* low,
                    const float* high, float* out);
     // rows[j] -> panels; the last panel is filled with zeros.
-    void (*pack_keys)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, float* out);
-    void (*pack_values)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, int64_t v_keys,
-                        float* out);
+    void (*pack_keys)(const RowList& rows, int64_t keys, int64_t d, float* out);
+    void (*pack_values)(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out);
     // rows[r] * scale -> q [d][R]; rows above `lanes` become zeros.
-    void (*pack_queries)(const void* const* rows, h2o_dtype dtype, int64_t lanes, int64_t d, float scale,
-                         float* out);
+    void (*pack_queries)(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out);
     // rows[r] = keep[r] * rows[r] + factor[r] * o[:, r]; rows[r] is not read where keep[r] is 0.
     void (*store_rows)(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
                        int64_t d, void* const* rows);
@@ -98,6 +116,9 @@ struct KernelTable {
     void (*blend_row)(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out);
     void (*to_float)(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out);
     void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
+    // out = in / scale, rounded to the nearest even of -127 ... 127; returns the scale, 1/127 of the largest
+    // magnitude. It is not a number where some of `in` are not, or are infinite.
+    float (*to_int8)(const void* in, h2o_dtype dtype, int64_t count, int8_t* out);
     void (*sum_lanes)(const float* partial, int64_t keys,
                       float* out);  // [keys][kColsumLanes] -> [keys], added
     // columns[key] = the sum over rows r of weight[r] * p[key][r], and distances[r - key] += each of them.

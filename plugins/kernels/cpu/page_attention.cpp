@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "context.h"
+#include "stored_rows.h"
 
 namespace h2o {
 namespace {
@@ -38,20 +38,25 @@ class PageAttention {
 
   private:
     struct Own {
-        char *k, *v;  // [rows][d]
+        char *k, *v;                  // [rows][d], as they are stored
+        float *k_scales, *v_scales;  // [rows]
         float *q, *p, *o;
     };
 
     int64_t group() const { return shape_.query_heads / shape_.score_heads; }
     int64_t d() const { return shape_.head_size; }
     int64_t width() const { return round_up(d(), 16); }
-    int64_t row_bytes() const { return d() * element_size(shape_.dtype); }
+    int64_t row_bytes() const { return d() * element_size(shape_.dtype); }  // of q and o
+    int64_t stored_bytes() const { return d() * element_size(kv_.dtype); }
     int64_t most_rows() const { return std::min(slots_ * page_size_, length_); }
 
     Own carve(Carver& carver) const {
-        return {carver.take<char>(most_rows() * row_bytes()), carver.take<char>(most_rows() * row_bytes()),
+        return {carver.take<char>(most_rows() * stored_bytes()),
+                carver.take<char>(most_rows() * stored_bytes()),
+                carver.take<float>(most_rows()),
+                carver.take<float>(most_rows()),
                 carver.take<float>(group() * width()),
-                carver.take<float>(group() * round_up(most_rows(), 16)),
+                carver.take<float>(decode_scratch(group(), most_rows())),
                 carver.take<float>(group() * width())};
     }
 
@@ -72,9 +77,11 @@ class PageAttention {
         args.d = d();
         args.keys = rows;
         args.stride = d();
-        args.dtype = shape_.dtype;
+        args.dtype = kv_.dtype;
         args.k = own.k;
         args.v = own.v;
+        args.k_scales = own.k_scales;
+        args.v_scales = own.v_scales;
         args.q = own.q;
         args.visible = visible;
         args.p = own.p;
@@ -90,17 +97,18 @@ class PageAttention {
 
     // Rows that are not in use are not read. Returns how many there are.
     int64_t gather(int64_t set, int64_t head, const Own& own) const {
-        const int64_t stride = shape_.kv_heads * row_bytes(), bytes = row_bytes();
-        const char* const k = static_cast<const char*>(kv_.k) + head * bytes;
-        const char* const v = static_cast<const char*>(kv_.v) + head * bytes;
+        const KeyRows from = cache_rows(shape_, head, kv_, nullptr, length_);
+        const int64_t bytes = stored_bytes();
         int64_t rows = 0;
         for (int64_t i = 0; i < slots_; ++i) {
             const int64_t page = pages_[set * slots_ + i];
             if (page < 0) continue;
             const int64_t first = page * page_size_, stop = std::min(length_, first + page_size_);
             for (int64_t row = first; row < stop; ++row, ++rows) {
-                std::memcpy(own.k + rows * bytes, k + row * stride, static_cast<size_t>(bytes));
-                std::memcpy(own.v + rows * bytes, v + row * stride, static_cast<size_t>(bytes));
+                std::memcpy(own.k + rows * bytes, from.key(row), static_cast<size_t>(bytes));
+                std::memcpy(own.v + rows * bytes, from.value(row), static_cast<size_t>(bytes));
+                own.k_scales[rows] = from.key_scale(row);
+                own.v_scales[rows] = from.value_scale(row);
             }
         }
         return rows;
@@ -137,7 +145,7 @@ h2o_status h2o_cpu_page_attention(h2o_cpu* context, const h2o_shape* shape, cons
                                   void* o) {
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (context == nullptr || length <= 0 || page_size <= 0 || slots <= 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (!q || !pages || !o) return H2O_BAD_ARGUMENT;
     if (!h2o::are_pages(pages, shape->score_heads, slots, (length + page_size - 1) / page_size))
         return H2O_BAD_ARGUMENT;

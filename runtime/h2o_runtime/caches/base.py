@@ -77,6 +77,10 @@ class Cache(ABC):
     ) -> KVStore:
         """For `capacity` rows. `provider` is the one that will read it."""
 
+    def stored_dtype(self, model: ModelSpec) -> str:
+        """What a row's numbers are kept as, which a saved session must have too."""
+        return model.dtype
+
     @abstractmethod
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         """What the store takes on the device for `context` tokens."""

@@ -95,9 +95,10 @@ class Buffer {
 struct Numbers {
     std::vector<double> exact;
     Buffer buffer;
+    h2o_dtype dtype;
 
-    Numbers(size_t count, h2o_dtype dtype)
-        : exact(count), buffer(count * (dtype == H2O_F16 ? 2 : 4), false) {}
+    Numbers(size_t count, h2o_dtype stored)
+        : exact(count), buffer(count * (stored == H2O_F16 ? 2 : 4), false), dtype(stored) {}
 };
 
 // Keys and values with all their rows as a cache.
@@ -109,7 +110,9 @@ inline h2o_kv cache_of(void* k, void* v, int64_t rows) {
     return kv;
 }
 inline h2o_kv cache_of(Numbers& k, Numbers& v, int64_t rows) {
-    return cache_of(k.buffer.device(), v.buffer.device(), rows);
+    h2o_kv kv = cache_of(k.buffer.device(), v.buffer.device(), rows);
+    kv.dtype = k.dtype;
+    return kv;
 }
 
 inline void store(std::vector<unsigned char>& bytes, size_t i, h2o_dtype dtype, double& value) {
