@@ -35,8 +35,9 @@ void check(h2o_status status, const char* what) {
     if (status == H2O_OUT_OF_WORKSPACE) throw std::bad_alloc();
     if (status == H2O_UNSUPPORTED) {
         throw nb::value_error(
-            (name + ": not supported by this build; head_size must be a multiple of 8, and a page must have a "
-                    "power of two of rows, at least 4")
+            (name +
+             ": not supported by this build; head_size must be a multiple of 8, and a page must have a "
+             "power of two of rows, at least 4")
                 .c_str());
     }
     throw nb::value_error((name +
@@ -440,7 +441,8 @@ NB_MODULE(_cpu, module) {
     module.doc() =
         "Attention operators of ONNX domain `h2o` on the CPU.\n\n"
         "h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are "
-        "C-contiguous;\nthose without a type here are float32, or float16 with half=True. Caches can be float16 "
+        "C-contiguous;\nthose without a type here are float32, or float16 with half=True. Caches can be "
+        "float16 "
         "too, or int8 with\nscales [rows, Hkv] of keys and of values.";
     nb::class_<Kernels>(
         module, "Kernels",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h2o_runtime.devices import Tensor
 
 
@@ -26,14 +29,24 @@ class KV:
     page_rows: int = 0
     scales: tuple[Tensor, Tensor] | None = None
 
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """All that rows are stored in, by name."""
+        names = ("k", "v", "k_scales", "v_scales")
+        return dict(zip(names, (self.k, self.v, *(self.scales or ())), strict=False))
+
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where rows of the sequence lie, on the host."""
+        if self.pages is None:
+            return rows
+        return self.pages[rows // self.page_rows].astype(np.int64) * self.page_rows + rows % self.page_rows
+
     def kept(self, rows: int) -> dict[str, Tensor]:
-        """The first rows as they are stored, by name. Raises ValueError where there are pages."""
-        if self.pages is not None:
-            raise ValueError("rows on pages are not in one piece")
-        parts = {"k": self.k, "v": self.v}
-        if self.scales is not None:
-            parts |= dict(zip(("k_scales", "v_scales"), self.scales, strict=True))
-        return {name: part[:rows] for name, part in parts.items()}
+        """The first rows as they are stored, by name; copies of those that lie on pages, which the host has."""
+        if self.pages is None:
+            return {name: part[:rows] for name, part in self.parts.items()}
+        at = self.places(np.arange(rows))
+        return {name: part[at] for name, part in self.parts.items()}
 
     def upto(self, length: int) -> KV:
         """The first `length` rows."""

@@ -57,7 +57,9 @@ class SessionShape:
             )
         has_logits = session.logits is not None
         stored = generator.cache.stored_dtype(generator.model)
-        return cls(session.origin, decode_of(generator), session.length, has_logits, dict(kept.numbers), stored)
+        return cls(
+            session.origin, decode_of(generator), session.length, has_logits, dict(kept.numbers), stored
+        )
 
     @property
     def config(self) -> PrefillConfig:
@@ -115,16 +117,15 @@ def _fill_layers(generator: Generator, shape: SessionShape, read: Reader) -> Non
     rows = Rows(0, shape.length)
     for layer in range(generator.model.layers):
         with generator.store.open(layer) as cache:
-            view, state = cache.view(rows.stop), generator.session.decode_state
-            # Rows that are stored as they are computed are given to the cache, whatever it does with them. Others
-            # were rounded, and must not be again.
-            converted = view.k.dtype != np.dtype(generator.model.dtype)
-            targets = view.kept(rows.stop) if converted else cache.target(rows)
-            for name, target in targets.items():
-                generator.device.upload(read(f"{name}{layer:03}", target.shape, target.dtype), target)
-            if not converted:
+            if generator.cache.stored_dtype(generator.model) == generator.model.dtype:
+                for name, target in cache.target(rows).items():
+                    generator.device.upload(read(f"{name}{layer:03}", target.shape, target.dtype), target)
                 cache.commit(rows)
-                view = cache.view(rows.stop)
+            else:  # they were rounded, and must not be again
+                parts = cache.view(rows.stop).parts.items()
+                kinds = {name: ((rows.stop, *part.shape[1:]), part.dtype) for name, part in parts}
+                cache.restore({name: read(f"{name}{layer:03}", *kind) for name, kind in kinds.items()})
+            view, state = cache.view(rows.stop), generator.session.decode_state
             generator.decoding.observe(layer, view, rows, generator.provider, state)
 
 

@@ -41,6 +41,9 @@ class BackwardsStore:
         self.step = np.full((2, 1, *shape[1:]), np.nan, model.dtype)
         self.ordered = np.full((2, *shape), np.nan, model.dtype)
 
+    def truncate(self, rows: int) -> None:
+        pass
+
     @contextmanager
     def open(self, layer: int) -> Iterator[_Layer]:
         yield _Layer(self, self.kept[layer])

@@ -26,6 +26,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         },  # by kind of work
         "decode": {"name": model.generator.decoding.name, **asdict(model.generator.decoding)},
         "cache": {"name": model.generator.cache.name, **asdict(model.generator.cache)},
+        "cache_bytes": model.generator.store.nbytes,
         "context": model.generator.context,
         "backend": model.generator.backend.name,
         "dense_form": getattr(model.generator.backend, "form", None),

@@ -21,7 +21,8 @@ struct Candidate {
 
     // One sweep's keys are all stored alike.
     void gather(const h2o_cpu* context, int64_t head) const {
-        const KeyRows rows = cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), nullptr, kv.rows);
+        const KeyRows rows =
+            cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), nullptr, kv.rows);
         for (int64_t slot = head * slots; slot < (head + 1) * slots; ++slot) {
             convert(*context->kernels, rows.key(memory[slot]), kv.dtype, rows.key_scale(memory[slot]),
                     shape.head_size, gathered + slot * row_bytes(), shape.dtype);

@@ -1,8 +1,8 @@
 // A few query rows against a run of consecutive cache rows, read once and in the order they lie in memory.
 //
-// With so few rows the work is the reading: first the keys, for all heads, then the values. A few rows are taken
-// at a time, head after head, which no hardware prefetcher follows: every step asks for its share, in the order
-// of memory, of the rows about kAhead bytes further on.
+// With so few rows the work is the reading: first the keys, for all heads, then the values. A few rows are
+// taken at a time, head after head, which no hardware prefetcher follows: every step asks for its share, in
+// the order of memory, of the rows about kAhead bytes further on.
 #pragma once
 
 namespace {
@@ -10,7 +10,7 @@ namespace {
 using h2o::DecodeArgs;
 
 constexpr int kTogether = 4;  // keys
-constexpr int kWeighed = 16;   // values
+constexpr int kWeighed = 16;  // values
 constexpr int64_t kAhead = 8192;
 
 constexpr int64_t stored_size(h2o_dtype dtype) {
@@ -88,8 +88,8 @@ inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t
     }
 }
 
-// o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c, for the head's query rows from `g` on
-// and the run's rows from `key` on. The outputs stay in registers meanwhile.
+// o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c, for the head's query rows from
+// `g` on and the run's rows from `key` on. The outputs stay in registers meanwhile.
 template <class F, int kQueries, int kVectors>
 inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows, int64_t c,
                         int count) {
@@ -138,8 +138,7 @@ inline void weigh_queries(const DecodeArgs& args, int64_t head, int64_t g, int64
     for (; c + kBlock * kWidth <= args.d; c += kBlock * kWidth) {
         weigh_block<F, kQueries, kBlock>(args, head, g, key, rows, c, kWidth);
     }
-    for (; c < args.d; c += kWidth)
-        weigh_block<F, kQueries, 1>(args, head, g, key, rows, c, part(c, args.d));
+    for (; c < args.d; c += kWidth) weigh_block<F, kQueries, 1>(args, head, g, key, rows, c, part(c, args.d));
 }
 
 // As many query rows at a time as the registers hold outputs of.
@@ -188,8 +187,8 @@ void weigh_run(const DecodeArgs& args) {
 }
 
 // One query row's scores -> probabilities against its own maximum; m and l of the run. p has room for whole
-// vectors, and so have the scales: a score is multiplied with its key's, and a probability, once it is counted,
-// with its value's. They are met once a row, not once a number.
+// vectors, and so have the scales: a score is multiplied with its key's, and a probability, once it is
+// counted, with its value's. They are met once a row, not once a number.
 template <bool kScaled>
 inline void soften(float* p, int64_t keys, int64_t visible, const float* k_scales, const float* v_scales,
                    float* m, float* l) {
@@ -231,7 +230,8 @@ void decode_run(const DecodeArgs& args) {
                 v_scales[i] = args.v_scales[at];
             }
         }
-        soften<kScaled>(p, args.keys, args.visible[r % args.group], k_scales, v_scales, args.m + r, args.l + r);
+        soften<kScaled>(p, args.keys, args.visible[r % args.group], k_scales, v_scales, args.m + r,
+                        args.l + r);
     }
     __builtin_memset(args.o, 0, static_cast<std::size_t>(rows * h2o::round_up(args.d, 16)) * sizeof(float));
     weigh_run<F>(args);

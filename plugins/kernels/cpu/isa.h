@@ -66,8 +66,8 @@ struct OwnKeyArgs {
 
 // One run of consecutive rows for a few queries of every key/value head.
 //
-// Row `i` of the run lies at row `first + i` of k, v and their scales; with pages, at the place of the sequence's
-// row `first + i`, as h2o_kv says.
+// Row `i` of the run lies at row `first + i` of k, v and their scales; with pages, at the place of the
+// sequence's row `first + i`, as h2o_kv says.
 struct DecodeArgs {
     int64_t kv_heads;
     int64_t group;  // query rows a key/value head, those of different tokens included
@@ -80,8 +80,8 @@ struct DecodeArgs {
     const float* k_scales;  // [rows][kv_heads] where they are integers, else null
     const float* v_scales;
     int64_t first;
-    const int32_t* pages;  // or null
-    int page_bits;         // a page has 1 << page_bits rows
+    const int32_t* pages;    // or null
+    int page_bits;           // a page has 1 << page_bits rows
     const float* q;          // [kv_heads * group][round_up(d, 16)], scaled, zero padded
     const int64_t* visible;  // [group] rows of the run that each query row sees
     float* p;                // [decode_scratch(kv_heads * group, keys)]
@@ -90,7 +90,8 @@ struct DecodeArgs {
     float* o;  // [kv_heads * group][round_up(d, 16)] out, not divided by l
 };
 
-// Floats that DecodeArgs::p has room for: scores of `rows` query rows, and a head's scales of keys and of values.
+// Floats that DecodeArgs::p has room for: scores of `rows` query rows, and a head's scales of keys and of
+// values.
 constexpr int64_t decode_scratch(int64_t rows, int64_t keys) {
     return (rows + 2) * round_up(keys, 16);
 }

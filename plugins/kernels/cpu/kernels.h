@@ -14,8 +14,8 @@
 namespace {
 
 constexpr h2o::KernelTable kTable = {
-    Simd::kName, attend,    attend_own, decode,     bounds,    pack_keys, pack_values, pack_queries,
-    store_rows,  blend_row, to_float,   from_float, to_int8, sum_lanes, line_sums, exp_many,
+    Simd::kName, attend,    attend_own, decode,     bounds,  pack_keys, pack_values, pack_queries,
+    store_rows,  blend_row, to_float,   from_float, to_int8, sum_lanes, line_sums,   exp_many,
 };
 
 }  // namespace

@@ -62,8 +62,8 @@ struct LineSelect {
             scratch.rows[r] = static_cast<const char*>(q) +
                               (token * shape.query_heads + kv_head * group() + f / n) * row_size;
         }
-        context->kernels->pack_queries({scratch.rows, shape.dtype, nullptr}, used, shape.head_size, shape.scale,
-                                       scratch.q);
+        context->kernels->pack_queries({scratch.rows, shape.dtype, nullptr}, used, shape.head_size,
+                                       shape.scale, scratch.q);
         BlockArgs args{};
         args.d = shape.head_size;
         args.keys = most;

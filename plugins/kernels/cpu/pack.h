@@ -60,8 +60,7 @@ void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, f
     float buffer[8];
     for (int64_t key = 0; key < keys; ++key) {
         for (int64_t c = 0; c < d; c += kPanel) {
-            __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows, key, c, buffer),
-                             8 * sizeof(float));
+            __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows, key, c, buffer), 8 * sizeof(float));
         }
     }
 }

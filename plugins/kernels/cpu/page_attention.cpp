@@ -38,7 +38,7 @@ class PageAttention {
 
   private:
     struct Own {
-        char *k, *v;                  // [rows][d], as they are stored
+        char *k, *v;                 // [rows][d], as they are stored
         float *k_scales, *v_scales;  // [rows]
         float *q, *p, *o;
     };

@@ -66,7 +66,8 @@ struct Query {
         Sweep votes = head_sweep(context, shape, heads(), head, static_cast<const char*>(q) + first * row,
                                  (rows + sizes.stride - 1) / sizes.stride);
         votes.query_heads *= sizes.stride;  // from one vote to the next
-        votes.keys = cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), list(tile, head), count);
+        votes.keys =
+            cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), list(tile, head), count);
         votes.total_keys = votes.offset = votes.key_block = count;
         votes.unit = unit;
         std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));

@@ -33,7 +33,8 @@ struct Simd {
     // To the nearest even; what is out of range becomes the end of it.
     static void store_int8(int8_t* p, Vec x, int) {
         const __m256i wide = _mm256_cvtps_epi32(x);
-        const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+        const __m128i words =
+            _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
         _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
     }
 

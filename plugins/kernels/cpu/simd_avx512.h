@@ -32,9 +32,9 @@ struct Simd {
     }
 
     static Vec load_int8(const int8_t* p, int count) {
-        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
-            count == kWidth ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))
-                            : _mm_maskz_loadu_epi8(low(count), p)));
+        return _mm512_cvtepi32_ps(
+            _mm512_cvtepi8_epi32(count == kWidth ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))
+                                                 : _mm_maskz_loadu_epi8(low(count), p)));
     }
     // To the nearest even; what is out of range becomes the end of it.
     static void store_int8(int8_t* p, Vec x, int count) {

@@ -1,5 +1,5 @@
-// The rows of a cache as the kernels here read them: where each lies, and what its numbers are multiplied with.
-// Nothing else knows of pages and scales.
+// The rows of a cache as the kernels here read them: where each lies, and what its numbers are multiplied
+// with. Nothing else knows of pages and scales.
 #pragma once
 
 #include "context.h"
@@ -121,8 +121,8 @@ inline void read_row(const KernelTable& kernels, const h2o_shape& shape, const h
 }
 
 // out = in * scale, from one form to another, but not to integers; between equal ones it is a copy.
-void convert(const KernelTable& kernels, const char* in, h2o_dtype from, float scale, int64_t count, char* out,
-             h2o_dtype to);
+void convert(const KernelTable& kernels, const char* in, h2o_dtype from, float scale, int64_t count,
+             char* out, h2o_dtype to);
 
 // Every page of the first `rows` rows is there.
 bool pages_in_range(const h2o_kv& kv, int64_t rows);

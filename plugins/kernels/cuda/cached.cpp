@@ -83,14 +83,14 @@ extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2
                                                 size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
     const int capacity = static_cast<int>(kv->rows);
 
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
 
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->kv_heads);
-    attention.keys = token_major_keys(*shape, kv->k, kv->v, capacity, shape->kv_heads);
+    attention.keys = cache_keys(*shape, *kv, true, capacity, shape->kv_heads);
     attention.keys.length = length;
     attention.keys.causal = true;
     attention.scale = shape->scale;

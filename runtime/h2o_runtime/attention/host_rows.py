@@ -10,18 +10,12 @@ from numpy.typing import NDArray
 from h2o_runtime.kv import KV
 
 
-def places(kv: KV, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where rows of `kv` lie."""
-    if kv.pages is None:
-        return rows
-    within: NDArray[np.int64] = kv.pages[rows // kv.page_rows].astype(np.int64) * kv.page_rows
-    return within + rows % kv.page_rows
-
-
 def quantized(rows: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """rows [n, heads, d] as int8, and their scales [n, heads]: 1/127 of the largest magnitude."""
     scales = np.abs(rows.astype(np.float32)).max(axis=-1) / np.float32(127)
-    shares = np.divide(rows, scales[..., None], out=np.zeros(rows.shape, np.float32), where=scales[..., None] > 0)
+    shares = np.divide(
+        rows, scales[..., None], out=np.zeros(rows.shape, np.float32), where=scales[..., None] > 0
+    )
     return np.rint(shares).astype(np.int8), scales
 
 
@@ -32,11 +26,11 @@ def check_form(kv: KV) -> None:
 
 
 def plain_rows(kv: KV, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """k and v as floats of `dtype` in which row i is at i: themselves where they are, else copies of rows in use."""
+    """k and v as floats of `dtype`, row i at i: themselves where they are that, else copies of rows in use."""
     check_form(kv)
     if kv.pages is None and kv.k.dtype == dtype:
         return kv.k, kv.v
-    rows = places(kv, np.arange(int(kv.length)))
+    rows = kv.places(np.arange(int(kv.length)))
     if kv.scales is None:
         return kv.k[rows].astype(dtype), kv.v[rows].astype(dtype)
     k_scales, v_scales = kv.scales
@@ -47,12 +41,10 @@ def plain_rows(kv: KV, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]
 class HostRows:
     """Part of a provider: see `AttentionProvider` for what its methods do."""
 
-    def cache_append(
-        self, k: NDArray[Any], v: NDArray[Any], at: int | NDArray[np.int64], kv: KV
-    ) -> None:
+    def cache_append(self, k: NDArray[Any], v: NDArray[Any], at: int | NDArray[np.int64], kv: KV) -> None:
         first = at if isinstance(at, int) else int(at[0])
         check_form(kv)
-        rows = places(kv, np.arange(first, first + len(k)))
+        rows = kv.places(np.arange(first, first + len(k)))
         if kv.scales is None:
             kv.k[rows], kv.v[rows] = k, v
             return

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.caches.paged import Paged
 from h2o_runtime.registry import Registry
 
-__all__ = ["CACHES", "Cache", "Contiguous", "KVStore", "LayerStore", "Rows"]
+__all__ = ["CACHES", "Cache", "Contiguous", "KVStore", "LayerStore", "Paged", "Rows"]
 
 CACHES: Registry[Cache] = Registry(
     Contiguous,
+    Paged,
     field="cache",
     flag="--cache",
     label="Cache",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Rows
@@ -45,28 +46,32 @@ class ContiguousStore:
         step = Fresh(model, 1, device)
         fresh = None if form.dtype == np.dtype(model.dtype) else Fresh(model, capacity, device)
         self._fresh_bytes = Fresh.size(model, capacity) if fresh else 0
-        self._open = [_Layer(rows, step, fresh, provider) for rows in self.layers]
+        self._open = [LayerRows(rows, step, fresh, device, provider) for rows in self.layers]
 
-    def open(self, layer: int) -> _Layer:
+    def open(self, layer: int) -> LayerRows:
         return self._open[layer]
+
+    def truncate(self, rows: int) -> None:
+        pass  # they are where they will be written again
 
     @property
     def nbytes(self) -> int:
         return sum(rows.nbytes for rows in self.layers) + self._fresh_bytes
 
 
-class _Layer:
-    """Opening it costs nothing: it is always there. `fresh` is null where rows are stored as they are computed."""
+class LayerRows:
+    """Opening it costs nothing: it is always there. `fresh` is None where dense graphs write where rows stay."""
 
     def __init__(
-        self, rows: StoredRows, step: Fresh, fresh: Fresh | None, provider: AttentionProvider
+        self, rows: StoredRows, step: Fresh, fresh: Fresh | None, device: Device, provider: AttentionProvider
     ) -> None:
+        self._device = device
         self._rows = rows
         self._step = step.rows(0, 1)
         self._fresh = fresh
         self._provider = provider
 
-    def __enter__(self) -> _Layer:
+    def __enter__(self) -> LayerRows:
         return self
 
     def __exit__(
@@ -87,6 +92,11 @@ class _Layer:
         elif self._fresh is not None:
             new = self._fresh.rows(rows.start, rows.stop)
             self._provider.cache_append(new["k"], new["v"], rows.start, self.view(rows.stop))
+
+    def restore(self, parts: dict[str, NDArray[Any]]) -> None:
+        places = self.view(0).parts
+        for name, rows in parts.items():
+            self._device.upload(rows, places[name][: len(rows)])
 
     def view(self, length: int | Tensor) -> KV:
         return self._rows.view(length)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -55,8 +56,8 @@ class StoredRows:
     v: Tensor
     scales: tuple[Tensor, Tensor] | None
 
-    def view(self, length: int | Tensor) -> KV:
-        return KV(self.k, self.v, length, scales=self.scales)
+    def view(self, length: int | Tensor, pages: Tensor | None = None, page_rows: int = 0) -> KV:
+        return KV(self.k, self.v, length, pages, page_rows, self.scales)
 
     @property
     def nbytes(self) -> int:
@@ -87,12 +88,18 @@ class Fresh:
 class StoredCache(Cache):
     """A cache whose rows can be stored shorter than the model computes."""
 
-    cache_dtype: CacheDtype = option(
+    cache_dtype: Literal["model", "float16", "int8"] = option(
         "model",
         "What keys and values are stored as: model is what the model computes in; int8 has a scale a row and head.",
         label="Keys and values as",
         symbol="kv",
     )
+
+    @classmethod
+    def variants(cls, model: ModelSpec) -> Iterator[Cache]:
+        for dtype in get_args(CacheDtype):
+            if dtype != model.dtype:
+                yield cls(cache_dtype=dtype)
 
     def form(self, model: ModelSpec) -> RowForm:
         return RowForm.of(model, self.cache_dtype)

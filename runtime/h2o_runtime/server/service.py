@@ -40,6 +40,7 @@ class Service:
         gauge("h2o_queue_length", "Requests that wait for the slot", lambda: self.handler.slot.waiting)
         gauge("h2o_cache_tokens", "Tokens in the cache", lambda: self.inference.cached_tokens)
         gauge("h2o_cache_capacity_tokens", "Tokens that fit", self._capacity)
+        gauge("h2o_cache_bytes", "Memory that is reserved for keys and values", self._cache_bytes)
         gauge(
             "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._parked()[0]
         )
@@ -74,6 +75,9 @@ class Service:
     def _capacity(self) -> float:
         return self.inference.model.generator.context if self.inference.ready else 0
 
+    def _cache_bytes(self) -> float:
+        return self.inference.model.generator.store.nbytes if self.inference.ready else 0
+
     def _parked(self) -> tuple[float, float]:
         parked = self.inference.model.generator.parked if self.inference.ready else ()
         return len(parked), parked.nbytes if parked else 0
@@ -83,4 +87,5 @@ class Service:
             return 0
         generator = self.inference.model.generator
         form: DenseForm = getattr(generator.backend, "form", "blocks")
-        return footprint(generator.model, generator.context, self.prefill, form=form).total
+        kept, decode = generator.cache, generator.decoding
+        return footprint(generator.model, generator.context, self.prefill, kept, decode, form).total

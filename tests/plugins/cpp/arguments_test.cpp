@@ -99,8 +99,10 @@ TEST_F(Arguments, AFormThatThereIsNotIsRefused) {
     odd_page.page_rows = 6;
     unknown.dtype = static_cast<h2o_dtype>(7);
     const auto refused = [&](const h2o_kv& kv, h2o_status wanted) {
-        EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, data_.data(), &kv, 8, out_.data()), wanted);
-        EXPECT_EQ(h2o_cpu_cache_append(context_.get(), &good_, 8, data_.data(), data_.data(), 0, &kv), wanted);
+        EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, data_.data(), &kv, 8, out_.data()),
+                  wanted);
+        EXPECT_EQ(h2o_cpu_cache_append(context_.get(), &good_, 8, data_.data(), data_.data(), 0, &kv),
+                  wanted);
         EXPECT_EQ(remember(kv, memory).back(), wanted);
     };
     for (const h2o_kv& kv : {paged, missing, bare}) refused(kv, H2O_BAD_ARGUMENT);

@@ -102,17 +102,16 @@ struct Numbers {
 };
 
 // Keys and values with all their rows as a cache.
-inline h2o_kv cache_of(void* k, void* v, int64_t rows) {
+inline h2o_kv cache_of(void* k, void* v, int64_t rows, h2o_dtype dtype = H2O_F16) {
     h2o_kv kv{};
+    kv.dtype = dtype;
     kv.k = k;
     kv.v = v;
     kv.rows = rows;
     return kv;
 }
 inline h2o_kv cache_of(Numbers& k, Numbers& v, int64_t rows) {
-    h2o_kv kv = cache_of(k.buffer.device(), v.buffer.device(), rows);
-    kv.dtype = k.dtype;
-    return kv;
+    return cache_of(k.buffer.device(), v.buffer.device(), rows, k.dtype);
 }
 
 inline void store(std::vector<unsigned char>& bytes, size_t i, h2o_dtype dtype, double& value) {
