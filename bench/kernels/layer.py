@@ -66,7 +66,8 @@ class H2O:
                     self.q[rows],
                     self.k,
                     self.v,
-                    previous,
+                    previous[None],
+                    CHUNK,
                     self.o[rows],
                     self.m[rows],
                     self.l[rows],
@@ -78,6 +79,42 @@ class H2O:
                 self.kernels.memory_select(self.score, previous, start, stop, LOCAL, 0, self.next)
                 self.memory, self.next = self.next, self.memory
                 previous = self.memory
+
+
+class QueryPhase2:
+    """Phase 2 of the last chunk of a prompt under the rule `query`: candidates of the chunk, the sets of its
+    tiles, attention to them."""
+
+    TILE, VOTES, CANDIDATES, LOCAL, SLOTS = 128, 32, 2048, 64, 512
+
+    def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
+        self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v
+        self.past = len(k) - CHUNK
+        tiles = CHUNK // self.TILE
+        self.none = np.empty((1, HKV, 0), np.int32)
+        self.candidates = np.empty((1, HKV, self.CANDIDATES), np.int32)
+        self.sets = np.empty((tiles, HKV, self.SLOTS), np.int32)
+        self.past_of = np.full(tiles, self.past, np.int64)
+        self.o = np.zeros_like(self.q)
+        self.m, self.l = np.zeros((CHUNK, HQ), np.float32), np.ones((CHUNK, HQ), np.float32)
+
+    def flops(self) -> float:
+        """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
+        votes = self.VOTES * self.past + CHUNK // self.TILE * self.VOTES * self.CANDIDATES
+        return 2 * D * HQ * (votes + 2 * CHUNK * self.SLOTS)
+
+    def __call__(self) -> None:
+        self._select(self.none, CHUNK, 1, self.candidates)
+        self._select(self.candidates, self.TILE, CHUNK // self.TILE, self.sets)
+        self.kernels.memory_fused_attention(
+            self.q, self.k, self.v, self.sets, self.TILE, self.o, self.m, self.l, None
+        )
+
+    def _select(self, candidates: Array, tile: int, share: int, out: Array) -> None:
+        stride, past = tile // self.VOTES, self.past_of[: len(out)]
+        self.kernels.query_select(
+            self.q, self.k, candidates, past, tile, stride, share, stride // 2, self.LOCAL, 0, out
+        )
 
 
 def torch_sdpa(q: Array, k: Array, v: Array) -> Callable[[], Any]:

@@ -72,6 +72,7 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
     caches = [rng.standard_normal((DECODE_LENGTH, HKV, D), dtype=np.float32) for _ in range(2)]
     halves = [x.astype(np.float16) for x in caches]
     half = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), True)
+    query = layer.QueryPhase2(kernels, *layer.inputs(2 * n))
     q16, o16 = q[:1].astype(np.float16), o[:1].astype(np.float16)
     dot = 2 * D * HQ  # one key for one token, all heads
     return {
@@ -81,10 +82,11 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
             "matmul",
         ),
         "MemoryFusedAttention": (
-            lambda: kernels.memory_fused_attention(q[S], k, v, memory, o[S], m[S], l[S], votes),
+            lambda: kernels.memory_fused_attention(q[S], k, v, memory[None], CHUNK, o[S], m[S], l[S], votes),
             2 * dot * CHUNK * SLOTS,
             "matmul",
         ),
+        "Phase 2 with QuerySelect, n = 8192": (query, query.flops(), "matmul"),
         "CandidateScore": (
             lambda: kernels.candidate_score(q[CHUNK - WINDOW : CHUNK], k[S], k, memory, votes, chunk_votes),
             dot * WINDOW * (SLOTS + CHUNK - (WINDOW - 1) / 2),

@@ -62,6 +62,7 @@ class Kernels:
         k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
         v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
         memory: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        tile: int,
         o: Annotated[NDArray, dict(order="C", device="cpu")],
         m: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
         l: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],

@@ -104,20 +104,21 @@ class Kernels {
         });
     }
 
-    void memory_fused_attention(Input q, Input k_cache, Input v_cache, Int32In memory, Output o, Float32 m,
-                                Float32 l, std::optional<Float32> colsum, const Pages& pages,
+    void memory_fused_attention(Input q, Input k_cache, Input v_cache, Int32In memory, int64_t tile, Output o,
+                                Float32 m, Float32 l, std::optional<Float32> colsum, const Pages& pages,
                                 int32_t page_rows, const Scales& scales) {
-        const int64_t n = size_of(q, 0), slots = size_of(memory, 1);
+        const int64_t n = size_of(q, 0), slots = size_of(memory, 2);
         expect_rows(q, "q", n, shape_.query_heads);
         expect_state(n, o, m, l);
-        const h2o_shape shape = scored(size_of(memory, 0));
-        expect(memory, "memory", {shape.score_heads, -1});
+        const h2o_shape shape = scored(size_of(memory, 1));
+        const int64_t tiles = tile > 0 ? std::max<int64_t>((n + tile - 1) / tile, 1) : -1;
+        expect(memory, "memory", {tiles, shape.score_heads, slots});
         if (colsum) expect(*colsum, "colsum", {shape.score_heads, slots});
         float* const sums = colsum ? colsum->data() : nullptr;
         const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("memory_fused_attention", [&] {
-            return h2o_cpu_memory_fused_attention(context_, &shape, n, slots, q.data(), &kv, memory.data(),
-                                                  o.data(), m.data(), l.data(), sums);
+            return h2o_cpu_memory_fused_attention(context_, &shape, n, tile, slots, q.data(), &kv,
+                                                  memory.data(), o.data(), m.data(), l.data(), sums);
         });
     }
 
@@ -459,7 +460,7 @@ NB_MODULE(_cpu, module) {
         .def("memory_attention", &Kernels::memory_attention, "q"_a, "k_mem"_a, "v_mem"_a, "o"_a.noconvert(),
              "m"_a.noconvert(), "l"_a.noconvert(), "colsum"_a.noconvert().none())
         .def("memory_fused_attention", &Kernels::memory_fused_attention, "q"_a, "k_cache"_a, "v_cache"_a,
-             "memory"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert(),
+             "memory"_a, "tile"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert(),
              "colsum"_a.noconvert().none(), "pages"_a = nb::none(), "page_rows"_a = 0,
              "scales"_a = nb::none())
         .def("memory_gather", &Kernels::memory_gather, "k_cache"_a, "v_cache"_a, "memory"_a,

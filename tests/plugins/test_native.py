@@ -168,6 +168,32 @@ def test_memory_fused_attention(shape: Any, n: int, M: int, by_query: bool, with
 
 
 @quick
+@given(shapes, st.integers(1, 100), st.integers(1, 70), st.integers(1, 40), st.booleans())
+def test_tiled_memory_attention(shape: Any, n: int, M: int, tile: int, by_query: bool) -> None:
+    Hkv, G, d, dtype, threads, seed = shape
+    case = Case(Hkv * G, Hkv, d, dtype, threads, seed=seed)
+    Hs, cap, tiles = case.Hq if by_query else Hkv, 2 * M + 3, -(-n // tile)
+    q, (k, v), (k_cache, v_cache) = case.q(n), case.kv(n), case.kv(cap)
+    every = np.tile(np.arange(cap, dtype=np.int32), (tiles, Hs, 1))
+    memory = np.sort(case.rng.permuted(every, axis=2)[..., :M])
+    state = case.empty_state(n)
+    case.provider.chunked_intra_attention(q, k, v, n, state, None)
+    case.provider.tiled_memory_attention(q, KV(k_cache, v_cache, cap), memory, tile, state)
+
+    head = np.arange(case.Hq)
+    for i in range(tiles):
+        own = slice(i * tile, min((i + 1) * tile, n))
+        rows = memory[i, head // (case.Hq // Hs)].T  # [M, Hq]
+        both_k = np.concatenate([k_cache[rows, head // G], per_query_head(k, case.Hq)])
+        both_v = np.concatenate([v_cache[rows, head // G], per_query_head(v, case.Hq)])
+        seen = np.concatenate([np.ones((n, M), bool), np.tri(n, dtype=bool)], axis=1)[own]
+        o, m, l, _ = softmax_state(case, q[own], both_k, both_v, seen)
+        assert_close(state.o[own], o, dtype, "o")
+        assert_close(state.m[own], m, np.float32, "m")
+        assert_close(state.l[own], l, np.float32, "l")
+
+
+@quick
 @given(shapes, st.integers(1, 60), st.integers(0, 80), st.integers(0, 50), st.booleans())
 def test_candidate_score(shape: Any, w: int, before: int, M: int, by_query: bool) -> None:
     Hkv, G, d, dtype, threads, seed = shape
@@ -271,7 +297,10 @@ def test_thread_count_changes_no_bit() -> None:
         state, colsum = case.empty_state(n), np.empty((n, 2), np.float32)
         case.provider.chunked_intra_attention(q, k, v, 256, state, colsum)
         votes = np.empty((2, M), np.float32)
-        case.provider.memory_fused_attention(q, KV(k_cache, v_cache, len(k_cache)), memory, state, votes)
+        kv = KV(k_cache, v_cache, len(k_cache))
+        case.provider.memory_fused_attention(q, kv, memory, state, votes)
+        tiles = np.tile(memory, (4, 1, 1))
+        case.provider.tiled_memory_attention(q, kv, tiles, 200, state)
         one, many = np.empty_like(q[:1]), np.empty_like(q)
         case.provider.cached_attention(q[:1], KV(k_cache, v_cache, 4000), one)
         case.provider.cached_attention(q, KV(k_cache, v_cache, 4000), many)
@@ -306,6 +335,9 @@ def test_bad_arguments_say_what_is_wrong() -> None:
     memory = np.full((2, 3), 8, np.int32)
     with pytest.raises(ValueError, match=r"memory must index"):
         case.provider.memory_fused_attention(q, KV(k, v, len(k)), memory, case.empty_state(8), None)
+    tiles = np.zeros((3, 2, 3), np.int32)
+    with pytest.raises(ValueError, match=r"memory must have shape"):
+        case.provider.tiled_memory_attention(q, KV(k, v, len(k)), tiles, 4, case.empty_state(8))
     with pytest.raises(ValueError, match=r"multiple of 8"):
         Case(4, 2, 12, np.float32).provider.cached_attention(
             np.zeros((1, 4, 12), np.float32),

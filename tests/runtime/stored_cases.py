@@ -89,6 +89,16 @@ class Stored:
         provider.memory_fused_attention(q, kv, memory, state, colsum)
         return state.o, m, l, colsum
 
+    def tiled(self, provider: AttentionProvider, kv: KV) -> Results:
+        n, tile = 30, 12
+        memory = np.stack([self.memory(HKV, slots)[:, :9] for slots in (9, 10, 11)])
+        q, k = self.draw(n, HQ), self.draw(n, HKV)
+        m, l = np.empty((2, n, HQ), np.float32)
+        state = PartialSoftmax(np.empty_like(q), m, l)
+        provider.chunked_intra_attention(q, k, k, n, state, None)
+        provider.tiled_memory_attention(q, kv, np.ascontiguousarray(memory), tile, state)
+        return state.o, m, l
+
     def voted(self, provider: AttentionProvider, kv: KV) -> Results:
         memory = self.memory(HKV, 21)
         votes, chunk = np.empty(memory.shape, np.float32), np.empty((50, HKV), np.float32)
@@ -145,6 +155,7 @@ OPERATORS: dict[str, Callable[[Stored, AttentionProvider, KV], Results]] = {
     "a few tokens": lambda stored, provider, kv: stored.cached(provider, kv, 4),
     "many tokens": lambda stored, provider, kv: stored.cached(provider, kv, 90),
     "memory": Stored.fused,
+    "memory of tiles": Stored.tiled,
     "votes": Stored.voted,
     "queries choose": lambda stored, provider, kv: stored.chosen(provider, kv, 0),
     "queries choose of a list": lambda stored, provider, kv: stored.chosen(provider, kv, 70),

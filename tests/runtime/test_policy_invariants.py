@@ -112,9 +112,10 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
     """(query, key) pairs of every attention call while the block runs, a query head."""
     pairs: list[int] = []
     provider: Any = generator.provider
-    intra, fused, cached = (
+    intra, fused, tiled, cached = (
         provider.chunked_intra_attention,
         provider.memory_fused_attention,
+        provider.tiled_memory_attention,
         provider.cached_attention,
     )
 
@@ -146,6 +147,10 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
         pairs.append(len(q) * memory.shape[1])
         fused(q, kv, memory, *rest)
 
+    def count_tiled(q: Array, kv: Any, memory: Array, *rest: Any) -> None:
+        pairs.append(len(q) * memory.shape[2])
+        tiled(q, kv, memory, *rest)
+
     def count_cached(q: Array, kv: Any, o: Array) -> None:
         pairs.append(sum(range(kv.length - len(q) + 1, kv.length + 1)))
         cached(q, kv, o)
@@ -153,6 +158,7 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provider, "chunked_intra_attention", count_intra)
         patch.setattr(provider, "memory_fused_attention", count_fused)
+        patch.setattr(provider, "tiled_memory_attention", count_tiled)
         patch.setattr(provider, "cached_attention", count_cached)
         patch.setattr(provider, "subquadratic_attention", count_patterned)
         patch.setattr(provider, "vertical_slash_attention", count_lines)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention import AttentionProvider, PartialSoftmax
+from h2o_runtime.attention.base import each_tile
 from h2o_runtime.kv import KV
 from h2o_runtime.schedule import Span
 
@@ -55,6 +56,11 @@ class ListWatch:
     ) -> None:
         self._seen.append((self._rows(q), memory.copy()))
         self._provider.memory_fused_attention(q, kv, memory, state, colsum)
+
+    def tiled_memory_attention(
+        self, q: Array, kv: KV, memory: Array, tile: int, state: PartialSoftmax
+    ) -> None:
+        each_tile(self, q, kv, memory, tile, state)
 
     def lists(self) -> list[KeyList]:
         """One for each call for keys of the past."""

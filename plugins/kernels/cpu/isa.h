@@ -16,6 +16,7 @@ namespace h2o {
 
 constexpr int64_t kLanes = 48;  // query rows a block: 3 vectors of 16, 6 of 8 or 12 of 4
 constexpr int64_t kPanel = 8;
+constexpr int64_t kKeyStep = 128;  // keys whose probabilities (24 KiB) stay in L1 from one pass to the next
 constexpr int64_t kColsumLanes = 16;  // partial sums kept for every key, as many as the widest vector
 
 constexpr int64_t round_up(int64_t n, int64_t to) {
@@ -48,7 +49,8 @@ struct BlockArgs {
     float* l;
     float* o;  // [d][R], not divided by l
     bool fresh;
-    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh and all rows
+    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
+    float* tops;    // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
     int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or 0 for all R
 };
 

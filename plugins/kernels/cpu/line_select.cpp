@@ -34,7 +34,7 @@ struct LineSelect {
     Own carve_own(char* base, size_t* bytes) const {
         Carver carver(base);
         const Own own{carve(carver, {shape.head_size, length, 1, false, false}),
-                      carver.take<uint64_t>(length)};
+                      carver.take<uint64_t>(rank_room(length))};
         if (bytes != nullptr) *bytes = carver.used();
         return own;
     }
@@ -107,7 +107,7 @@ struct LineSelect {
     void best(const float* sums, int64_t count, int64_t forced, uint64_t* ranks, int32_t* out) const {
         const int64_t there = std::min(count, length);
         for (int64_t i = 0; i < length; ++i) ranks[i] = rank(sums[i], i, i < forced);
-        take_best(ranks, ranks + length, there, out);
+        take_best(ranks, length, there, out);
         std::fill(out + there, out + count, -1);
     }
 

@@ -1,5 +1,6 @@
 // MemoryAttention and MemoryFusedAttention: every row sees every key of its score head's memory. The fused
-// form packs the cache rows straight from where they lie and fuses each block as soon as it is done.
+// form packs the cache rows straight from where they lie and fuses each block as soon as it is done. Tiles of
+// rows with a memory each are one call: few heads alone would not keep all threads busy.
 #include "fuse.h"
 #include "sweep.h"
 
@@ -17,9 +18,28 @@ struct Memory {
     void* o;
     float *m, *l, *colsum;
     bool fused;
+    int64_t tile;       // rows that share a memory
+    int64_t index = 0;  // of the tile, where this is one
 
+    // The rows of one tile by themselves.
+    Memory only(int64_t which) const {
+        const int64_t first = which * tile, states = first * shape.query_heads;
+        const int64_t skip = states * shape.head_size * element_size(shape.dtype);
+        Memory made = *this;
+        made.index = which;
+        made.n = std::min(tile, n - first);
+        made.q = static_cast<const char*>(q) + skip;
+        made.o = static_cast<char*>(o) + skip;
+        made.m += states;
+        made.l += states;
+        if (memory != nullptr) made.memory += which * heads() * slots;
+        return made;
+    }
+
+    int64_t tiles() const { return (n + tile - 1) / tile; }
     int64_t heads() const { return shape.score_heads; }
-    int64_t rows() const { return n * (shape.query_heads / heads()); }
+    // Of a whole tile.
+    int64_t rows() const { return std::min(n, tile) * (shape.query_heads / heads()); }
     int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
     int64_t parts() const { return std::clamp<int64_t>(blocks() / 8, 1, 8); }
     int64_t key_block() const { return colsum != nullptr ? slots : std::min(slots, kKeyBlock); }
@@ -43,15 +63,16 @@ struct Memory {
         made.total_keys = slots;
         made.offset = slots;
         made.key_block = key_block();
-        made.unit = head;
+        made.unit = index * heads() + head;
         return made;
     }
 
-    void part(const h2o_cpu* context, SweepScratch& scratch, float* partial, int64_t head,
-              int64_t index) const {
+    void part(const h2o_cpu* context, SweepScratch& scratch, float* partial, int64_t head, int64_t parts,
+              int64_t part) const {
         const Sweep rows = sweep(context, head);
-        const int64_t begin = even_part(rows.blocks(), parts(), index);
-        const int64_t end = even_part(rows.blocks(), parts(), index + 1);
+        const int64_t begin = even_part(rows.blocks(), parts, part);
+        const int64_t end = even_part(rows.blocks(), parts, part + 1);
+        if (begin == end) return;  // the last tile may have few rows
         if (colsum != nullptr) {
             std::memset(scratch.colsum, 0, static_cast<size_t>(slots * kColsumLanes) * sizeof(float));
         }
@@ -63,7 +84,7 @@ struct Memory {
             }
         });
         if (colsum == nullptr) return;
-        float* const sums = partial + (head * parts() + index) * slots;
+        float* const sums = partial + (head * parts + part) * slots;
         std::memset(sums, 0, static_cast<size_t>(slots) * sizeof(float));
         context->kernels->sum_lanes(scratch.colsum, slots, sums);
     }
@@ -101,8 +122,9 @@ struct Memory {
             prepare(context, size(), scratch.data());
             float* partial = nullptr;
             if (colsum != nullptr) partial = context->shared_floats(heads() * parts() * slots);
-            each_part(context, heads(), parts(), [&](int64_t head, int64_t index, int thread) {
-                part(context, *scratch[static_cast<size_t>(thread)], partial, head, index);
+            each_part(context, tiles() * heads(), parts(), [&](int64_t unit, int64_t part, int thread) {
+                SweepScratch& own = *scratch[static_cast<size_t>(thread)];
+                only(unit / heads()).part(context, own, partial, unit % heads(), parts(), part);
             });
             if (colsum == nullptr) return;
             for (int64_t head = 0; head < heads(); ++head) add_parts(partial, head);
@@ -135,21 +157,24 @@ h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, in
         return H2O_OK;
     }
     const h2o_kv kv = h2o::plain_rows(*shape, k_mem, v_mem, slots);
-    return h2o::Memory{*shape, n, slots, q, kv, nullptr, o, m, l, colsum, false}.run(context);
+    return h2o::Memory{*shape, n, slots, q, kv, nullptr, o, m, l, colsum, false, n}.run(context);
 }
 
-h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
-                                          const void* q, const h2o_kv* kv, const int32_t* memory, void* o,
-                                          float* m, float* l, float* colsum) {
+h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t tile,
+                                          int64_t slots, const void* q, const h2o_kv* kv,
+                                          const int32_t* memory, void* o, float* m, float* l, float* colsum) {
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || slots < 0) return H2O_BAD_ARGUMENT;
+    if (context == nullptr || n < 0 || tile <= 0 || slots < 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o_kv_check(kv, slots > 0); status != H2O_OK) return status;
     if (slots == 0) return H2O_OK;  // nothing to add to the state
-    if (!memory || !h2o::rows_in_range(*kv, memory, shape->score_heads * slots)) return H2O_BAD_ARGUMENT;
+    const int64_t tiles = std::max<int64_t>((n + tile - 1) / tile, 1);
+    if (tiles > 1 && colsum != nullptr) return H2O_BAD_ARGUMENT;
+    if (!memory || !h2o::rows_in_range(*kv, memory, tiles * shape->score_heads * slots))
+        return H2O_BAD_ARGUMENT;
     if (n == 0) {
         if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
         return H2O_OK;
     }
     if (!q || !o || !m || !l) return H2O_BAD_ARGUMENT;
-    return h2o::Memory{*shape, n, slots, q, *kv, memory, o, m, l, colsum, true}.run(context);
+    return h2o::Memory{*shape, n, slots, q, *kv, memory, o, m, l, colsum, true, tile}.run(context);
 }

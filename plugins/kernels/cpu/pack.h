@@ -36,12 +36,21 @@ inline const float* eight(const RowList& rows, int64_t row, int64_t at, float* b
     return buffer;
 }
 
+// Rows that an index names lie anywhere: asks for one that comes later while others are packed.
+inline void prefetch(const void* row, h2o_dtype dtype, int64_t d) {
+    const int64_t bytes = d * (dtype == H2O_I8 ? 1 : dtype == H2O_F16 ? 2 : 4);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at);
+}
+constexpr int64_t kRowsAhead = 16;  // rows from the one that is asked for to the one that is packed
+
 // Square blocks of eight, so that both the read and the written side are touched in runs.
 void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
     float buffer[8][8];
     for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
         const int64_t count = keys - key < kPanel ? keys - key : kPanel;
         if (count < kPanel) __builtin_memset(out, 0, static_cast<std::size_t>(d * kPanel) * sizeof(float));
+        for (int64_t j = key + kRowsAhead; j < key + kRowsAhead + kPanel && j < keys; ++j)
+            prefetch(rows.at[j], rows.dtype, d);
         for (int64_t c = 0; c < d; c += 8) {
             const float* in[8];
             for (int64_t j = 0; j < count; ++j) in[j] = eight(rows, key + j, c, buffer[j]);
@@ -59,6 +68,7 @@ void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
 void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out) {
     float buffer[8];
     for (int64_t key = 0; key < keys; ++key) {
+        if (key + kRowsAhead < keys) prefetch(rows.at[key + kRowsAhead], rows.dtype, d);
         for (int64_t c = 0; c < d; c += kPanel) {
             __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows, key, c, buffer), 8 * sizeof(float));
         }

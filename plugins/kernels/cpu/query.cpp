@@ -55,7 +55,7 @@ struct Query {
         Carver carver(own);
         float* const sums = carver.take<float>(most_keys());
         score(context, scratch, group * heads() + head, tile, head, sums);
-        choose(tile, head, sums, carver.take<uint64_t>(most_keys()));
+        choose(tile, head, sums, carver.take<uint64_t>(rank_room(most_keys())));
     }
 
     void score(const h2o_cpu* context, SweepScratch& scratch, int64_t unit, int64_t tile, int64_t head,
@@ -96,7 +96,7 @@ struct Query {
             ranks[i] = rank(with_neighbours(sums, rows, i, keys(tile)), at, at < sizes.sink);
         }
         int32_t* const out = memory_next + (tile * heads() + head) * sizes.slots;
-        take_best(ranks, ranks + count, best, out);
+        take_best(ranks, count, best, out);
         for (int64_t i = 0; i < sizes.local; ++i) out[best + i] = static_cast<int32_t>(border + i);
     }
 
@@ -105,7 +105,7 @@ struct Query {
         prepare(context, size, context->scratch.data());
         Carver measure(nullptr);
         measure.take<float>(most_keys());
-        measure.take<uint64_t>(most_keys());
+        measure.take<uint64_t>(rank_room(most_keys()));
         char* const shared = context->shared.at_least(measure.used() * context->own.size());
         const int64_t together = listed() ? sizes.share : sizes.tiles;
         const int64_t groups = (sizes.tiles + together - 1) / together;

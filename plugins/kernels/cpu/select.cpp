@@ -18,14 +18,15 @@ struct Select {
     int64_t candidates() const { return previous + first_local() - start; }
 
     void head(int64_t head, uint64_t* ranks, int32_t* out) const {
-        uint64_t* end = ranks;
+        int64_t count = 0;
         auto offer = [&](int64_t position) {
-            *end++ = rank(score[position * heads + head], position, position < sink);
+            ranks[count++] = rank(score[position * heads + head], position, position < sink);
         };
         for (int64_t i = 0; i < previous; ++i) offer(memory[head * previous + i]);
         for (int64_t position = start; position < first_local(); ++position) offer(position);
         const int64_t best = slots - (stop - first_local());
-        take_best(ranks, end, best, out);
+        take_best(ranks, count, best, out);
+        if (!std::is_sorted(out, out + best)) std::sort(out, out + best);  // as the memory was not
         for (int64_t i = best; i < slots; ++i) out[i] = static_cast<int32_t>(first_local() + i - best);
     }
 };
@@ -45,7 +46,7 @@ h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, int64_t 
         return H2O_BAD_ARGUMENT;
     const h2o::Select op{score_heads, score, previous_slots, memory, start, stop, local, slots, sink};
     return h2o::guarded(context, [&] {
-        const size_t bytes = static_cast<size_t>(op.candidates()) * sizeof(uint64_t);
+        const size_t bytes = static_cast<size_t>(h2o::rank_room(op.candidates())) * sizeof(uint64_t);
         for (h2o::Arena& arena : context->own) arena.at_least(bytes);
         context->pool.each(score_heads, [&](int64_t head, int thread) {
             char* const scratch = context->own[static_cast<size_t>(thread)].at_least(bytes);

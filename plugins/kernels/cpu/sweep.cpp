@@ -19,6 +19,8 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     made.m = carver.take<float>(size.blocks * kLanes);
     made.l = carver.take<float>(size.blocks * kLanes);
     if (size.colsum) made.colsum = carver.take<float>(keys * kColsumLanes);
+    if (size.colsum && !size.values)
+        made.tops = carver.take<float>(round_up(keys, kKeyStep) / kKeyStep * kLanes);
     made.packed_unit = -1;
     if (scratch != nullptr) *scratch = made;
     return scratch;
@@ -99,6 +101,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.unmasked = static_cast<int64_t>(seen[0]);
     if (args.keys == 0 && !fresh) return;
     args.lanes = used;
+    args.rows = used <= 16 ? 16 : used <= 32 ? 32 : 0;
     args.q = q_packed;
     args.k = scratch.k;
     args.v = keys.v == nullptr ? nullptr : scratch.v;
@@ -110,6 +113,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.o = scratch.o + slot * d * kLanes;
     args.fresh = fresh;
     args.colsum = colsum ? scratch.colsum : nullptr;
+    args.tops = colsum && keys.v == nullptr ? scratch.tops : nullptr;
     if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(d * kLanes) * sizeof(float));
     kernels->attend(args);
 }

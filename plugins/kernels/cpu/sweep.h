@@ -26,6 +26,7 @@ struct SweepScratch {
     float* m;  // [blocks][R]
     float* l;
     float* colsum;        // [keys][kColsumLanes]
+    float* tops;          // [keys / kKeyStep, rounded up][R], without values
     int64_t packed_unit;  // what k and v hold: the first packed_keys keys of this unit, when not -1
     int64_t packed_keys;
 };

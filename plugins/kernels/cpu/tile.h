@@ -9,6 +9,7 @@ namespace {
 
 using h2o::BlockArgs;
 using h2o::kColsumLanes;
+using h2o::kKeyStep;
 using h2o::kLanes;
 using h2o::kPanel;
 using h2o::OwnKeyArgs;
@@ -17,8 +18,6 @@ constexpr int kWidth = Simd::kWidth;
 constexpr int kTileVectors = 3;
 constexpr int kTileLanes = kTileVectors * kWidth;
 constexpr int kVectors = static_cast<int>(kLanes) / kWidth;
-constexpr int64_t kKeyStep =
-    128;  // keys whose probabilities (24 KiB) stay in L1 for all columns of the values
 
 // C[c][0 .. kCount vectors) for a few columns. a [depth][R], b [depth][kPanel], c [columns][R].
 template <bool kAdd, int kCount>
@@ -101,21 +100,21 @@ inline void add_panel(const float* bias, float* p) {
     }
 }
 
-// p = scores, and m = their running maximum. Key panels reach past `keys`: their extra rows of p are never
-// read.
+// p = scores of keys begin ... end - 1, and m = their running maximum. Key panels reach past `end`: their
+// extra rows of p are never read.
 template <int kRows>
-inline void score(const BlockArgs& args) {
+inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
     using S = Simd;
     constexpr int kCount = kRows / kWidth;
     S::Vec top[kCount];
     for (int v = 0; v < kCount; ++v) top[v] = S::load(args.m + v * kWidth);
-    for (int64_t key = 0; key < args.keys; key += kPanel) {
+    for (int64_t key = begin; key < end; key += kPanel) {
         float* p = args.p + key * kLanes;
         multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.d, p);
         if (key + kPanel > args.unmasked) mask_panel<kRows>(key, args.visible, p);
         if (args.first != nullptr && key < args.hiding) hide_panel<kRows>(key, args.first, p);
         if (args.bias != nullptr) add_panel<kRows>(args.bias + key * kLanes, p);
-        const int64_t rows = args.keys - key < kPanel ? args.keys - key : kPanel;
+        const int64_t rows = end - key < kPanel ? end - key : kPanel;
         for (int64_t i = 0; i < rows; ++i, p += kLanes) {
 #pragma GCC unroll 12
             for (int v = 0; v < kCount; ++v) top[v] = S::max(S::load(p + v * kWidth), top[v]);
@@ -178,36 +177,71 @@ inline void start(const BlockArgs& args) {
     }
 }
 
-// colsum[key] += sum over rows of p[key][row] / l[row], kept as kColsumLanes partial sums.
-inline void add_column_sums(const BlockArgs& args) {
+// colsum[key] += sum over rows of p[key][row] * weight[row], for `keys` keys, kept as kColsumLanes partial
+// sums.
+template <int kRows>
+inline void add_weighted(int64_t keys, const float* p, const float* weight, float* colsum) {
     using S = Simd;
-    constexpr int kSums = static_cast<int>(kColsumLanes) / kWidth;
-    float inverse[kLanes];
-    for (int64_t r = 0; r < kLanes; ++r) inverse[r] = r < args.lanes ? 1.0f / args.l[r] : 0.0f;
-    S::Vec weight[kVectors];
-    for (int v = 0; v < kVectors; ++v) weight[v] = S::load(inverse + v * kWidth);
-    const float* p = args.p;
-    float* out = args.colsum;
-    for (int64_t key = 0; key < args.keys; ++key, p += kLanes, out += kColsumLanes) {
+    constexpr int kSums = static_cast<int>(kColsumLanes) / kWidth, kShares = kRows / kWidth;
+    S::Vec share[kShares];
+    for (int v = 0; v < kShares; ++v) share[v] = S::load(weight + v * kWidth);
+    for (int64_t key = 0; key < keys; ++key, p += kLanes, colsum += kColsumLanes) {
 #pragma GCC unroll 4
         for (int s = 0; s < kSums; ++s) {
-            S::Vec sum = S::load(out + s * kWidth);
+            S::Vec sum = S::load(colsum + s * kWidth);
 #pragma GCC unroll 3
-            for (int v = s; v < kVectors; v += kSums) sum = S::fma(S::load(p + v * kWidth), weight[v], sum);
-            S::store(out + s * kWidth, sum);
+            for (int v = s; v < kShares; v += kSums) sum = S::fma(S::load(p + v * kWidth), share[v], sum);
+            S::store(colsum + s * kWidth, sum);
         }
+    }
+}
+
+// 1 / l of the rows in use, 0 of the others.
+template <int kRows>
+inline void invert(const BlockArgs& args, float* inverse) {
+    for (int64_t r = 0; r < kRows; ++r) inverse[r] = r < args.lanes ? 1.0f / args.l[r] : 0.0f;
+}
+
+// Column sums alone. A step's probabilities are made while its scores are in L1, by the maximum so far; what
+// they lack to the last one is in the weight of their step.
+template <int kRows>
+inline void vote(const BlockArgs& args) {
+    using S = Simd;
+    start<kRows>(args);
+    float* top = args.tops;
+    for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes) {
+        const int64_t end = args.keys - key < kKeyStep ? args.keys : key + kKeyStep;
+        float before[kRows];
+        __builtin_memcpy(before, args.m, sizeof before);
+        score<kRows>(args, key, end);
+        rescale<kRows>(args, before);
+        exponentiate<kRows>(end - key, args.m, args.p + key * kLanes, args.l);
+        __builtin_memcpy(top, args.m, sizeof before);
+    }
+    float inverse[kRows], weight[kRows];
+    invert<kRows>(args, inverse);
+    top = args.tops;
+    for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes) {
+        for (int64_t lane = 0; lane < kRows; lane += kWidth) {
+            const S::Vec last = S::max(S::load(args.m + lane), S::set(-3.0e38f));
+            const S::Vec lacks = exp_nonpositive(S::sub(S::load(top + lane), last));
+            S::store(weight + lane, S::mul(lacks, S::load(inverse + lane)));
+        }
+        const int64_t keys = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
+        add_weighted<kRows>(keys, args.p + key * kLanes, weight, args.colsum + key * kColsumLanes);
     }
 }
 
 template <int kRows>
 inline void attend_rows(const BlockArgs& args) {
+    if (args.tops != nullptr) return vote<kRows>(args);
     float old_m[kRows];
     if (args.fresh) {
         start<kRows>(args);
     } else {
         __builtin_memcpy(old_m, args.m, sizeof old_m);
     }
-    score<kRows>(args);
+    score<kRows>(args, 0, args.keys);
     if (!args.fresh) rescale<kRows>(args, old_m);
     for (int64_t key = 0; key < args.keys; key += kKeyStep) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
@@ -223,7 +257,10 @@ inline void attend_rows(const BlockArgs& args) {
             }
         }
     }
-    if (args.colsum != nullptr) add_column_sums(args);
+    if (args.colsum == nullptr) return;
+    float inverse[kRows];
+    invert<kRows>(args, inverse);
+    add_weighted<kRows>(args.keys, args.p, inverse, args.colsum);
 }
 
 void attend(const BlockArgs& args) {

@@ -16,7 +16,7 @@ from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import AttentionShape
 
-__all__ = ["AttentionProvider", "AttentionShape", "Float32", "Int32", "PartialSoftmax"]
+__all__ = ["AttentionProvider", "AttentionShape", "Float32", "Int32", "PartialSoftmax", "each_tile"]
 
 # Arrays on the provider's device. A plain Tensor has the bundle's dtype, float32 or float16.
 Float32: TypeAlias = Tensor
@@ -33,6 +33,16 @@ class PartialSoftmax:
 
     def rows(self, start: int, stop: int) -> PartialSoftmax:
         return PartialSoftmax(self.o[start:stop], self.m[start:stop], self.l[start:stop])
+
+
+def each_tile(
+    provider: AttentionProvider, q: Tensor, kv: KV, memory: Int32, tile: int, state: PartialSoftmax
+) -> None:
+    """`tiled_memory_attention` by one call a tile."""
+    for i in range(len(memory)):
+        rows = slice(i * tile, min((i + 1) * tile, len(q)))
+        part = state.rows(rows.start, rows.stop)
+        provider.memory_fused_attention(q[rows], kv, memory[i], part, None)
 
 
 class AttentionProvider(Protocol):
@@ -67,6 +77,14 @@ class AttentionProvider(Protocol):
 
         q [n, Hq, d]. `colsum` [Hs, M], unless None, gets the sums of this pass's own
         probabilities (not the fused ones). M may be any size from 1.
+        """
+
+    def tiled_memory_attention(
+        self, q: Tensor, kv: KV, memory: Int32, tile: int, state: PartialSoftmax
+    ) -> None:
+        """`memory_fused_attention` of every `tile` rows of q [n, Hq, d] to a list of their own.
+
+        memory [n / tile rounded up, Hs, M]. Who has no faster way calls `each_tile`.
         """
 
     def candidate_score(

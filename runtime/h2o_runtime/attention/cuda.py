@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
+from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
@@ -90,6 +90,11 @@ class NativeCudaProvider:
             workspace=workspace.address,
             workspace_bytes=workspace.nbytes,
         )
+
+    def tiled_memory_attention(
+        self, q: CudaArray, kv: KV, memory: CudaArray, tile: int, state: PartialSoftmax
+    ) -> None:
+        each_tile(self, q, kv, memory, tile, state)
 
     def candidate_score(
         self,

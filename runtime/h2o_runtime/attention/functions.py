@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax
+from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax, each_tile
 from h2o_runtime.attention.host_rows import HostRows, plain_rows
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Tensor
@@ -109,6 +109,11 @@ class FunctionProvider(HostRows):
         }
         outputs = {"o": state.o} if colsum is None else {"o": state.o, "colsum": colsum}
         self._run(MEMORY_FUSED_ATTENTION, inputs, outputs, {"scale": self._shape.scale})
+
+    def tiled_memory_attention(
+        self, q: Tensor, kv: KV, memory: Int32, tile: int, state: PartialSoftmax
+    ) -> None:
+        each_tile(self, q, kv, memory, tile, state)
 
     def candidate_score(
         self,

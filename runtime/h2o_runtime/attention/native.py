@@ -58,8 +58,18 @@ class NativeCpuProvider(HostRows):
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
+        self._attend_to(q, kv, memory[None], max(len(q), 1), state, colsum)
+
+    def tiled_memory_attention(
+        self, q: Tensor, kv: KV, memory: Int32, tile: int, state: PartialSoftmax
+    ) -> None:
+        self._attend_to(q, kv, memory, tile, state, None)
+
+    def _attend_to(
+        self, q: Tensor, kv: KV, memory: Int32, tile: int, state: PartialSoftmax, colsum: Float32 | None
+    ) -> None:
         self._active.memory_fused_attention(
-            q, kv.k, kv.v, memory, state.o, state.m, state.l, colsum, kv.pages, kv.page_rows, kv.scales
+            q, kv.k, kv.v, memory, tile, state.o, state.m, state.l, colsum, kv.pages, kv.page_rows, kv.scales
         )
 
     def candidate_score(

@@ -16,7 +16,7 @@ class Arguments : public testing::Test {
         const float* in = data_.data();
         float* out = out_.data();
         return {
-            h2o_cpu_memory_fused_attention(context_.get(), &good_, 1, 2, in, &kv, memory, out, out + 1024,
+            h2o_cpu_memory_fused_attention(context_.get(), &good_, 1, 1, 2, in, &kv, memory, out, out + 1024,
                                            out + 2048, nullptr),
             h2o_cpu_memory_gather(context_.get(), &good_, 2, &kv, memory, out, out + 1024),
             h2o_cpu_candidate_score(context_.get(), &good_, 1, 2, 2, in, in, &kv, memory, out, out + 1024)};

@@ -35,7 +35,7 @@ class Memory : public EveryIsa {
         Floats colsum(static_cast<size_t>(shape.score_heads() * slots), -7.0f);
         const h2o_kv kv = cache_of(k, v, cap);
         ASSERT_EQ(
-            h2o_cpu_memory_fused_attention(holder.get(), &c, n, slots, q.data(), &kv, memory.data(),
+            h2o_cpu_memory_fused_attention(holder.get(), &c, n, n, slots, q.data(), &kv, memory.data(),
                                            state.o.data(), state.m.data(), state.l.data(), colsum.data()),
             H2O_OK);
         StateErrors errors;
@@ -100,7 +100,7 @@ TEST_P(Memory, FusedEqualsTheThreeInSequence) {
         h2o_cpu_online_softmax_fusion(holder.get(), &c, n, a.o.data(), a.m.data(), a.l.data(), b.o.data(),
                                       b.m.data(), b.l.data(), a.o.data(), a.m.data(), a.l.data()),
         H2O_OK);
-    ASSERT_EQ(h2o_cpu_memory_fused_attention(holder.get(), &c, n, slots, q.data(), &kv, memory.data(),
+    ASSERT_EQ(h2o_cpu_memory_fused_attention(holder.get(), &c, n, n, slots, q.data(), &kv, memory.data(),
                                              fused.o.data(), fused.m.data(), fused.l.data(), sums_b.data()),
               H2O_OK);
     EXPECT_EQ(sums_a, sums_b);
@@ -124,7 +124,7 @@ TEST_P(Memory, FusesIntoAnEmptyStateWithoutReadingIt) {
     std::fill(state.m.begin(), state.m.end(), -HUGE_VALF);
     std::fill(state.l.begin(), state.l.end(), 0.0f);
     const h2o_kv kv = cache_of(k, k, slots);
-    ASSERT_EQ(h2o_cpu_memory_fused_attention(context().get(), &c, n, slots, q.data(), &kv, memory.data(),
+    ASSERT_EQ(h2o_cpu_memory_fused_attention(context().get(), &c, n, n, slots, q.data(), &kv, memory.data(),
                                              state.o.data(), state.m.data(), state.l.data(), nullptr),
               H2O_OK);
     StateErrors errors;

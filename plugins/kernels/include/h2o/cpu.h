@@ -54,12 +54,12 @@ h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, in
                                     const void* q, const void* k_mem, const void* v_mem, void* o, float* m,
                                     float* l, float* colsum);
 
-// MemoryGather, MemoryAttention and OnlineSoftmaxFusion in one pass over the cache rows named by memory.
-// o, m, l hold the first state and receive the fused one. colsum [Hs, M], or null, is of this pass's own
-// probabilities.
-h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
-                                          const void* q, const h2o_kv* kv, const int32_t* memory, void* o,
-                                          float* m, float* l, float* colsum);
+// MemoryGather, MemoryAttention and OnlineSoftmaxFusion in one pass over the cache rows named by memory
+// [n / tile rounded up, Hs, M]: `tile` rows of q share those of one list. o, m, l hold the first state and
+// receive the fused one. colsum [Hs, M], or null, is of this pass's own probabilities; with one list alone.
+h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t tile,
+                                          int64_t slots, const void* q, const h2o_kv* kv,
+                                          const int32_t* memory, void* o, float* m, float* l, float* colsum);
 
 // (o, m, l) = fusion of states a and b, over n x Hq rows of d. Outputs may be the inputs of a or b.
 h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* o_a,

@@ -242,9 +242,8 @@ class OwnQueries(H2O):
             call.provider.memory_fused_attention(q, call.kv, state.whole_past, partial, None)
             return
         sets = state.sets(call.layer, self._sets(call.past, chunk))
-        for memory, tile in zip(sets, self.tiles(chunk.start, chunk.stop), strict=True):
-            rows = partial.rows(tile.start - chunk.start, tile.stop - chunk.start)
-            call.provider.memory_fused_attention(call.q[tile.start : tile.stop], call.kv, memory, rows, None)
+        q = call.q[chunk.start : chunk.stop]
+        call.provider.tiled_memory_attention(q, call.kv, sets, self.tile, partial)
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """Nothing of what was there before is changed by a run."""
