@@ -155,6 +155,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """In place: o, m, l are the intra state and become the fused one."""
 
@@ -180,6 +181,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None: ...
     def memory_select(
         self,
@@ -225,6 +227,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None: ...
     def cached_attention_workspace(self, n: int, capacity: int) -> int: ...
     def cached_attention(
@@ -244,6 +247,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None: ...
     def cache_append(
         self,
@@ -251,17 +255,20 @@ class Kernels:
         *,
         k: int,
         v: int,
-        position: int,
         k_cache: int,
         v_cache: int,
         capacity: int,
+        n: int = 1,
+        position: int = 0,
+        first: int = 0,
         pages: int = 0,
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """
-        Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, d].
+        Cache rows from `first` on, or from `position` on, an int64 on the device, become k and v, each [n, Hkv, d], as the cache stores them.
         """
 
     def landmark_update(
@@ -282,6 +289,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """In place. At most `most_rows` lie between `start` and `length`."""
 
@@ -308,6 +316,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """`slots` is the number of global rows."""
 
@@ -328,6 +337,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """In place. At most `most_rows` lie between `start` and `length`."""
 
@@ -366,6 +376,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """`slots` is the length of a list of pages."""
 
@@ -391,6 +402,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """columns [Hq, vertical] and distances [Hq, slash]."""
 
@@ -416,6 +428,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """columns [Hq, vertical] and distances [Hq, slash]."""
 

@@ -39,7 +39,8 @@ class KV:
         """Where rows of the sequence lie, on the host."""
         if self.pages is None:
             return rows
-        return self.pages[rows // self.page_rows].astype(np.int64) * self.page_rows + rows % self.page_rows
+        first: NDArray[np.int64] = self.pages[rows // self.page_rows].astype(np.int64) * self.page_rows
+        return first + rows % self.page_rows
 
     def kept(self, rows: int) -> dict[str, Tensor]:
         """The first rows as they are stored, by name; copies of those that lie on pages, which the host has."""
