@@ -34,14 +34,21 @@ struct Form {
     static const char* row(const void* base, const DecodeArgs& args, int64_t head, int64_t key) {
         return static_cast<const char*>(base) + (place(args, key) * args.stride + head * args.d) * kSize;
     }
-    // Of a few rows in turn.
+    // How many rows from `key` on, `most` or fewer, lie one behind the other.
+    static int64_t together(const DecodeArgs& args, int64_t key, int64_t most) {
+        if constexpr (!kHasPages) return most;
+        const int64_t page = int64_t{1} << args.page_bits, left = page - ((args.first + key) & (page - 1));
+        return left < most ? left : most;
+    }
+    // Where a few rows in turn are.
     template <int kRows>
     static void rows(const void* base, const DecodeArgs& args, int64_t head, int64_t key,
                      const char* (&to)[kRows]) {
         to[0] = row(base, args, head, key);
+        const bool apart = together(args, key, kRows) < kRows;
 #pragma GCC unroll 4
         for (int i = 1; i < kRows; ++i)
-            to[i] = kHasPages ? row(base, args, head, key + i) : to[0] + i * args.stride * kSize;
+            to[i] = apart ? row(base, args, head, key + i) : to[0] + i * args.stride * kSize;
     }
 };
 
@@ -89,7 +96,8 @@ inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t
 }
 
 // o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c, for the head's query rows from
-// `g` on and the run's rows from `key` on. The outputs stay in registers meanwhile.
+// `g` on and the run's rows from `key` on. They lie one behind the other. The outputs stay in registers
+// meanwhile.
 template <class F, int kQueries, int kVectors>
 inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows, int64_t c,
                         int count) {
@@ -102,8 +110,8 @@ inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) sum[q][j] = S::load(o + q * width + j * kWidth);
     }
-    for (int64_t i = key; i < key + rows; ++i) {
-        const char* const v = F::row(args.v, args, head, i);
+    const char* v = F::row(args.v, args, head, key);
+    for (int64_t i = key; i < key + rows; ++i, v += args.stride * F::kSize) {
         S::Vec x[kVectors];
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) x[j] = load_stored(v, F::kDtype, c + j * kWidth, count);
@@ -177,8 +185,8 @@ void dot_run(const DecodeArgs& args) {
 
 template <class F>
 void weigh_run(const DecodeArgs& args) {
-    for (int64_t key = 0; key < args.keys; key += kWeighed) {
-        const int64_t rows = args.keys - key < kWeighed ? args.keys - key : kWeighed;
+    for (int64_t key = 0, rows; key < args.keys; key += rows) {
+        rows = F::together(args, key, args.keys - key < kWeighed ? args.keys - key : kWeighed);
         for (int64_t head = 0; head < args.kv_heads; ++head) {
             fetch_ahead<F, kWeighed>(args.v, args, head, key);
             weigh_rows<F>(args, head, key, rows);
@@ -224,10 +232,13 @@ void decode_run(const DecodeArgs& args) {
     for (int64_t r = 0; r < rows; ++r) {
         float* const p = args.p + r * pitch;
         if (kScaled && r % args.group == 0) {
-            for (int64_t i = 0; i < args.keys; ++i) {
-                const int64_t at = F::place(args, i) * args.kv_heads + r / args.group;
-                k_scales[i] = args.k_scales[at];
-                v_scales[i] = args.v_scales[at];
+            for (int64_t key = 0, rows; key < args.keys; key += rows) {
+                rows = F::together(args, key, args.keys - key);
+                const int64_t from = F::place(args, key) * args.kv_heads + r / args.group;
+                for (int64_t i = 0; i < rows; ++i) {
+                    k_scales[key + i] = args.k_scales[from + i * args.kv_heads];
+                    v_scales[key + i] = args.v_scales[from + i * args.kv_heads];
+                }
             }
         }
         soften<kScaled>(p, args.keys, args.visible[r % args.group], k_scales, v_scales, args.m + r,
