@@ -10,7 +10,7 @@ from h2o_cli.common import Command, threads_option
 from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
 from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PROVIDERS
-from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.policies.decode import DECODE, DecodePolicy
 from h2o_runtime.registry import Registry
 
 _EXECUTION = (
@@ -74,6 +74,18 @@ def model_options(command: Command) -> Command:
         for one in reversed(registry.options if _has_choice(registry) else ()):
             command = click_option(one)(command)
     return _CONTEXT(form_option(threads_option(execution_options(command))))
+
+
+def decode_options(command: Command) -> Command:
+    """What `decode_policy` makes a policy of."""
+    for one in reversed(DECODE.options):
+        command = click_option(one)(command)
+    return command
+
+
+def decode_policy(flags: dict[str, Any]) -> DecodePolicy[Any]:
+    """Takes its own settings out of `flags`. Raises ConfigError for some that contradict."""
+    return DECODE.make(_given(DECODE, flags))
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:

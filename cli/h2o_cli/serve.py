@@ -14,6 +14,7 @@ from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import BackendError, InputError
+from h2o_runtime.generator import FOLDER_BYTES
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
@@ -82,6 +83,20 @@ def server_options(command: Command) -> Command:
                 "but those that waited longest and made room.",
             ),
             click.option(
+                "--cache-dir",
+                type=click.Path(file_okay=False, path_type=Path),
+                metavar="DIR",
+                help="Folder for conversations that --cache-pool has no room for and for those that are there when "
+                "the server stops: they go on where they were, also after a restart.",
+            ),
+            click.option(
+                "--cache-dir-limit",
+                type=click.IntRange(min=1),
+                default=FOLDER_BYTES // _MIB,
+                show_default=True,
+                help="MiB that they take there; those not used for longest make room.",
+            ),
+            click.option(
                 "--max-body",
                 type=click.IntRange(min=1),
                 default=RequestLimits.body_bytes // _MIB,
@@ -146,7 +161,11 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     start_logging(log_format, verbose)
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
-    arguments = load_arguments(flags) | {"parked_bytes": flags.pop("cache_pool") * _MIB}
+    arguments = load_arguments(flags) | {
+        "parked_bytes": flags.pop("cache_pool") * _MIB,
+        "folder": flags.pop("cache_dir"),
+        "folder_bytes": flags.pop("cache_dir_limit") * _MIB,
+    }
 
     def load() -> TextModel:
         return TextModel.load(bundle, **arguments)

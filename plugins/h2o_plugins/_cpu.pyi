@@ -179,6 +179,26 @@ class Kernels:
         ]
         | None = None,
     ) -> None: ...
+    def scored_attention(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        length: int,
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        seen: Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None:
+        """
+        Attention of one row, the last, and each row's probability, summed over the query heads of a key.
+        """
+
     def landmark_update(
         self,
         k_cache: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],

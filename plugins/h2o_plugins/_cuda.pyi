@@ -249,6 +249,30 @@ class Kernels:
         v_scales: int = 0,
         item_bytes: int = 0,
     ) -> None: ...
+    def scored_attention_workspace(self, capacity: int) -> int: ...
+    def scored_attention(
+        self,
+        stream: Stream,
+        *,
+        q: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        length: int,
+        o: int,
+        seen: int,
+        workspace: int,
+        workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+        item_bytes: int = 0,
+    ) -> None:
+        """
+        Attention of one row, the last, and each row's probability, summed over the query heads of a key.
+        """
+
     def cache_append(
         self,
         stream: Stream,

@@ -241,6 +241,19 @@ class Kernels {
             [&] { return h2o_cpu_cached_attention(context_, &shape_, n, q.data(), &kv, length, o.data()); });
     }
 
+    void scored_attention(Input q, Input k_cache, Input v_cache, int64_t length, Output o, Float32 seen,
+                          const Pages& pages, int32_t page_rows, const Scales& scales) {
+        expect_rows(q, "q", 1, shape_.query_heads);
+        expect_rows(o, "o", 1, shape_.query_heads);
+        expect(seen, "seen", {-1, shape_.kv_heads});
+        if (size_of(seen, 0) < length)
+            throw nb::value_error("seen must have a row for every row of the cache");
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
+        run("scored_attention", [&] {
+            return h2o_cpu_scored_attention(context_, &shape_, q.data(), &kv, length, o.data(), seen.data());
+        });
+    }
+
     void landmark_update(Input k_cache, Input v_cache, Float32 k_mean, Float32 v_mean, int64_t start,
                          int64_t length, int64_t block_size, const Pages& pages, int32_t page_rows,
                          const Scales& scales) {
@@ -480,6 +493,11 @@ NB_MODULE(_cpu, module) {
              "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
         .def("cached_attention", &Kernels::cached_attention, "q"_a, "k_cache"_a, "v_cache"_a, "length"_a,
              "o"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
+        .def("scored_attention", &Kernels::scored_attention, "q"_a, "k_cache"_a, "v_cache"_a, "length"_a,
+             "o"_a.noconvert(), "seen"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0,
+             "scales"_a = nb::none(),
+             "Attention of one row, the last, and each row's probability, summed over the query heads of a "
+             "key.")
         .def("landmark_update", &Kernels::landmark_update, "k_cache"_a, "v_cache"_a, "k_mean"_a.noconvert(),
              "v_mean"_a.noconvert(), "start"_a, "length"_a, "block_size"_a, "pages"_a = nb::none(),
              "page_rows"_a = 0, "scales"_a = nb::none())

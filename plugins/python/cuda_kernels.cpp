@@ -159,6 +159,21 @@ class Kernels {
               "cached_attention");
     }
 
+    size_t scored_attention_workspace(int32_t capacity) const {
+        return h2o_cuda_scored_attention_workspace(&shape_, capacity);
+    }
+
+    void scored_attention(const Stream& stream, Address q, Address k_cache, Address v_cache, int64_t capacity,
+                          Address length, Address o, Address seen, Address workspace, size_t workspace_bytes,
+                          Address pages, int32_t page_rows, Address k_scales, Address v_scales,
+                          int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
+        check(h2o_cuda_scored_attention(stream.get(), &shape_, at<void>(q), &kv, at<int64_t>(length),
+                                        at<void>(o), at<float>(seen), at<void>(workspace), workspace_bytes),
+              "scored_attention");
+    }
+
     void cache_append(const Stream& stream, Address k, Address v, Address k_cache, Address v_cache,
                       int64_t capacity, int32_t n, Address position, int64_t first, Address pages,
                       int32_t page_rows, Address k_scales, Address v_scales, int32_t item_bytes) const {
@@ -332,6 +347,12 @@ void bind_kernels(nb::module_& module) {
         .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "q"_a,
              "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a,
              "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0)
+        .def("scored_attention_workspace", &Kernels::scored_attention_workspace, "capacity"_a)
+        .def("scored_attention", &Kernels::scored_attention, "stream"_a, nb::kw_only(), "q"_a, "k_cache"_a,
+             "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "seen"_a, "workspace"_a, "workspace_bytes"_a,
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
+             "Attention of one row, the last, and each row's probability, summed over the query heads of a "
+             "key.")
         .def(
             "cache_append", &Kernels::cache_append, "stream"_a, nb::kw_only(), "k"_a, "v"_a, "k_cache"_a,
             "v_cache"_a, "capacity"_a, "n"_a = 1, "position"_a = 0, "first"_a = 0, "pages"_a = 0,

@@ -26,7 +26,7 @@ from h2o_runtime.caches import Cache
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
-from h2o_runtime.generator import Generator
+from h2o_runtime.generator import FOLDER_BYTES, Generator
 from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.request import (
@@ -93,10 +93,13 @@ class TextModel:
         decoding: DecodePolicy[Any] | None = None,
         form: DenseChoice = "auto",
         parked_bytes: int = 0,
+        folder: str | Path | None = None,
+        folder_bytes: int = FOLDER_BYTES,
     ) -> TextModel:
         """Open a bundle; arguments and errors are those of `Generator.load`."""
+        parking = (parked_bytes, folder, folder_bytes)
         generator = Generator.load(
-            path, backend, context, attention, threads, device, cache, decoding, form, parked_bytes
+            path, backend, context, attention, threads, device, cache, decoding, form, *parking
         )
         try:
             tokenizer = Tokenizer.load(path)
@@ -221,7 +224,7 @@ class TextModel:
             own = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
             before = [one for one in self._answered if prompt.text.startswith(one.text or "")]
             others = [one for one in self._answered if not prompt.text.startswith(one.text or "")]
-            several = self.generator.parked.most_bytes > 0
+            several = self.generator.parked.several
             self._answered = (own, *before[:1], *(others if several else ()))[:MOST_ANSWERED]
 
 
@@ -231,6 +234,7 @@ class _Answer:
     def __init__(self, model: TextModel, request: Request) -> None:
         self.sampling = _resolved(request, model)
         self.reason: FinishReason = "length"
+        self._generator = model.generator
         self._prefill = request.prefill or model.generator.bundle.manifest.prefill
         # A chat's answer begins a text; any other goes on from the prompt's last character.
         prefix = () if request.prompt.chat else request.prompt.ids
@@ -277,7 +281,11 @@ class _Answer:
             prefill=self._prefill,
             seed=self.sampling.seed or 0,
             stop=self._stops.stopped,
+            forgotten=self._forgotten(),
         )
+
+    def _forgotten(self) -> int:
+        return self._generator.forgets(self._generator.length)
 
     def _piece(self, text: str) -> Iterator[TextPiece]:
         if text:

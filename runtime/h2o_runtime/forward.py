@@ -129,6 +129,7 @@ class Forward:
                 prompt.policy.attend(call, session.prefill_state)
             # Only now has the attention provider waited for all of the rows.
             self.decoding.observe(layer, call.kv, rows, self.provider, session.decode_state)
+            cache.attended(call.q)
 
     def decode(self, token: int, session: Session) -> Float32:
         """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
@@ -141,6 +142,7 @@ class Forward:
     def give_step(self, token: int, session: Session) -> None:
         """Put a step's token, its position, its row and the length with it where the step finds them."""
         past = session.length
+        self.store.before_step(past)
         self.device.write_integers(self._token, [token])
         self.device.write_integers(self._where, [session.next_position, past, past + 1])
 

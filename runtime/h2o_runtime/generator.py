@@ -35,11 +35,13 @@ from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithm
 from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.session import Float32, IntArray, Session
+from h2o_runtime.session_folder import SessionFolder
 from h2o_runtime.timings import PrefillTimer
 
 log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 8192
+FOLDER_BYTES = 4 << 30
 
 Int32 = NDArray[np.int32]
 
@@ -60,6 +62,7 @@ class Generator:
         cache: Cache | None = None,
         decoding: DecodePolicy[Any] | None = None,
         parked_bytes: int = 0,
+        folder: SessionFolder | None = None,
     ) -> None:
         self.bundle = bundle
         self.model = bundle.manifest.model
@@ -69,6 +72,7 @@ class Generator:
         self.device = device
         self.cache = cache or Contiguous()
         self.decoding = decoding or FullDecode()
+        self._check_cache(parked_bytes > 0 or folder is not None)
         self.store = self.cache.new_store(self.model, context, device, provider)
         self.session = Session(context)
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
@@ -76,7 +80,7 @@ class Generator:
         self._forward = _forward_on(device)(
             bundle.manifest, backend, provider, self.store, self.decoding, buffers, device
         )
-        self.parked = ParkedSessions(parked_bytes)
+        self.parked = ParkedSessions(parked_bytes, folder)
         self.reused = 0  # tokens that the last prefill found in the cache
         let_go_at_exit(self)
 
@@ -93,6 +97,8 @@ class Generator:
         decoding: DecodePolicy[Any] | None = None,
         form: DenseChoice = "auto",
         parked_bytes: int = 0,
+        folder: str | Path | None = None,
+        folder_bytes: int = FOLDER_BYTES,
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
@@ -102,7 +108,8 @@ class Generator:
         owns keys and values, contiguous by default; `decoding` says what a generated token sees, everything by
         default. `form` says how ONNX Runtime multiplies with weights that are integers, by default as measured on
         this machine. `parked_bytes` of the host's memory hold sessions that others took the place of, until
-        they go on. Raises BundleError, BackendError or ConfigError.
+        they go on; what there is no room for, and what is there in the end, is written below `folder`, in at most
+        `folder_bytes`, and found again. Raises BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
         model = opened.manifest.model
@@ -123,12 +130,16 @@ class Generator:
         provider = make_provider(attention, opened, place, threads)
         executor.activate()
         provider.activate(model.attention)
-        generator = cls(opened, executor, provider, context, place, cache, decoding, parked_bytes)
+        kept = None
+        if folder is not None:
+            kept = SessionFolder(Path(folder), folder_bytes, opened.manifest.identity)
+        generator = cls(opened, executor, provider, context, place, cache, decoding, parked_bytes, kept)
         generator._forward.warm_up(opened.manifest.prefill.algorithm.batch_size, generator.session)
         return generator
 
     def close(self) -> None:
         """Give back sessions and memory; the generator is of no use afterwards."""
+        self.parked.close(self)
         self.device.synchronize()
         self.backend.deactivate()
         self.provider.deactivate()
@@ -183,7 +194,9 @@ class Generator:
             raise InputError("decode needs a prompt in the cache: call prefill first")
         logits = self._forward.decode(token, session)
         session.append([token], generated=True)
-        session.origin = session.origin.decoded(self.decoding.exact)
+        session.origin = session.origin.decoded(self.decoding.exact).held(
+            session.length, self.cache.most_rows
+        )
         return session.keep_logits(logits)
 
     def logprobs(
@@ -281,6 +294,11 @@ class Generator:
         """
         return self.report().boundaries.swapaxes(0, 1)
 
+    def forgets(self, tokens: int) -> int:
+        """How many of so many tokens the cache forgets on purpose."""
+        most = self.cache.most_rows
+        return 0 if most is None else max(tokens - most, 0)
+
     def reset(self) -> None:
         """Forget every token."""
         self.session.reset()
@@ -311,6 +329,27 @@ class Generator:
             position = int(unknown[0])
             raise UnknownTokenError(int(tokens[position]), self.model.vocab_size, position)
         return np.ascontiguousarray(tokens, np.int64)
+
+    def _check_cache(self, parks: bool) -> None:
+        """Raises ConfigError for what does not go with a cache that forgets."""
+        most = self.cache.most_rows
+        if most is None:
+            return
+        if not self.decoding.exact:
+            raise ConfigError(
+                f"--cache-tokens forgets what full attention sees least, and --decode {self.decoding.name} looks "
+                "at a part only: use --decode full, or leave out --cache-tokens",
+                field="cache_tokens",
+            )
+        if parks:
+            raise ConfigError(
+                "--cache-pool and --cache-dir keep conversations whole, and --cache-tokens forgets parts of them: "
+                "leave out one or the other",
+                field="cache_tokens",
+            )
+        log.warning(
+            "beyond %d tokens the cache forgets what attention saw least: answers are not exact then", most
+        )
 
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
         """Whether the session holds exactly this prompt, with its logits at hand. What was generated sparsely is no
@@ -346,13 +385,14 @@ class Generator:
         finally:
             if not done:
                 session.origin = policy.after_interruption(reuse, n, before)
-                if session.origin.config is None:
+                if session.origin.config is None or self.forgets(reuse.length + n):
                     self.reset()
         session.append(tokens[reuse.length :], generated=False)
         if reuse.prefix is Prefix.HISTORY:
             session.origin = before.at_turn(reuse.length)
         else:
             session.origin = Provenance.fresh(config, len(tokens))
+        session.origin = session.origin.held(session.length, self.cache.most_rows)
         watch.progress(n, n)
         return n
 

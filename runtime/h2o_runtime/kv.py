@@ -18,6 +18,8 @@ class KV:
     length   rows in use; an int64 [1] on the device where a recorded step reads it there
     pages    int32: row i lies at pages[i // page_rows] * page_rows + i % page_rows; None: at i
     scales   [rows, Hkv] float32 of keys and of values, where they are int8: a number is the integer times it
+    seen     float32 [rows, Hkv], where a step's attention is to leave each row's probability, summed over the query
+             heads that share its key; None: nobody asks
 
     A row is the place of a token in what is kept. Which position it had in the text, the session knows.
     """
@@ -28,6 +30,7 @@ class KV:
     pages: Tensor | None = None
     page_rows: int = 0
     scales: tuple[Tensor, Tensor] | None = None
+    seen: Tensor | None = None
 
     @property
     def parts(self) -> dict[str, Tensor]:

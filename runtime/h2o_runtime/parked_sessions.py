@@ -1,23 +1,21 @@
 """Conversations that wait: several take turns on one cache, and none is read again from its beginning.
 
 A session that a prompt is about to overwrite is copied to the host's memory first, and copied back when its
-conversation goes on. Copying a token's rows takes a hundredth of the time of reading the token.
+conversation goes on. Copying a token's rows takes a hundredth of the time of reading the token. What memory has no
+room for goes to a folder, where there is one.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from h2o_runtime.config import PrefillConfig
-from h2o_runtime.errors import ConfigError
-from h2o_runtime.reuse import plan_reuse, same_arithmetic
+from h2o_runtime.errors import ConfigError, InputError
+from h2o_runtime.reuse import plan_reuse
 from h2o_runtime.session import IntArray, Session
-from h2o_runtime.session_arrays import SessionShape, arrays_of, fill
+from h2o_runtime.session_arrays import SessionShape, arrays_of, decode_of, fill
+from h2o_runtime.session_folder import Filed, SessionFolder, Talk, begins, session_of
 
 if TYPE_CHECKING:
     from h2o_runtime.generator import Generator
@@ -27,40 +25,20 @@ log = logging.getLogger(__name__)
 WORTH_KEEPING = 64  # tokens that would be lost
 
 
-@dataclass(frozen=True, eq=False)
-class _Parked:
-    shape: SessionShape
-    arrays: dict[str, NDArray[Any]]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
-
-    def session(self) -> Session:
-        """Its tokens, to be compared with a prompt's."""
-        session = Session(0)
-        session.tokens, session.length = self.arrays["tokens"], self.shape.length
-        session.origin = self.shape.origin
-        return session
-
-    def read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self.arrays[name]
-
-    def begins(self, other: _Parked) -> bool:
-        """Whether all of it is in the other one too."""
-        shared = self.session().shared_prefix(other.arrays["tokens"])
-        return shared == self.shape.length and same_arithmetic(self.shape.config, other.shape.config)
-
-
 class ParkedSessions:
-    """Sessions of one generator, those that waited longest first, in at most `most_bytes`."""
+    """Sessions of one generator, those that waited longest first, in at most `most_bytes` of memory."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self._parked: list[_Parked] = []
+    def __init__(self, most_bytes: int, folder: SessionFolder | None = None) -> None:
+        self.most_bytes, self.folder = most_bytes, folder
+        self._parked: list[Talk] = []
 
     def __len__(self) -> int:
         return len(self._parked)
+
+    @property
+    def several(self) -> bool:
+        """Whether other conversations than the generator's are kept."""
+        return self.most_bytes > 0 or self.folder is not None
 
     @property
     def nbytes(self) -> int:
@@ -68,45 +46,86 @@ class ParkedSessions:
 
     def change(self, generator: Generator, tokens: IntArray, config: PrefillConfig) -> None:
         """Before the prompt `tokens` [N]: have the session in the generator of which it can keep most."""
-        if not self.most_bytes:
+        if not self.several:
             return
-        current = generator.session
-        keeps = _kept(current, tokens, config)
-        best = max(self._parked, key=lambda one: _kept(one.session(), tokens, config), default=None)
-        if best is None or _kept(best.session(), tokens, config) <= keeps:
+        keeps = _kept(generator.session, tokens, config)
+        waiting: list[Talk | Filed] = [*self._parked]
+        if self.folder is not None:
+            waiting += [*self.folder.waiting(), *self.folder.files()]
+        decode = decode_of(generator)
+        known = [
+            one for one in waiting if one.shape.length <= generator.context and one.shape.decode == decode
+        ]
+        best = max(known, key=lambda one: _kept(session_of(one), tokens, config), default=None)
+        if best is None or _kept(session_of(best), tokens, config) <= keeps:
             self.set_aside(generator, keeps)
             return
-        self._parked.remove(best)
+        if isinstance(best, Filed) and self.folder is not None:
+            self.folder.used(best)  # or it might have to make room for the one that is set aside
+        elif best in self._parked:
+            self._parked.remove(best)
         self.set_aside(generator)
-        fill(generator, best.shape, best.read)
-        log.info("went on with a conversation of %d tokens; %d wait", best.shape.length, len(self))
+        if self._go_on(generator, best, config):
+            log.info("went on with a conversation of %d tokens; %d wait", best.shape.length, len(self))
 
-    def set_aside(self, generator: Generator, keeps: int = 0) -> None:
+    def set_aside(self, generator: Generator, keeps: int = 0, patient: bool = False) -> None:
         """Copy the generator's session, of which only the first `keeps` rows will be left, if that is worth while.
 
-        Those that waited longest make room.
+        Those that waited longest make room. `patient` is the folder's.
         """
         session = generator.session
-        if not self.most_bytes or session.origin.config is None or session.length - keeps < WORTH_KEEPING:
+        if not self.several or session.origin.config is None or session.length - keeps < WORTH_KEEPING:
             return
         try:
             shape = SessionShape.of(generator)
         except ConfigError as error:
             log.info("%s", error)
             return
+        most = max(self.most_bytes, self.folder.most_bytes if self.folder else 0)
         arrays, size = {}, 0
         for name, array in arrays_of(generator, shape):
             size += array.nbytes
-            if size > self.most_bytes:
+            if size > most:
                 log.info("a conversation of %d tokens is too long to wait beside others", shape.length)
                 return
             arrays[name] = array.copy()
-        parked = _Parked(shape, arrays)
+        talk = Talk(shape, arrays)
         # What it goes on from need not be there twice.
-        self._parked = [one for one in self._parked if not one.begins(parked)]
-        self._parked.append(parked)
+        self._parked = [one for one in self._parked if not begins(one, talk)]
+        if size > self.most_bytes:
+            self._file(talk, patient)
+            return
+        self._parked.append(talk)
         while self.nbytes > self.most_bytes:
-            del self._parked[0]
+            self._file(self._parked.pop(0), patient)
+
+    def close(self, generator: Generator) -> None:
+        """All that is there goes to the folder, where there is one. Waits until it is written."""
+        if self.folder is None:
+            return
+        self.set_aside(generator, patient=True)
+        for talk in self._parked:
+            self._file(talk, patient=True)
+        self._parked = []
+        self.folder.close()
+        self.folder = None
+
+    def _file(self, talk: Talk, patient: bool) -> None:
+        if self.folder is not None:
+            self.folder.keep(talk, patient)
+
+    def _go_on(self, generator: Generator, one: Talk | Filed, config: PrefillConfig) -> bool:
+        if isinstance(one, Talk):
+            fill(generator, one.shape, one.read)
+            return True
+        assert self.folder is not None
+        try:
+            one.saved.load_into(generator, config)
+        except InputError as error:
+            log.warning("read anew: %s", error)
+            self.folder.forget(one)
+            return False
+        return True
 
 
 def _kept(session: Session, tokens: IntArray, config: PrefillConfig) -> int:

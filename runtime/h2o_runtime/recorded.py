@@ -50,7 +50,7 @@ class RecordedForward(Forward):
         vocabulary = manifest.model.vocab_size
         self._answer: Float32 = device.module.PinnedMemory(4 * vocabulary).array().view(np.float32)
         self._graph: Graph | None = None
-        self._recordable = backend.recordable
+        self._recordable = backend.recordable and store.recordable
         self._steps = 0
 
     def decode(self, token: int, session: Session) -> Float32:

@@ -81,12 +81,12 @@ class Registry(Generic[T]):
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The choice itself, then every entry's options; entries share those with the same name.
+        """The choice itself, then every entry's and variant's options; they share those with the same name.
 
         Raises ConfigError where two entries mean different things by one name.
         """
         found: dict[str, Option] = {self._field: self._choice()}
-        for entry in self:
+        for entry in (*self, *self._variants):
             for one in options_of(entry):
                 if found.setdefault(one.name, one) != one:
                     raise ConfigError(
@@ -100,7 +100,7 @@ class Registry(Generic[T]):
         entry = self[settings.get(self._field, self.names[0])]
         chosen = entry
         for one in self._variants:
-            if issubclass(one, entry) and one.serves(settings):
+            if one.serves(settings) and issubclass(one, entry):
                 chosen = one
         own = {one.name for one in options_of(chosen)}
         return chosen(**{name: value for name, value in settings.items() if name in own})

@@ -119,6 +119,7 @@ class Completion:
     tokens         all tokens of the answer, those of a stop string included, an end token not
     stop           the stop string that was found
     seed           with it the same request gives the same answer
+    forgotten      tokens of prompt and answer that the cache has forgotten on purpose
     prefill        the configuration that was used
     """
 
@@ -129,6 +130,7 @@ class Completion:
     prefill: PrefillConfig
     seed: int
     stop: str | None = None
+    forgotten: int = 0
 
 
 TextEvent = Prefilled | TextPiece | Completion

@@ -44,6 +44,7 @@ class Provenance:
     turn          the rows that a conversation's last turn found, to which it can be gone back; 0 before there was
                   one
     complete      false after a cancelled prefill, when only a chunk boundary can be gone on from
+    whole         whether every row is still there: nothing was forgotten
     exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
     """
 
@@ -52,6 +53,7 @@ class Provenance:
     sparse: int = 0
     turn: int = 0
     complete: bool = True
+    whole: bool = True
     exact_decode: bool = True
 
     @classmethod
@@ -65,6 +67,10 @@ class Provenance:
     def exact_rows(self, cached: int) -> int:
         """Under an exact policy: how many of the `cached` rows are what a fresh run would compute."""
         return cached if self.exact_decode else min(cached, self.sparse)
+
+    def held(self, rows: int, most: int | None) -> Provenance:
+        """As it is with `rows` rows in a cache that forgets beyond `most`."""
+        return self if most is None or rows <= most else replace(self, whole=False, exact_decode=False)
 
     def at_turn(self, rows: int) -> Provenance:
         """As it is once a turn began behind `rows` rows."""
@@ -87,6 +93,6 @@ def same_arithmetic(a: PrefillConfig | None, b: PrefillConfig) -> bool:
 
 def plan_reuse(session: Session, tokens: IntArray, config: PrefillConfig, origin: Provenance) -> Reuse:
     """What to keep for the prompt `tokens` [N] under `config`. At least one token is left to run."""
-    if not session.length or not same_arithmetic(origin.config, config):
+    if not session.length or not origin.whole or not same_arithmetic(origin.config, config):
         return Reuse(Prefix.NONE, 0)
     return config.algorithm.reuse(session.shared_prefix(tokens), session.length, len(tokens), origin)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,12 +23,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
-from h2o_runtime.generator import Generator
 from h2o_runtime.reuse import Provenance, same_arithmetic
 from h2o_runtime.session_arrays import SessionShape, arrays_of, decode_of, fill
 
+if TYPE_CHECKING:
+    from h2o_runtime.generator import Generator
+
 FORMAT = 1
 ABOUT = "about"
+PARTIAL = ".partial"  # ends the name of a file that is being written
 MOST_ABOUT = 1 << 20  # bytes
 PIECE = 1 << 20  # bytes read at once
 
@@ -68,12 +71,19 @@ def save_session(generator: Generator, path: Path) -> None:
     OutputError.
     """
     shape = SessionShape.of(generator)
-    about = _About.of(shape, generator.bundle.manifest.identity).model_dump_json().encode()
-    beside = path.with_name(f".{path.name}.partial")
+    write_session(path, generator.bundle.manifest.identity, shape, arrays_of(generator, shape))
+
+
+def write_session(
+    path: Path, bundle: str, shape: SessionShape, arrays: Iterable[tuple[str, NDArray[Any]]]
+) -> None:
+    """As `save_session`, of a session that may have left its generator. `bundle` is its identity."""
+    about = _About.of(shape, bundle).model_dump_json().encode()
+    beside = path.with_name(f".{path.name}{PARTIAL}")
     try:
         with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as file:
             _write(file, ABOUT, np.frombuffer(about, np.uint8))
-            for name, array in arrays_of(generator, shape):
+            for name, array in arrays:
                 _write(file, name, array)
         os.replace(beside, path)
     except OSError as error:
@@ -116,6 +126,11 @@ class SavedSession:
                     f"{path}: saved with settings that this version does not have; run the prompt again"
                 ) from error
 
+    def tokens(self) -> NDArray[np.int64]:
+        """Its tokens alone. Raises InputError."""
+        with _opened(self.path) as file:
+            return _read(file, "tokens", (self.shape.length,), np.dtype(np.int64))
+
     def load_into(self, generator: Generator, config: PrefillConfig) -> None:
         """Make it the session of a generator that goes on under `config`.
 
@@ -145,6 +160,11 @@ class SavedSession:
             raise InputError(
                 f"{path}: keys and values in it are {kept}, and this run keeps them as {stored}: give the same "
                 "--cache-dtype, or run the prompt again"
+            )
+        if generator.forgets(shape.length):
+            raise InputError(
+                f"{path}: it holds {shape.length:,} tokens, and this run keeps fewer: raise --cache-tokens, or "
+                "leave it out"
             )
         if shape.length > generator.context:
             raise InputError(

@@ -49,6 +49,12 @@ class SessionShape:
         config = session.origin.config
         if config is None or not session.length:
             raise InputError("there is nothing to save: no prompt has been read")
+        if not session.origin.whole:
+            raise ConfigError(
+                f"of {session.length:,} tokens the cache has forgotten {generator.forgets(session.length):,}, and "
+                "only a whole session can be saved: raise --cache-tokens, or leave it out",
+                field="cache_tokens",
+            )
         kept = config.algorithm.kept(session.prefill_state, session.length)
         if kept is None:
             raise ConfigError(

@@ -70,19 +70,23 @@ def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Pa
 
 
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:
-    flags = ("--lengths", 200, *SMALL, "--tokens", 3)
+    sparse = ("--decode", "quest", "--quest-budget", 16, "--quest-dense-layers", 0)
+    flags = ("--lengths", 200, *SMALL, "--tokens", 3, "--text", __file__, *sparse)
     done = h2o("bench", "decode", tiny_bundle, *flags, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
-    (row,) = json.loads(done.stdout)["rows"]
+    row, quest = json.loads(done.stdout)["rows"]
     assert (row["mode"], row["name"], row["length"]) == ("decode", "h2o", 200)
     assert row["tokens_per_s"] == pytest.approx(1 / row["median_s"])
+    assert (quest["name"], "quest_budget=16" in quest["settings"]) == ("h2o, quest", True)
+    assert quest["floor_s"] < row["floor_s"]
 
 
 def test_attention_as_a_table(h2o: Run, tiny_bundle: Path) -> None:
-    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, "--peers", "onnxruntime GQA")
+    others = ("--beside", "minference", "--beside", "full", "--peers", "onnxruntime GQA")
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, *others)
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode()
-    assert all(name in text for name in ("h2o", "full", "onnxruntime GQA", "GFLOP/s"))
+    assert all(name in text for name in ("h2o", "minference", "full", "onnxruntime GQA", "GFLOP/s"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
@@ -173,6 +177,7 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--lengths", "0"), "lengths must be from 1"),
         (("--lengths", 20_000_000), "lengths: 20,000,000 tokens are beyond the context"),
         (("--resume",), "--resume needs --csv"),
+        (("--text", __file__, "--lengths", 99_999), "name a longer text, or shorter --lengths"),
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),

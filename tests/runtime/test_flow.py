@@ -6,8 +6,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
+
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.devices.cuda_flow import CudaFlow
+from h2o_runtime.devices.host import HUGE_PAGE, LINE
 from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.schedule import spans
 
@@ -92,3 +96,12 @@ def test_on_a_gpu_a_layer_is_complete_even_so() -> None:
 def test_attention_goes_first() -> None:
     assert lanes().attention.urgent
     assert not lanes().dense.urgent
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (5, 7), (700, 1024)])
+def test_arrays_of_the_host_begin_at_lines_and_huge_pages(shape: tuple[int, int]) -> None:
+    for make in (HostDevice().empty, HostDevice().zeros):
+        array = make(shape, np.float32)
+        assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.float32, True)
+        assert array.ctypes.data % (HUGE_PAGE if array.nbytes >= HUGE_PAGE else LINE) == 0
+    assert not array.any()

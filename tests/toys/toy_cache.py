@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from h2o_runtime.attention import AttentionProvider
-from h2o_runtime.caches import Cache, Rows
+from h2o_runtime.caches import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.devices import Device
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
@@ -30,10 +30,11 @@ class Backwards(Cache):
         return 2 * (model.layers + 2) * context * model.kv_heads * model.head_size * 4
 
 
-class BackwardsStore:
+class BackwardsStore(KVStore):
+    nbytes = 0
+
     def __init__(self, model: ModelSpec, capacity: int) -> None:
         shape = (capacity, model.kv_heads, model.head_size)
-        self.nbytes = 0
         self.kept = np.full(
             (model.layers, 2, *shape), np.nan, model.dtype
         )  # what nobody wrote is not a number
@@ -41,15 +42,12 @@ class BackwardsStore:
         self.step = np.full((2, 1, *shape[1:]), np.nan, model.dtype)
         self.ordered = np.full((2, *shape), np.nan, model.dtype)
 
-    def truncate(self, rows: int) -> None:
-        pass
-
     @contextmanager
     def open(self, layer: int) -> Iterator[_Layer]:
         yield _Layer(self, self.kept[layer])
 
 
-class _Layer:
+class _Layer(LayerStore):
     def __init__(self, store: BackwardsStore, kept: np.ndarray[Any, Any]) -> None:
         self.store, self.kept = store, kept
 

@@ -19,18 +19,20 @@ from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.model import BenchmarkModel
-from h2o_cli.bench.options import bench_options
+from h2o_cli.bench.options import bench_options, beside_option
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
+from h2o_cli.model_options import decode_options, decode_policy
 from h2o_cli.prefill_options import prefill_config
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.process import default_threads
+from h2o_runtime.text import Tokenizer
 from h2o_runtime.whole_file import replace_file
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ def main() -> None:
 
 @main.command()
 @bench_options(PEERS, "1024,2048,4096,8192")
+@beside_option
 @guarded
 def prefill(**flags: Any) -> None:
     """Time to the first token, and where it goes."""
@@ -57,6 +60,7 @@ def prefill(**flags: Any) -> None:
 @main.command()
 @bench_options(PEERS, "1024,8192")
 @click.option("--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens a round.")
+@decode_options
 @guarded
 def decode(tokens: int, **flags: Any) -> None:
     """Time of one more token, at contexts of the given lengths."""
@@ -65,6 +69,7 @@ def decode(tokens: int, **flags: Any) -> None:
 
 @main.command()
 @bench_options(ATTENTION_PEERS, "1024,2048,4096,8192,16384")
+@beside_option
 @guarded
 def attention(**flags: Any) -> None:
     """One layer's attention alone, scores and selection included."""
@@ -85,12 +90,21 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         )
     backend, device = flags["backend"], resolve_device(flags["device"], flags["backend"])
     entry = Entry(
-        model, threads, prefill_config(model.manifest.prefill, flags), backend, device, flags["attention"]
+        model,
+        threads,
+        prefill_config(model.manifest.prefill, flags),
+        backend,
+        device,
+        flags["attention"],
+        beside=flags.get("beside", ()),
+        decoding=decode_policy(flags),
     )
     rounds = Rounds(
         flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
     )
     _check_lengths(model, rounds)
+    if flags["text"]:
+        entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths)))
     rows = RowFile(flags["csv_file"], flags["resume"])
     results, stopped = run(mode, entry, rounds, flags["peers"], rows)
     if flags["png_file"]:
@@ -176,6 +190,21 @@ def run(
         missing=tuple(measurement.missing),
     )
     return results, stopped
+
+
+def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:
+    """Raises ConfigError for a text that is too short, or none."""
+    try:
+        ids = Tokenizer.load(model.bundle).encode(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}", field="text") from error
+    if len(ids) < length:
+        raise ConfigError(
+            f"{path}: has {len(ids):,} tokens, of which a prompt needs {length:,}: name a longer text, or shorter "
+            "--lengths",
+            field="text",
+        )
+    return tuple(ids[:length])
 
 
 def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:

@@ -13,6 +13,7 @@ from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import BackendName, DeviceName, ProviderChoice
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PREFILL
 
 MICRO_BATCHES = (512, 1024, 2048)
@@ -50,7 +51,12 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Entry:
-    """What all contestants of a run have in common."""
+    """What all contestants of a run have in common, and which of our policies take part.
+
+    beside    prefill policies besides the configured one and full attention
+    decoding  a decode policy beside the exact one
+    prompt    what is read, as far as a length goes; random tokens where there is nothing
+    """
 
     model: BenchmarkModel
     threads: int
@@ -58,6 +64,9 @@ class Entry:
     backend: BackendName
     device: DeviceName
     attention: ProviderChoice
+    beside: tuple[str, ...] = ()
+    decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
+    prompt: tuple[int, ...] = ()
 
     @property
     def lead(self) -> str:
@@ -68,8 +77,14 @@ class Entry:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Those of ours that take part: the lead, and the truth."""
-        return self.lead, *(policy.name for policy in PREFILL if policy.exact)
+        """Those of ours that take part: the lead first, the truth last."""
+        exact = [policy.name for policy in PREFILL if policy.exact]
+        others = [name for name in self.beside if name != self.lead and name not in exact]
+        return (*dict.fromkeys((self.lead, *others)), *exact)
+
+    @property
+    def decodings(self) -> tuple[DecodePolicy[Any], ...]:
+        return (FullDecode(),) if self.decoding.exact else (FullDecode(), self.decoding)
 
     @property
     def common(self) -> dict[str, Any]:
@@ -79,6 +94,7 @@ class Entry:
             "device": self.device,
             "dtype": model.dtype,
             "vocabulary": model.vocab_size,
+            "prompt": self.prompt,
         }
 
     def on_cpu_only(self) -> None:
@@ -102,7 +118,8 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
         "openvino-genai": _openvino_genai,
     }
     # What a generated token sees is the decode policy's matter: one prefill policy fills the cache.
-    found = _ours(entry, OWN_SYSTEM, (entry.lead,) if decoding else entry.policies)
+    policies, decodings = ((entry.lead,), entry.decodings) if decoding else (entry.policies, (FullDecode(),))
+    found = [one for each in decodings for one in _ours(entry, OWN_SYSTEM, policies, each)]
     return [*found, *(one for peer in peers for one in makers[peer](entry, decoding))]
 
 
@@ -111,23 +128,31 @@ def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
     common = entry.common | {"bundle": str(entry.model.bundle)}
     kinds = {"torch SDPA": "torch", "onnxruntime GQA": "onnxruntime"}
     return [
-        *_ours(entry, "attention", entry.policies),
+        *_ours(entry, "attention", entry.policies, FullDecode()),
         *(Contestant(peer, "attention", "causal", common | {"kind": kinds[peer]}) for peer in peers),
     ]
 
 
-def _ours(entry: Entry, system: str, policies: tuple[str, ...]) -> list[Contestant]:
+def _ours(
+    entry: Entry, system: str, policies: tuple[str, ...], decoding: DecodePolicy[Any]
+) -> list[Contestant]:
     found = []
+    steps = "" if decoding.exact else " ".join(f"{name}={value}" for name, value in asdict(decoding).items())
     for policy in policies:
         config = entry.prefill.altered(policy=policy)
         settings = entry.common | {
             "bundle": str(entry.model.bundle),
             "prefill": asdict(config),
+            "decoding": {"decode": decoding.name} | asdict(decoding),
             "backend": entry.backend,
             "attention": entry.attention,
             "kind": OWN_SYSTEM,
         }
-        found.append(Contestant(policy, system, config.in_short(), settings, config.algorithm.exact))
+        name, label = policy, config.in_short()
+        if not decoding.exact:
+            name, label = f"{name}, {decoding.name}", f"{label}; {steps}"
+        exact = config.algorithm.exact and decoding.exact
+        found.append(Contestant(name, system, label, settings, exact))
     return found
 
 

@@ -16,6 +16,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import ModelSpec
 from h2o_runtime.ort.session import BoundSession, open_session
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 SIDE = 1024  # of the square matrices that are multiplied: short runs meet more quiet moments
 GPU_SIDE = 8192
@@ -127,14 +128,13 @@ def visible_pairs(config: PrefillConfig, tokens: int) -> int:
     return config.algorithm.visible_pairs(tokens)
 
 
-def decode_bytes(model: ModelSpec, context: int) -> int:
-    """Every weight once, but of the embedding only what the head reads, and the whole cache."""
+def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | None = None) -> int:
+    """Every weight once, but of the embedding only what the head reads, and what the policy reads of the cache."""
     item = np.dtype(model.dtype).itemsize
     unread = 0 if model.tied else model.vocab_size * model.hidden_size * item
     if not model.tied and model.weights:
         unread = model.weights.table_bytes
-    cache = 2 * model.layers * context * model.kv_heads * model.head_size
-    return model.weight_bytes - unread + cache * item
+    return model.weight_bytes - unread + (decoding or FullDecode()).step_bytes(model, context)
 
 
 def _best(work: Callable[[], object], repetitions: int) -> float:

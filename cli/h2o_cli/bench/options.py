@@ -12,6 +12,7 @@ from h2o_cli.bench.model import default_work_dir
 from h2o_cli.common import json_option, threads_option, verbose_option
 from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_options
+from h2o_runtime.policies.prefill import PREFILL
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -55,6 +56,14 @@ class Peers(click.ParamType[tuple[str, ...]]):
         return names
 
 
+beside_option = click.option(
+    "--beside",
+    type=click.Choice(PREFILL.names),
+    multiple=True,
+    help="Also this policy of ours; repeatable. full always takes part.",
+)
+
+
 def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], Command]:
     """Add the flags; they arrive as keyword arguments."""
     options = (
@@ -73,6 +82,12 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             default=600.0,
             show_default=True,
             help="Leave out who would need more seconds for one run.",
+        ),
+        click.option(
+            "--text",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Prompts are this file's beginnings, in place of random tokens: where a policy's work depends on "
+            "what it reads.",
         ),
         click.option(
             "--dtype",

@@ -16,6 +16,7 @@ from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.footprint import footprint
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.timings import DENSE
 
@@ -97,9 +98,13 @@ def make_rows(
         length = one.length
         alike = {other.contestant.name: other for other in series if other.length == length}
         ours = alike.get(entry.lead)
-        truth = next((alike[name] for name in entry.policies if name in alike and name != entry.lead), None)
+        truth = alike.get(entry.policies[-1])
         policy = PrefillConfig(**one.contestant.settings.get("prefill", {"policy": entry.policies[-1]}))
-        least = work(policy, length)
+        if mode == "decode":
+            decoding = DECODE.make(one.contestant.settings.get("decoding", {}))
+            least = decode_bytes(model, length, decoding)
+        else:
+            least = work(policy, length)
         middle = statistics.median(one.seconds)
         floor = least / best if best else None
         rows.append(

@@ -37,10 +37,12 @@ class Worker:
         self._system: System | None = None
         self._draw = np.random.default_rng(1)
         self._vocabulary = SMALLEST_VOCABULARY
+        self._prompt: list[int] = []
         self._threads, self._device = 1, "cpu"
 
     def start(self, system: str, settings: dict[str, Any]) -> Answer:
         self._vocabulary = settings.get("vocabulary", SMALLEST_VOCABULARY)
+        self._prompt = settings.get("prompt", [])
         self._threads, self._device = settings["threads"], settings["device"]
         if system == "machine":
             return {"version": np.__version__}
@@ -54,6 +56,8 @@ class Worker:
 
     def prefill(self, tokens: int) -> Answer:
         ids = np.random.default_rng(tokens).integers(2, self._vocabulary, tokens)  # the same for everybody
+        if self._prompt:
+            ids = np.array(self._prompt[:tokens], np.int64)
         begin, used = time.perf_counter(), time.process_time()
         token = self._active.prefill(ids)
         seconds, used = time.perf_counter() - begin, time.process_time() - used

@@ -25,8 +25,13 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # by kind of work
         "decode": {"name": model.generator.decoding.name, **asdict(model.generator.decoding)},
-        "cache": {"name": model.generator.cache.name, **asdict(model.generator.cache)},
+        "cache": {
+            "name": model.generator.cache.name,
+            **asdict(model.generator.cache),
+            **model.generator.store.report(),
+        },
         "cache_bytes": model.generator.store.nbytes,
+        "forgotten_tokens": completion.forgotten,
         "context": model.generator.context,
         "backend": model.generator.backend.name,
         "dense_form": getattr(model.generator.backend, "form", None),
@@ -55,11 +60,12 @@ def _token_json(model: TextModel, sampled: SampledToken) -> dict[str, Any]:
 def summary(completion: Completion) -> str:
     """One line about the time it took."""
     t = completion.timings
+    forgotten = f" | {completion.forgotten:,} tokens forgotten" if completion.forgotten else ""
     reused = f" (+ {t.cache_n:,} cached)" if t.cache_n else ""
     return (
         f"prompt {t.prompt_n:,}{reused} tokens in {t.prompt_ms / 1e3:.2f} s, {t.prompt_per_second:,.0f}/s | "
         f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s | "
-        f"{completion.finish_reason} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
+        f"{completion.finish_reason}{forgotten} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
     )
 
 

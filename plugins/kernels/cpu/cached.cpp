@@ -24,6 +24,8 @@ struct Cached {
     const void* q;
     const h2o_kv& kv;
     void* o;
+    float* seen;  // [length][kv_heads] or null: each row's probability, summed over the queries that share
+                  // its key
 
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
     int64_t width() const { return round_up(shape.head_size, 16); }
@@ -44,6 +46,7 @@ class Decode {
     }
 
     void run() {
+        if (op_.seen) std::fill(op_.seen, op_.seen + op_.length * op_.shape.kv_heads, 0.0f);
         for (int64_t r = 0; r < rows(); ++r) load_query(r);
         context_->pool.each(runs(), [&](int64_t index, int thread) { attend(index, thread); });
         // A run's output is a thousandth of what was read for it: less than it costs to wake a thread.
@@ -54,6 +57,9 @@ class Decode {
     int64_t group() const { return op_.group() * op_.n; }  // rows a key/value head
     int64_t rows() const { return op_.shape.kv_heads * group(); }
     int64_t runs() const { return (op_.length + kRun - 1) / kRun; }
+    int64_t run_scores() const {
+        return (rows() + 2) * kRun;
+    }  // two rows for what a kernel keeps beside them
     int64_t token(int64_t r) const { return r % group() / op_.group(); }
     // Where row r stands among [n, Hq].
     int64_t at(int64_t r) const {
@@ -65,6 +71,7 @@ class Decode {
         m_ = carver.take<float>(runs() * rows());
         l_ = carver.take<float>(runs() * rows());
         o_ = carver.take<float>(runs() * rows() * op_.width());
+        if (op_.seen) p_ = carver.take<float>(runs() * run_scores());
     }
 
     void load_query(int64_t r) {
@@ -89,7 +96,8 @@ class Decode {
         read_from(op_.kv, first, &args);
         args.q = q_;
         args.visible = visible;
-        args.p = reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));
+        args.p = op_.seen ? p_ + index * run_scores()
+                          : reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));
         args.m = m_ + index * rows();
         args.l = l_ + index * rows();
         args.o = o_ + index * rows() * op_.width();
@@ -111,11 +119,24 @@ class Decode {
         }
         context_->kernels->from_float(sum, op_.shape.dtype, op_.shape.head_size, 1.0f / l,
                                       static_cast<char*>(op_.o) + at(r) * op_.row_bytes());
+        if (op_.seen) add_seen(r, m, l);
+    }
+
+    // A run's probabilities are against its own maximum: they are brought to that of all.
+    void add_seen(int64_t r, float m, float l) {
+        for (int64_t i = 0; i < runs(); ++i) {
+            const int64_t keys = std::min(kRun, op_.length - i * kRun);
+            const float* const p = p_ + i * run_scores() + r * round_up(keys, 16);
+            const float share = std::exp(m_[i * rows() + r] - m) / l;
+            float* const seen = op_.seen + i * kRun * op_.shape.kv_heads + r / group();
+            for (int64_t key = 0; key < keys; ++key) seen[key * op_.shape.kv_heads] += share * p[key];
+        }
     }
 
     h2o_cpu* context_;
     const Cached& op_;
     float *q_ = nullptr, *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
+    float* p_ = nullptr;  // of all runs, where they are asked for
 };
 
 // ---- more rows
@@ -248,7 +269,7 @@ h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, in
     if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (n == 0) return H2O_OK;
     if (!q || !o) return H2O_BAD_ARGUMENT;
-    const h2o::Cached op{*shape, n, length, q, *kv, o};
+    const h2o::Cached op{*shape, n, length, q, *kv, o, nullptr};
     return h2o::guarded(context, [&] {
         if (n * op.group() <= h2o::kDecodeRows) {
             h2o::Decode(context, op).run();
@@ -256,4 +277,15 @@ h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, in
             h2o::Prefill(context, op).run();
         }
     });
+}
+
+h2o_status h2o_cpu_scored_attention(h2o_cpu* context, const h2o_shape* shape, const void* q, const h2o_kv* kv,
+                                    int64_t length, void* o, float* seen) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || length < 1 || !q || !o || !seen) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
+    if (kv->dtype == H2O_I8) return H2O_UNSUPPORTED;  // its probabilities have the values' scales in them
+    const h2o::Cached op{*shape, 1, length, q, *kv, o, seen};
+    if (op.group() > h2o::kDecodeRows) return H2O_BAD_ARGUMENT;
+    return h2o::guarded(context, [&] { h2o::Decode(context, op).run(); });
 }

@@ -13,10 +13,6 @@ constexpr int kTogether = 4;  // keys
 constexpr int kWeighed = 16;  // values
 constexpr int64_t kAhead = 8192;
 
-constexpr int64_t stored_size(h2o_dtype dtype) {
-    return dtype == H2O_I8 ? 1 : dtype == H2O_F16 ? 2 : 4;
-}
-
 // How the run's rows are stored, known to the compiler.
 template <h2o_dtype kType, bool kHasPages>
 struct Form {
@@ -264,23 +260,6 @@ void decode(const DecodeArgs& args) {
         decode_stored<true>(args);
     } else {
         decode_stored<false>(args);
-    }
-}
-
-// A key range's bounds meet all of its queries while they are in registers, a vector at a time.
-void bounds(const float* positive, const float* negative, int64_t count, int64_t d, const float* low,
-            const float* high, float* out) {
-    using S = Simd;
-    const int64_t width = h2o::round_up(d, 16);
-    for (int64_t i = 0; i < count; ++i) {
-        S::Vec sum = S::zero(), other = S::zero();
-        for (int64_t c = 0; c < d; c += kWidth) {
-            const int some = part(c, d);
-            const int64_t at = i * width + c;
-            sum = S::fma(S::load(positive + at), S::load_some(high + c, some), sum);
-            other = S::fma(S::load(negative + at), S::load_some(low + c, some), other);
-        }
-        out[i] = S::sum(S::add(sum, other));
     }
 }
 

@@ -17,6 +17,7 @@ namespace h2o {
 constexpr int64_t kLanes = 48;  // query rows a block: 3 vectors of 16, 6 of 8 or 12 of 4
 constexpr int64_t kPanel = 8;
 constexpr int64_t kKeyStep = 128;  // keys whose probabilities (24 KiB) stay in L1 from one pass to the next
+constexpr int64_t kMostOwn = 32;   // keys of a row's own: every power of two that an int32 names
 constexpr int64_t kColsumLanes = 16;  // partial sums kept for every key, as many as the widest vector
 
 constexpr int64_t round_up(int64_t n, int64_t to) {
@@ -51,19 +52,27 @@ struct BlockArgs {
     bool fresh;
     float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
     float* tops;    // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
-    int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or 0 for all R
+    int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or else all R
 };
 
-// Adds one key to the running softmax of every row of a block, each row its own.
-struct OwnKeyArgs {
+// Adds to the running softmax of every row of a block a few keys of its own, and stores the result.
+struct OwnKeysArgs {
     int64_t d;
-    const float* q;     // [d][R]
-    const float* k;     // [d][R]
-    const float* v;     // [d][R]
-    const float* bias;  // [R] added to the scores: -inf hides the key
-    float* m;           // [R] running state, in and out
-    float* l;
-    float* o;  // [d][R], not divided by l
+    int64_t rows;      // in use
+    int64_t keys;      // that a row has at most: kMostOwn or fewer
+    h2o_dtype dtype;   // of q and out
+    h2o_dtype stored;  // of k and v, no longer than that
+    float scale;
+    const void* const* q;  // [rows] not scaled
+    const void* const* k;  // [keys][R], null where a row has fewer
+    const void* const* v;
+    const float* k_scales;  // [keys][R] where they are integers, else null
+    const float* v_scales;
+    const float* m;  // [R] running state
+    const float* l;
+    const float* o;    // [d][R], not divided by l
+    float* scratch;    // [8][d]
+    void* const* out;  // [rows]
 };
 
 // One run of consecutive rows for a few queries of every key/value head.
@@ -97,16 +106,36 @@ struct DecodeArgs {
 constexpr int64_t decode_scratch(int64_t rows, int64_t keys) {
     return (rows + 2) * round_up(keys, 16);
 }
+// Some rows of a cache, from `first` on.
+struct Piece {
+    int64_t first;
+    int64_t keys;
+};
+
+// out[query][page] = positive[query] . high[page] + negative[query] . low[page], a query's parts being those
+// of its numbers that are positive and negative.
+struct BoundsArgs {
+    int64_t kv_heads;
+    int64_t group;  // queries a key/value head
+    int64_t d;
+    int64_t pages;
+    const float* positive;  // [kv_heads * group][round_up(d, 16)], zero padded
+    const float* negative;
+    const float* low;  // [pages][kv_heads][d]
+    const float* high;
+    int64_t pitch;  // floats from one query's bounds to the next one's
+    float* out;
+};
 
 struct KernelTable {
     const char* name;
     void (*attend)(const BlockArgs& args);
-    void (*attend_own)(const OwnKeyArgs& args);
+    void (*finish_rows)(const OwnKeysArgs& args);
     void (*decode)(const DecodeArgs& args);
-    // For `count` queries, 8 at most, given as their positive and their negative parts [count][round_up(d,
-    // 16)]: out[i] = positive[i] . high + negative[i] . low.
-    void (*bounds)(const float* positive, const float* negative, int64_t count, int64_t d, const float* low,
-                   const float* high, float* out);
+    // The keys are those of all pieces, one below the other; kv_heads is 1, and args.first is not read.
+    // Scales are of all heads, args.k_scales beginning with the one that is read.
+    void (*decode_pieces)(const DecodeArgs& args, const Piece* pieces, int64_t count);
+    void (*bounds)(const BoundsArgs& args);
     // rows[j] -> panels; the last panel is filled with zeros.
     void (*pack_keys)(const RowList& rows, int64_t keys, int64_t d, float* out);
     void (*pack_values)(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out);
@@ -117,6 +146,10 @@ struct KernelTable {
                        int64_t d, void* const* rows);
     // One row: out = a * x + b * y; x or y is not read where its factor is 0.
     void (*blend_row)(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out);
+    // mean += share * (a row of storage - mean); a share of 1 replaces what was there. The row is `in` times
+    // `scale`; rows come in order.
+    void (*average_row)(const void* in, h2o_dtype dtype, int64_t count, float scale, float share,
+                        float* mean);
     void (*to_float)(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out);
     void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
     // out = in / scale, rounded to the nearest even of -127 ... 127; returns the scale, 1/127 of the largest
@@ -124,8 +157,10 @@ struct KernelTable {
     float (*to_int8)(const void* in, h2o_dtype dtype, int64_t count, int8_t* out);
     void (*sum_lanes)(const float* partial, int64_t keys,
                       float* out);  // [keys][kColsumLanes] -> [keys], added
-    // columns[key] = the sum over rows r of weight[r] * p[key][r], and distances[r - key] += each of them.
-    void (*line_sums)(const float* p, int64_t keys, const float* weight, float* columns, float* distances);
+    // columns[key] = the sum over rows r < `rows`, 16, 32 or 48, of weight[r] * p[key][r], and
+    // distances[r - key] += each of them.
+    void (*line_sums)(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
+                      float* distances);
     void (*exp)(const float* in, int64_t count, float* out);  // for tests: count is a multiple of 16
 };
 

@@ -6,16 +6,21 @@
 // clang-format off: each uses the ones before
 #include "vexp.h"
 #include "transpose.h"
+#include "fetch.h"
 #include "tile.h"
 #include "pack.h"
 #include "decode.h"
+#include "bounds.h"
+#include "pieces.h"
+#include "own_keys.h"
 // clang-format on
 
 namespace {
 
 constexpr h2o::KernelTable kTable = {
-    Simd::kName, attend,    attend_own, decode,     bounds,  pack_keys, pack_values, pack_queries,
-    store_rows,  blend_row, to_float,   from_float, to_int8, sum_lanes, line_sums,   exp_many,
+    Simd::kName, attend,      finish_rows,  decode,     decode_pieces, bounds,
+    pack_keys,   pack_values, pack_queries, store_rows, blend_row,     average_row,
+    to_float,    from_float,  to_int8,      sum_lanes,  line_sums,     exp_many,
 };
 
 }  // namespace

@@ -19,20 +19,25 @@ struct Landmarks {
     int64_t first_block() const { return start / block_size; }
     int64_t blocks() const { return (length + block_size - 1) / block_size - first_block(); }
 
-    void block(const KernelTable* kernels, int64_t index, float* row_floats) const {
+    void block(const KernelTable* kernels, int64_t index) const {
         const int64_t first = index * block_size, stop = std::min(length, first + block_size);
         for (int64_t row = std::max(start, first); row < stop; ++row) {
             const float share = 1.0f / static_cast<float>(row - first + 1);
-            read_row(*kernels, shape, kv, kv.k, kv.k_scales, row, row_floats);
-            add(kernels, row_floats, share, k_mean + index * width());
-            read_row(*kernels, shape, kv, kv.v, kv.v_scales, row, row_floats);
-            add(kernels, row_floats, share, v_mean + index * width());
+            add(kernels, kv.k, kv.k_scales, row, share, k_mean + index * width());
+            add(kernels, kv.v, kv.v_scales, row, share, v_mean + index * width());
         }
     }
 
     // The first row of a block replaces what was there.
-    void add(const KernelTable* kernels, const float* row_floats, float share, float* mean) const {
-        kernels->blend_row(H2O_F32, width(), 1.0f - share, mean, share, row_floats, mean);
+    void add(const KernelTable* kernels, const void* rows, const float* scales, int64_t row, float share,
+             float* mean) const {
+        const int64_t place = place_of(kv, row), d = shape.head_size;
+        const char* const from = static_cast<const char*>(rows) + place * width() * element_size(kv.dtype);
+        if (scales == nullptr) return kernels->average_row(from, kv.dtype, width(), 1.0f, share, mean);
+        for (int64_t head = 0; head < shape.kv_heads; ++head) {
+            const float scale = scales[place * shape.kv_heads + head];
+            kernels->average_row(from + head * d, kv.dtype, d, scale, share, mean + head * d);
+        }
     }
 };
 
@@ -49,11 +54,7 @@ h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* shape, con
     if (!k_mean || !v_mean || blocks < (length + block_size - 1) / block_size) return H2O_BAD_ARGUMENT;
     const h2o::Landmarks op{*shape, *kv, start, length, block_size, k_mean, v_mean};
     return h2o::guarded(context, [&] {
-        const size_t bytes = static_cast<size_t>(op.width()) * sizeof(float);
-        for (h2o::Arena& arena : context->own) arena.at_least(bytes);
-        context->pool.each(op.blocks(), [&](int64_t index, int thread) {
-            h2o::Arena& own = context->own[static_cast<size_t>(thread)];
-            op.block(context->kernels, op.first_block() + index, reinterpret_cast<float*>(own.at_least(0)));
-        });
+        context->pool.each(op.blocks(),
+                           [&](int64_t index, int) { op.block(context->kernels, op.first_block() + index); });
     });
 }

@@ -69,6 +69,7 @@ struct LineSelect {
         args.keys = most;
         args.unmasked = least;
         args.lanes = used;
+        args.rows = round_up(used, 16);
         args.q = scratch.q;
         args.k = scratch.k;
         args.visible = visible;
@@ -88,7 +89,8 @@ struct LineSelect {
             // Lane r stands before key 0 at the distance of its position, and so do the others lane by lane.
             float* const by_distance = by_column + length + kLanes;
             const int64_t first = length - n + token;
-            context->kernels->line_sums(args.p, first + next - r, weight, by_column, by_distance + first - r);
+            context->kernels->line_sums(args.p, first + next - r, args.rows, weight, by_column,
+                                        by_distance + first - r);
         }
     }
 

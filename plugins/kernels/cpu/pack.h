@@ -5,6 +5,10 @@ namespace {
 
 using h2o::RowList;
 
+constexpr int64_t stored_size(h2o_dtype dtype) {
+    return dtype == H2O_I8 ? 1 : dtype == H2O_F16 ? 2 : 4;
+}
+
 inline Simd::Vec load_stored(const void* row, h2o_dtype dtype, int64_t at, int count) {
     if (dtype == H2O_F16) return Simd::load_half(static_cast<const uint16_t*>(row) + at, count);
     if (dtype == H2O_I8) return Simd::load_int8(static_cast<const int8_t*>(row) + at, count);
@@ -36,21 +40,23 @@ inline const float* eight(const RowList& rows, int64_t row, int64_t at, float* b
     return buffer;
 }
 
-// Rows that an index names lie anywhere: asks for one that comes later while others are packed.
-inline void prefetch(const void* row, h2o_dtype dtype, int64_t d) {
-    const int64_t bytes = d * (dtype == H2O_I8 ? 1 : dtype == H2O_F16 ? 2 : 4);
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at);
+constexpr int64_t kRowsAhead = 16;
+constexpr int64_t kAverageAhead = 8192;  // bytes
+
+// Asks for eight rows some way on. Must be inlined, as fetch() must.
+__attribute__((always_inline)) inline void fetch_eight(const RowList& rows, int64_t at, int64_t count,
+                                                       int64_t d) {
+    const int64_t from = at + kRowsAhead, stop = from + 8 < count ? from + 8 : count;
+    for (int64_t row = from; row < stop; ++row) fetch(rows.at[row], d * stored_size(rows.dtype));
 }
-constexpr int64_t kRowsAhead = 16;  // rows from the one that is asked for to the one that is packed
 
 // Square blocks of eight, so that both the read and the written side are touched in runs.
 void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
     float buffer[8][8];
     for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
+        fetch_eight(rows, key, keys, d);
         const int64_t count = keys - key < kPanel ? keys - key : kPanel;
         if (count < kPanel) __builtin_memset(out, 0, static_cast<std::size_t>(d * kPanel) * sizeof(float));
-        for (int64_t j = key + kRowsAhead; j < key + kRowsAhead + kPanel && j < keys; ++j)
-            prefetch(rows.at[j], rows.dtype, d);
         for (int64_t c = 0; c < d; c += 8) {
             const float* in[8];
             for (int64_t j = 0; j < count; ++j) in[j] = eight(rows, key + j, c, buffer[j]);
@@ -68,7 +74,7 @@ void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
 void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out) {
     float buffer[8];
     for (int64_t key = 0; key < keys; ++key) {
-        if (key + kRowsAhead < keys) prefetch(rows.at[key + kRowsAhead], rows.dtype, d);
+        if (key % 8 == 0) fetch_eight(rows, key, keys, d);
         for (int64_t c = 0; c < d; c += kPanel) {
             __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows, key, c, buffer), 8 * sizeof(float));
         }
@@ -80,6 +86,7 @@ void pack_queries(const RowList& rows, int64_t lanes, int64_t d, float scale, fl
     if (lanes < kLanes) __builtin_memset(out, 0, static_cast<std::size_t>(d * kLanes) * sizeof(float));
     for (int64_t r = 0; r < lanes; r += 8) {
         const int64_t count = lanes - r < 8 ? lanes - r : 8;
+        fetch_eight(rows, r, lanes, d);
         for (int64_t c = 0; c < d; c += 8) {
             const float* in[8];
             for (int64_t j = 0; j < count; ++j) in[j] = eight(rows, r + j, c, buffer[j]);
@@ -129,6 +136,17 @@ void blend_row(h2o_dtype dtype, int64_t d, float a, const void* x, float b, cons
         if (a != 0.0f) sum = Simd::mul(load_stored(x, dtype, c, count), Simd::set(a));
         if (b != 0.0f) sum = Simd::fma(load_stored(y, dtype, c, count), Simd::set(b), sum);
         store_stored(out, dtype, c, sum, count);
+    }
+}
+
+void average_row(const void* in, h2o_dtype dtype, int64_t count, float scale, float share, float* mean) {
+    const int64_t bytes = stored_size(dtype);
+    for (int64_t c = 0; c < count; c += kWidth) {
+        const int some = part(c, count);
+        Simd::prefetch(static_cast<const char*>(in) + c * bytes + kAverageAhead);
+        Simd::Vec sum = Simd::mul(load_stored(in, dtype, c, some), Simd::set(scale * share));
+        if (share != 1.0f) sum = Simd::fma(Simd::load_some(mean + c, some), Simd::set(1.0f - share), sum);
+        Simd::store_some(mean + c, sum, some);
     }
 }
 

@@ -1,8 +1,6 @@
-// PageAttention: one token's attention to lists of pages, a list a score head. A head's rows are brought
-// together first, for they lie between those of other heads; from then on they are read as decode reads a
-// cache.
+// PageAttention: one token's attention to lists of pages, a list a score head. A head's rows are read where
+// they lie, between those of other heads.
 #include <algorithm>
-#include <cstring>
 
 #include "stored_rows.h"
 
@@ -38,30 +36,26 @@ class PageAttention {
 
   private:
     struct Own {
-        char *k, *v;                 // [rows][d], as they are stored
-        float *k_scales, *v_scales;  // [rows]
+        Piece* pieces;
         float *q, *p, *o;
     };
 
     int64_t group() const { return shape_.query_heads / shape_.score_heads; }
     int64_t d() const { return shape_.head_size; }
     int64_t width() const { return round_up(d(), 16); }
-    int64_t row_bytes() const { return d() * element_size(shape_.dtype); }  // of q and o
-    int64_t stored_bytes() const { return d() * element_size(kv_.dtype); }
+    int64_t row_bytes() const { return d() * element_size(shape_.dtype); }
     int64_t most_rows() const { return std::min(slots_ * page_size_, length_); }
 
     Own carve(Carver& carver) const {
-        return {carver.take<char>(most_rows() * stored_bytes()),
-                carver.take<char>(most_rows() * stored_bytes()),
-                carver.take<float>(most_rows()),
-                carver.take<float>(most_rows()),
-                carver.take<float>(group() * width()),
+        return {carver.take<Piece>(slots_), carver.take<float>(group() * width()),
                 carver.take<float>(decode_scratch(group(), most_rows())),
                 carver.take<float>(group() * width())};
     }
 
     void attend(int64_t set, const Own& own) const {
-        const int64_t head = set * shape_.kv_heads / shape_.score_heads, rows = gather(set, head, own);
+        const int64_t head = set * shape_.kv_heads / shape_.score_heads, pieces = find(set, own.pieces);
+        int64_t rows = 0;
+        for (int64_t i = 0; i < pieces; ++i) rows += own.pieces[i].keys;
         for (int64_t g = 0; g < group(); ++g) {
             float* const to = own.q + g * width();
             std::fill(to, to + width(), 0.0f);
@@ -76,42 +70,37 @@ class PageAttention {
         args.group = group();
         args.d = d();
         args.keys = rows;
-        args.stride = d();
-        args.dtype = kv_.dtype;
-        args.k = own.k;
-        args.v = own.v;
-        args.k_scales = own.k_scales;
-        args.v_scales = own.v_scales;
+        args.stride = shape_.kv_heads * d();
+        read_from(kv_, 0, &args);
+        const int64_t skip = head * d() * element_size(kv_.dtype);
+        args.k = static_cast<const char*>(kv_.k) + skip;
+        args.v = static_cast<const char*>(kv_.v) + skip;
+        if (kv_.dtype == H2O_I8) {
+            args.k_scales = kv_.k_scales + head;
+            args.v_scales = kv_.v_scales + head;
+        }
         args.q = own.q;
         args.visible = visible;
         args.p = own.p;
         args.m = m;
         args.l = l;
         args.o = own.o;
-        context_->kernels->decode(args);
+        context_->kernels->decode_pieces(args, own.pieces, pieces);
         for (int64_t g = 0; g < group(); ++g) {
             context_->kernels->from_float(own.o + g * width(), shape_.dtype, d(), 1.0f / l[g],
                                           o_ + (set * group() + g) * row_bytes());
         }
     }
 
-    // Rows that are not in use are not read. Returns how many there are.
-    int64_t gather(int64_t set, int64_t head, const Own& own) const {
-        const KeyRows from = cache_rows(shape_, head, kv_, nullptr, length_);
-        const int64_t bytes = stored_bytes();
-        int64_t rows = 0;
+    // The rows in use of the listed pages. Returns how many pages there are.
+    int64_t find(int64_t set, Piece* out) const {
+        int64_t count = 0;
         for (int64_t i = 0; i < slots_; ++i) {
-            const int64_t page = pages_[set * slots_ + i];
+            const int64_t page = pages_[set * slots_ + i], first = page * page_size_;
             if (page < 0) continue;
-            const int64_t first = page * page_size_, stop = std::min(length_, first + page_size_);
-            for (int64_t row = first; row < stop; ++row, ++rows) {
-                std::memcpy(own.k + rows * bytes, from.key(row), static_cast<size_t>(bytes));
-                std::memcpy(own.v + rows * bytes, from.value(row), static_cast<size_t>(bytes));
-                own.k_scales[rows] = from.key_scale(row);
-                own.v_scales[rows] = from.value_scale(row);
-            }
+            out[count++] = {first, std::min(length_ - first, page_size_)};
         }
-        return rows;
+        return count;
     }
 
     h2o_cpu* context_;

@@ -3,9 +3,9 @@
 // The bound of a page is the sum over channels of max(q * k_min, q * k_max): the positive part of q meets the
 // largest numbers, the negative part the smallest. All bounds are read once, in the order they lie in memory.
 #include <algorithm>
-#include <cmath>
 
 #include "context.h"
+#include "rank.h"
 
 namespace h2o {
 namespace {
@@ -28,6 +28,8 @@ class PageSelect {
         carve(shared);
         Carver placed(context->shared.at_least(shared.used()));
         carve(placed);
+        for (Arena& arena : context->own)
+            arena.at_least(static_cast<size_t>(rank_room(pages)) * sizeof(uint64_t));
     }
 
     void run() {
@@ -38,7 +40,9 @@ class PageSelect {
                 score(item * kRun, std::min(others, (item + 1) * kRun));
             });
         }
-        context_->pool.each(shape_.score_heads, [&](int64_t set, int) { choose(set); });
+        context_->pool.each(shape_.score_heads, [&](int64_t set, int thread) {
+            choose(set, reinterpret_cast<uint64_t*>(context_->own[static_cast<size_t>(thread)].at_least(0)));
+        });
     }
 
   private:
@@ -48,8 +52,7 @@ class PageSelect {
     void carve(Carver& carver) {
         positive_ = carver.take<float>(shape_.query_heads * width());
         negative_ = carver.take<float>(shape_.query_heads * width());
-        bound_ = carver.take<float>(shape_.score_heads * pages_);
-        order_ = carver.take<int32_t>(shape_.score_heads * pages_);
+        bound_ = carver.take<float>(shape_.query_heads * pages_);
     }
 
     void split_query(int64_t h) {
@@ -65,51 +68,40 @@ class PageSelect {
         }
     }
 
-    // A set's bound is the largest of its query heads'.
     void score(int64_t begin, int64_t end) {
-        const int64_t d = shape_.head_size, row = shape_.kv_heads * d;
-        const int64_t heads_a_key = shape_.query_heads / shape_.kv_heads;
-        float bounds[kMostHeads];
-        for (int64_t page = begin; page < end; ++page) {
-            for (int64_t kv = 0; kv < shape_.kv_heads; ++kv) {
-                const int64_t at = page * row + kv * d;
-                for (int64_t g = 0; g < heads_a_key; g += kMostHeads) {
-                    const int64_t count = std::min(kMostHeads, heads_a_key - g), h = kv * heads_a_key + g;
-                    context_->kernels->bounds(positive_ + h * width(), negative_ + h * width(), count, d,
-                                              k_min_ + at, k_max_ + at, bounds);
-                    for (int64_t i = 0; i < count; ++i) {
-                        float& bound = bound_[(h + i) / group() * pages_ + page];
-                        bound = (h + i) % group() == 0 ? bounds[i] : std::max(bound, bounds[i]);
-                    }
-                }
-            }
-        }
+        const int64_t row = shape_.kv_heads * shape_.head_size;
+        BoundsArgs args{};
+        args.kv_heads = shape_.kv_heads;
+        args.group = shape_.query_heads / shape_.kv_heads;
+        args.d = shape_.head_size;
+        args.pages = end - begin;
+        args.positive = positive_;
+        args.negative = negative_;
+        args.low = k_min_ + begin * row;
+        args.high = k_max_ + begin * row;
+        args.pitch = pages_;
+        args.out = bound_ + begin;
+        context_->kernels->bounds(args);
     }
 
-    // Ties go to the lower page; a bound that is not a number comes last.
-    void choose(int64_t set) {
+    // A set's bound is the largest of its query heads'. Ties go to the lower page; a bound that is not a
+    // number comes last.
+    void choose(int64_t set, uint64_t* ranks) {
         int32_t* const out = out_ + set * wanted_;
         if (pages_ <= wanted_) {
             for (int64_t i = 0; i < wanted_; ++i) out[i] = i < pages_ ? static_cast<int32_t>(i) : -1;
             return;
         }
-        float* const bound = bound_ + set * pages_;
-        int32_t* const order = order_ + set * pages_;
-        for (int64_t i = 0; i + 1 < pages_; ++i) {
-            order[i] = static_cast<int32_t>(i);
-            if (!(bound[i] == bound[i])) bound[i] = -HUGE_VALF;
+        const int64_t others = pages_ - 1;
+        float* const bound = bound_ + set * group() * pages_;
+        for (int64_t g = 1; g < group(); ++g) {
+            const float* const more = bound + g * pages_;
+            for (int64_t i = 0; i < others; ++i) bound[i] = std::max(bound[i], more[i]);
         }
-        const int64_t best = wanted_ - 1;
-        const auto before = [bound](int32_t a, int32_t b) {
-            return bound[a] != bound[b] ? bound[a] > bound[b] : a < b;
-        };
-        std::nth_element(order, order + best, order + pages_ - 1, before);
-        std::sort(order, order + best);
-        std::copy_n(order, best, out);
-        out[best] = static_cast<int32_t>(pages_ - 1);
+        for (int64_t i = 0; i < others; ++i) ranks[i] = signed_rank(bound[i], i);
+        take_best(ranks, others, wanted_ - 1, out);
+        out[wanted_ - 1] = static_cast<int32_t>(others);
     }
-
-    static constexpr int64_t kMostHeads = 8;  // query heads that share a reading of the bounds
 
     h2o_cpu* context_;
     const h2o_shape& shape_;
@@ -118,8 +110,7 @@ class PageSelect {
     int64_t pages_, wanted_;
     int32_t* out_;
     float *positive_ = nullptr, *negative_ = nullptr;  // parts of the queries [Hq][width]
-    float* bound_ = nullptr;                           // [Hs][pages]
-    int32_t* order_ = nullptr;
+    float* bound_ = nullptr;                           // [Hq][pages]
 };
 
 }  // namespace

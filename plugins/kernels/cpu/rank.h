@@ -25,6 +25,17 @@ inline int32_t position_of(uint64_t rank) {
     return static_cast<int32_t>(~static_cast<uint32_t>(rank));
 }
 
+// The same where scores may be below zero: NaN is below all numbers.
+inline uint64_t signed_rank(float score, int64_t position) {
+    uint32_t bits = 0, order = 0;
+    if (score == score) {
+        score += 0.0f;  // -0 is 0
+        std::memcpy(&bits, &score, 4);
+        order = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+    }
+    return static_cast<uint64_t>(order) << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(position));
+}
+
 // How many ranks an array must have room for when `count` candidates are in it: take_best works in the rest.
 constexpr int64_t rank_room(int64_t count) {
     return 2 * count;

@@ -1,6 +1,6 @@
 // SubquadraticAttention over many rows. A range of row blocks shares the packed keys of its windows; what a
 // block sees besides is little, and added to its running softmax: global rows and landmarks as further keys
-// with a mask, strides as one key a row.
+// with a mask, strides as keys that each row has to itself.
 #include "subquadratic.h"
 
 #include <cmath>
@@ -10,7 +10,8 @@
 namespace h2o {
 namespace {
 
-constexpr int64_t kExtra = 64;       // other keys at a time
+constexpr int64_t kExtra = 64;                             // other keys at a time
+constexpr int64_t kThirds = 3, kThird = kLanes / kThirds;  // of a block's rows
 constexpr int64_t kDecodeRows = 16;  // most query heads a key/value head that a step takes
 
 // Of one thread.
@@ -42,8 +43,7 @@ class Range {
             globals(block);
             landmarks(block);
             attend_extras(block);
-            strides(block);
-            blocks_.store(block, op_.o);
+            finish(block);
         }
     }
 
@@ -57,23 +57,45 @@ class Range {
     int64_t position(int64_t block, int64_t lane) const { return blocks_.position(block, lane); }
     int64_t last_position(int64_t block) const { return blocks_.last_position(block); }
 
-    // What the block's windows have of the packed keys [key, key + count): whole panels of them.
+    // What the block's windows have of the packed keys [key, key + count), in whole panels. Where windows
+    // begin and end only some thirds of the rows see anything: those are attended to by themselves.
     void window(int64_t block, int64_t key, int64_t count) {
-        const int64_t low = std::max(position(block, 0) - op_.pattern.window, key);
-        const int64_t high = std::min(last_position(block) + 1, key + count);
-        if (low >= high) return;
-        const int64_t from = (low - key) / kPanel * kPanel, keys = high - key - from;
+        int64_t begin[kThirds], end[kThirds];
+        for (int64_t i = 0; i < kThirds; ++i) {
+            const int64_t low = position(block, i * kThird) - op_.pattern.window - key;
+            const int64_t high = position(block, (i + 1) * kThird - 1) + 1 - key;
+            begin[i] = std::clamp<int64_t>(low, 0, count) / kPanel * kPanel;
+            end[i] = std::min(round_up(std::clamp<int64_t>(high, 0, count), kPanel), count);
+        }
+        if (begin[2] >= end[0]) {
+            attend_window(block, key, begin[0], end[2], 0, 3);
+            return;
+        }
+        attend_window(block, key, begin[2], end[0], 0, 3);
+        attend_window(block, key, begin[0], begin[1], 0, 1);
+        attend_window(block, key, begin[1], begin[2], 0, 2);
+        attend_window(block, key, end[0], end[1], 1, 2);
+        attend_window(block, key, end[1], end[2], 2, 1);
+    }
+
+    // Packed keys [begin, end), the first of all being `key`, for some thirds of the rows.
+    void attend_window(int64_t block, int64_t key, int64_t begin, int64_t end, int64_t third,
+                       int64_t thirds) {
+        const int64_t lane = third * kThird, rows = thirds * kThird;
+        const int64_t keys = std::min(end, position(block, lane + rows - 1) + 1 - key) - begin;
+        if (keys <= 0) return;
         float visible[kLanes], first[kLanes];
-        for (int64_t r = 0; r < kLanes; ++r) {
-            const int64_t here = position(block, r) - key - from;
+        for (int64_t r = 0; r < rows; ++r) {
+            const int64_t here = position(block, lane + r) - key - begin;
             visible[r] = static_cast<float>(std::clamp<int64_t>(here + 1, 0, keys));
             first[r] = static_cast<float>(std::clamp<int64_t>(here - op_.pattern.window, 0, keys));
         }
-        BlockArgs made = blocks_.args(block, keys);
+        if (rows < kLanes) blocks_.clear(block);
+        BlockArgs made = blocks_.args(block, keys, lane, rows);
         made.unmasked = static_cast<int64_t>(visible[0]);
-        made.hiding = static_cast<int64_t>(first[kLanes - 1]);
-        made.k += from * rows_.d;
-        made.v += from * kPanel;
+        made.hiding = static_cast<int64_t>(first[rows - 1]);
+        made.k += begin * rows_.d;
+        made.v += begin * kPanel;
         made.visible = visible;
         made.first = first;
         kernels().attend(made);
@@ -128,25 +150,34 @@ class Range {
         extras_ = 0;
     }
 
-    // Lanes whose stride leads before the first token are given a key, and do not see it.
-    void strides(int64_t block) {
-        const int64_t used = blocks_.lanes(block), last = last_position(block);
-        for (int64_t stride = 1; stride <= last; stride *= 2) {
-            if (!op_.strides_to(stride, last)) continue;
-            float bias[kLanes];
-            extra_.start(op_.kv.dtype);
-            for (int64_t r = 0; r < kLanes; ++r) {
-                const int64_t at = position(block, r), key = at < stride ? at : at - stride;
-                bias[r] = at < stride ? -HUGE_VALF : 0.0f;
-                if (r >= used) continue;
-                extra_.take(r, rows_.keys, key);
-            }
-            float *const k = blocks_.scratch().k, *const v = blocks_.scratch().v;
-            kernels().pack_queries(extra_.keys(), used, rows_.d, 1.0f, k);
-            kernels().pack_queries(extra_.values(), used, rows_.d, 1.0f, v);
-            const BlockArgs state = blocks_.args(block, 0);
-            kernels().attend_own({rows_.d, state.q, k, v, bias, state.m, state.l, state.o});
+    // With each row's keys at strides, which end it.
+    void finish(int64_t block) {
+        const int64_t used = blocks_.lanes(block), size = rows_.d * element_size(rows_.dtype);
+        const void *q[kLanes], *k[kMostOwn * kLanes], *v[kMostOwn * kLanes];
+        float k_scales[kMostOwn * kLanes], v_scales[kMostOwn * kLanes];
+        void* out[kLanes];
+        for (int64_t r = 0; r < used; ++r) {
+            const int64_t at = rows_.at(block * kLanes + r) * size;
+            q[r] = rows_.q + at;
+            out[r] = static_cast<char*>(op_.o) + at;
         }
+        int64_t keys = 0;
+        for (int64_t stride = 1; stride <= last_position(block); stride *= 2) {
+            if (!op_.strides_to(stride, last_position(block))) continue;
+            for (int64_t r = 0; r < used; ++r) {
+                const int64_t key = position(block, r) - stride, at = keys * kLanes + r;
+                k[at] = key < 0 ? nullptr : rows_.keys.key(key);
+                v[at] = key < 0 ? nullptr : rows_.keys.value(key);
+                k_scales[at] = key < 0 ? 1.0f : rows_.keys.key_scale(key);
+                v_scales[at] = key < 0 ? 1.0f : rows_.keys.value_scale(key);
+            }
+            ++keys;
+        }
+        const BlockArgs state = blocks_.args(block, 0);
+        const bool scaled = op_.kv.dtype == H2O_I8;
+        kernels().finish_rows({rows_.d, used, keys, rows_.dtype, op_.kv.dtype, rows_.scale, q, k, v,
+                               scaled ? k_scales : nullptr, scaled ? v_scales : nullptr, state.m, state.l,
+                               state.o, state.p, out});
     }
 
     const KernelTable& kernels() const { return blocks_.kernels(); }
@@ -200,6 +231,7 @@ h2o_status h2o_cpu_subquadratic_attention(h2o_cpu* context, const h2o_shape* sha
     if (const h2o_status status = h2o::check_pattern(pattern); status != H2O_OK) return status;
     if (context == nullptr || n < 0 || length < n || slots < 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
+    if (kv->dtype == H2O_F32 && shape->dtype != H2O_F32) return H2O_UNSUPPORTED;
     if (n == 0) return H2O_OK;
     if (!q || !o || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;
     if (!h2o::in_range(global_rows, slots, INT32_MAX)) return H2O_BAD_ARGUMENT;

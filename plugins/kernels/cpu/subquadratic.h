@@ -12,7 +12,7 @@
 
 namespace h2o {
 
-constexpr int kMostStrides = 32;  // 2^k below every position that an int32 names
+constexpr int kMostStrides = kMostOwn;
 
 constexpr bool power_of_two(int64_t x) {
     return x > 0 && (x & (x - 1)) == 0;

@@ -12,7 +12,6 @@ using h2o::kColsumLanes;
 using h2o::kKeyStep;
 using h2o::kLanes;
 using h2o::kPanel;
-using h2o::OwnKeyArgs;
 
 constexpr int kWidth = Simd::kWidth;
 constexpr int kTileVectors = 3;
@@ -274,14 +273,17 @@ void attend(const BlockArgs& args) {
 }
 
 // columns[key] = sum over r of weight[r] * p[key][r]; the same numbers go to distances[r - key].
-void line_sums(const float* p, int64_t keys, const float* weight, float* columns, float* distances) {
+template <int kRows>
+inline void line_sums_of(const float* p, int64_t keys, const float* weight, float* columns,
+                         float* distances) {
     using S = Simd;
-    S::Vec share[kVectors];
-    for (int v = 0; v < kVectors; ++v) share[v] = S::load(weight + v * kWidth);
+    constexpr int kCount = kRows / kWidth;
+    S::Vec share[kCount];
+    for (int v = 0; v < kCount; ++v) share[v] = S::load(weight + v * kWidth);
     for (int64_t key = 0; key < keys; ++key, p += kLanes, --distances) {
         S::Vec sum = S::zero();
 #pragma GCC unroll 12
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < kCount; ++v) {
             const S::Vec x = S::mul(S::load(p + v * kWidth), share[v]);
             S::store(distances + v * kWidth, S::add(S::load(distances + v * kWidth), x));
             sum = S::add(sum, x);
@@ -290,37 +292,14 @@ void line_sums(const float* p, int64_t keys, const float* weight, float* columns
     }
 }
 
-// One key a row: no two rows share any, so all is done lane by lane, three vectors at a time.
-void attend_own(const OwnKeyArgs& args) {
-    using S = Simd;
-    for (int64_t lane = 0; lane < kLanes; lane += kTileLanes) {
-        S::Vec score[kTileVectors], keep[kTileVectors], p[kTileVectors];
-        for (int j = 0; j < kTileVectors; ++j) score[j] = S::load(args.bias + lane + j * kWidth);
-        for (int64_t c = 0; c < args.d; ++c) {
-            const int64_t at = c * kLanes + lane;
-#pragma GCC unroll 3
-            for (int j = 0; j < kTileVectors; ++j) {
-                score[j] =
-                    S::fma(S::load(args.q + at + j * kWidth), S::load(args.k + at + j * kWidth), score[j]);
-            }
-        }
-        for (int j = 0; j < kTileVectors; ++j) {
-            float *const m = args.m + lane + j * kWidth, *const l = args.l + lane + j * kWidth;
-            const S::Vec old_m = S::load(m), new_m = S::max(score[j], old_m);
-            const S::Vec top = S::max(new_m, S::set(-3.0e38f));  // -inf - -inf must not become NaN
-            keep[j] = exp_nonpositive(S::sub(old_m, top));
-            p[j] = exp_nonpositive(S::sub(score[j], top));
-            S::store(m, new_m);
-            S::store(l, S::fma(S::load(l), keep[j], p[j]));
-        }
-        for (int64_t c = 0; c < args.d; ++c) {
-            const int64_t at = c * kLanes + lane;
-#pragma GCC unroll 3
-            for (int j = 0; j < kTileVectors; ++j) {
-                float* const o = args.o + at + j * kWidth;
-                S::store(o, S::fma(S::load(args.v + at + j * kWidth), p[j], S::mul(S::load(o), keep[j])));
-            }
-        }
+void line_sums(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
+               float* distances) {
+    if (rows == 16) {
+        line_sums_of<16>(p, keys, weight, columns, distances);
+    } else if (rows == 32) {
+        line_sums_of<32>(p, keys, weight, columns, distances);
+    } else {
+        line_sums_of<static_cast<int>(kLanes)>(p, keys, weight, columns, distances);
     }
 }
 

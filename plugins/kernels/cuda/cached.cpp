@@ -64,6 +64,38 @@ int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int proces
     return states;
 }
 
+// m and l [n, Hq] are the rows' final states; null: nobody asks.
+h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const void* q, const h2o_kv& kv,
+                  const int64_t* length, void* o, float* m, float* l, Workspace& pieces) {
+    const int capacity = static_cast<int>(kv.rows);
+    AttentionArgs attention;
+    attention.rows = rows_of(shape, q, n, shape.kv_heads);
+    attention.keys = cache_keys(shape, kv, true, capacity, shape.kv_heads);
+    attention.keys.length = length;
+    attention.keys.causal = true;
+    attention.scale = shape.scale;
+    attention.splits = parts_of(shape, n, capacity, multiprocessors());
+    if (attention.splits == 1) {
+        attention.o = o;
+        attention.m = m;
+        attention.l = l;
+        return launch_attention(attention, shape.head_size, shape.dtype, stream);
+    }
+
+    const int64_t rows = static_cast<int64_t>(n) * shape.query_heads;
+    attention.partial_o = pieces.take<float>(attention.splits * rows * shape.head_size);
+    attention.partial_m = pieces.take<float>(attention.splits * rows);
+    attention.partial_l = pieces.take<float>(attention.splits * rows);
+    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+    h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+    if (status != H2O_OK) return status;
+    status = launch_combine_parts(attention.partial_o, attention.partial_m, attention.partial_l,
+                                  attention.splits, rows, shape.head_size, shape.dtype, o, stream);
+    if (status != H2O_OK || !m) return status;
+    return launch_combine_states(attention.partial_m, attention.partial_l, attention.splits, rows, m, l,
+                                 stream);
+}
+
 }  // namespace
 
 extern "C" size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n,
@@ -84,30 +116,43 @@ extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
-    const int capacity = static_cast<int>(kv->rows);
-
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
-
-    AttentionArgs attention;
-    attention.rows = rows_of(*shape, q, n, shape->kv_heads);
-    attention.keys = cache_keys(*shape, *kv, true, capacity, shape->kv_heads);
-    attention.keys.length = length;
-    attention.keys.causal = true;
-    attention.scale = shape->scale;
-    attention.splits = parts_of(*shape, n, capacity, multiprocessors());
-    if (attention.splits == 1) {
-        attention.o = o;
-        return launch_attention(attention, shape->head_size, shape->dtype, stream);
-    }
-
-    const int64_t rows = static_cast<int64_t>(n) * shape->query_heads;
     Workspace pieces(workspace, workspace_bytes);
-    attention.partial_o = pieces.take<float>(attention.splits * rows * shape->head_size);
-    attention.partial_m = pieces.take<float>(attention.splits * rows);
-    attention.partial_l = pieces.take<float>(attention.splits * rows);
+    return attend(stream, *shape, n, q, *kv, length, o, nullptr, nullptr, pieces);
+}
+
+extern "C" size_t h2o_cuda_scored_attention_workspace(const h2o_cuda_shape* shape, int32_t capacity) {
+    if (check_shape(shape) != H2O_OK || capacity <= 0) return 0;
+    Workspace states;
+    states.take<float>(shape->query_heads);
+    states.take<float>(shape->query_heads);
+    return states.used() + h2o_cuda_cached_attention_workspace(shape, 1, capacity);
+}
+
+extern "C" h2o_status h2o_cuda_scored_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                                const void* q, const h2o_kv* kv, const int64_t* length,
+                                                void* o, float* seen, void* workspace,
+                                                size_t workspace_bytes) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (!q || !length || !o || !seen) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
+    Workspace pieces(workspace, workspace_bytes);
+    float* const m = pieces.take<float>(shape->query_heads);
+    float* const l = pieces.take<float>(shape->query_heads);
     if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-    const h2o_status status = launch_attention(attention, shape->head_size, shape->dtype, stream);
+    const h2o_status status = attend(stream, *shape, 1, q, *kv, length, o, m, l, pieces);
     if (status != H2O_OK) return status;
-    return launch_combine_parts(attention.partial_o, attention.partial_m, attention.partial_l,
-                                attention.splits, rows, shape->head_size, shape->dtype, o, stream);
+
+    ColumnSumArgs sums;
+    sums.rows = rows_of(*shape, q, 1, shape->kv_heads);
+    sums.scale = shape->scale;
+    sums.m = m;
+    sums.l = l;
+    sums.keys = cache_keys(*shape, *kv, false, static_cast<int>(kv->rows), shape->kv_heads);
+    sums.keys.length = length;
+    sums.keys.causal = true;
+    sums.out = seen;
+    sums.key_stride = shape->kv_heads;
+    sums.set_stride = 1;
+    return launch_column_sums(sums, shape->head_size, shape->dtype, stream);
 }

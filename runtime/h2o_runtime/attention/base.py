@@ -139,6 +139,9 @@ class AttentionProvider(Protocol):
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         """Exact causal attention: row r of q [n, Hq, d] stands at row kv.length - n + r and sees `kv` up to it."""
 
+    def scored_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
+        """`cached_attention` of one row, the last; kv.seen gets what each row's probability was."""
+
     def landmark_update(
         self, kv: KV, k_mean: Float32, v_mean: Float32, start: int | Tensor, block_size: int
     ) -> None:

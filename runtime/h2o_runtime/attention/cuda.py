@@ -209,6 +209,24 @@ class NativeCudaProvider:
             workspace_bytes=workspace.nbytes,
         )
 
+    def scored_attention(self, q: CudaArray, kv: KV, o: CudaArray) -> None:
+        need = self._active.scored_attention_workspace(len(kv.k))
+        if isinstance(kv.length, int):
+            self._device.lanes.attention.write_integers(self._integers.address, [kv.length])
+            length, workspace = self._integers, self._reserve(need)
+        else:  # maybe of a recorded step
+            length, workspace = kv.length, self._reserve_step(need)
+        self._active.scored_attention(
+            self._device.lanes.attention,
+            q=q.address,
+            **_cache(kv),
+            length=length.address,
+            o=o.address,
+            seen=_address(kv.seen),
+            workspace=workspace.address,
+            workspace_bytes=workspace.nbytes,
+        )
+
     def landmark_update(
         self, kv: KV, k_mean: CudaArray, v_mean: CudaArray, start: int | CudaArray, block_size: int
     ) -> None:

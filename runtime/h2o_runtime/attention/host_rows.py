@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 
 
@@ -50,6 +52,13 @@ class HostRows:
             return
         for new, stored, scales in zip((k, v), (kv.k, kv.v), kv.scales, strict=True):
             stored[rows], scales[rows] = quantized(new)
+
+    def scored_attention(self: AttentionProvider, q: Tensor, kv: KV, o: Tensor) -> None:
+        assert kv.seen is not None
+        self.cached_attention(q, kv, o)
+        nothing = np.empty((kv.seen.shape[1], 0), np.int32)
+        length = int(kv.length)
+        self.candidate_score(q, kv.k[:length], kv, nothing, nothing.view(np.float32), kv.seen[:length])
 
     def gather_scores(self, score: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
         out[:] = score[rows.T, np.arange(len(rows))].T

@@ -13,6 +13,8 @@ from h2o_runtime.kv import KV
 if TYPE_CHECKING:
     from h2o_plugins._cpu import Kernels
 
+MOST_SCORED = 16  # query heads that share a key, in scored_attention
+
 
 class NativeCpuProvider(HostRows):
     """Raises h2o_plugins.NativeKernelsMissing on construction where the kernels are not built.
@@ -32,6 +34,7 @@ class NativeCpuProvider(HostRows):
         self._kernels: Kernels | None = None
 
     def activate(self, shape: AttentionShape) -> None:
+        self._group = shape.query_heads // shape.kv_heads
         self._kernels = self._module.Kernels(
             threads=self._threads or 0,
             isa=self._isa,
@@ -123,6 +126,13 @@ class NativeCpuProvider(HostRows):
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         self._active.cached_attention(q, kv.k, kv.v, kv.length, o, kv.pages, kv.page_rows, kv.scales)
+
+    def scored_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
+        if self._group > MOST_SCORED:
+            super().scored_attention(q, kv, o)
+            return
+        assert kv.seen is not None
+        self._active.scored_attention(q, kv.k, kv.v, kv.length, o, kv.seen, kv.pages, kv.page_rows, kv.scales)
 
     def landmark_update(
         self, kv: KV, k_mean: Float32, v_mean: Float32, start: int | Tensor, block_size: int

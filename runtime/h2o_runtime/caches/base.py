@@ -54,19 +54,38 @@ class LayerStore(Protocol):
     def view(self, length: int | Tensor) -> KV:
         """The first `length` rows as kernels read them."""
 
+    def attended(self, q: Tensor) -> None:
+        """Attention to a prompt's new rows is done; q [n, Hq, d] are their queries."""
+        return
+
 
 class KVStore(Protocol):
-    """Every layer's keys and values of one session."""
+    """Every layer's keys and values of one session.
+
+    recordable  whether a step's calls are always the same, so that a GPU can record them
+    """
+
+    recordable: ClassVar[bool] = True
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         """A layer to write and read. Layers are opened in turn, one at a time."""
 
+    def before_step(self, past: int) -> None:
+        """A step is about to write row `past` of every layer. Never a part of what is recorded."""
+        return
+
     def truncate(self, rows: int) -> None:
         """Rows from `rows` on are needed no more: of no layer, and before others are written in their place."""
+        return
+
+    def report(self) -> dict[str, Any]:
+        """What it did, in numbers for reports."""
+        return {}
 
     @property
     def nbytes(self) -> int:
         """Bytes that are reserved on the device."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,6 +101,11 @@ class Cache(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @property
+    def most_rows(self) -> int | None:
+        """Beyond so many tokens it forgets some. None: never."""
+        return None
 
     @abstractmethod
     def new_store(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import Rows
+from h2o_runtime.caches.base import KVStore, LayerStore, Rows
 from h2o_runtime.caches.stored import Fresh, RowForm, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
@@ -26,7 +26,7 @@ class Contiguous(StoredCache):
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
-    ) -> ContiguousStore:
+    ) -> KVStore:
         return ContiguousStore(model, self.form(model), capacity, device, provider)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
@@ -35,7 +35,7 @@ class Contiguous(StoredCache):
         return rows if form.dtype == model.dtype else rows + Fresh.size(model, context)
 
 
-class ContiguousStore:
+class ContiguousStore(KVStore):
     """layers[layer]: `capacity` rows as `form` says, on the device."""
 
     def __init__(
@@ -51,15 +51,12 @@ class ContiguousStore:
     def open(self, layer: int) -> LayerRows:
         return self._open[layer]
 
-    def truncate(self, rows: int) -> None:
-        pass  # they are where they will be written again
-
     @property
     def nbytes(self) -> int:
         return sum(rows.nbytes for rows in self.layers) + self._fresh_bytes
 
 
-class LayerRows:
+class LayerRows(LayerStore):
     """Opening it costs nothing: it is always there. `fresh` is None where dense graphs write where rows stay."""
 
     def __init__(

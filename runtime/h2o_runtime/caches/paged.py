@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import Rows
+from h2o_runtime.caches.base import KVStore, Rows
 from h2o_runtime.caches.contiguous import LayerRows
 from h2o_runtime.caches.stored import Fresh, RowForm, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
@@ -49,7 +49,7 @@ class Paged(StoredCache):
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
-    ) -> PagedStore:
+    ) -> KVStore:
         """Raises ConfigError on a GPU, whose kernels read rows in one piece."""
         if device.name != "cpu":
             raise ConfigError(
@@ -93,7 +93,7 @@ class Pages:
             self.table[self.used] = -1
 
 
-class PagedStore:
+class PagedStore(KVStore):
     """Every layer has a pool of as many rows, and one table serves all."""
 
     def __init__(

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from h2o_runtime.schedule import Span
 from h2o_runtime.timings import Stopwatch
+
+if TYPE_CHECKING:
+    from h2o_runtime.devices.transfers import Transfers
 
 # A C-contiguous array on a device: a NumPy array on the host, a CudaArray on a GPU. Both have shape, dtype and
 # nbytes, reshape, and give views of rows: array[start:stop], array[index].
@@ -51,6 +55,12 @@ class Device(Protocol):
 
     def stopwatch(self, phases: Sequence[str]) -> Stopwatch:
         """For one prefill, with the policy's phases."""
+
+    def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
+        """Memory of the host that it copies from and to fastest."""
+
+    def transfers(self, drop: Callable[[NDArray[Any]], None]) -> Transfers:
+        """Copies beside its work. `drop` may be told what of the host's memory is not needed for a while."""
 
     def synchronize(self) -> None:
         """Wait for all work."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from h2o_plugins import load_cuda_kernels
 from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
 from h2o_runtime.devices.cuda_flow import CudaFlow, CudaStopwatch
+from h2o_runtime.devices.cuda_transfers import CudaTransfers
 from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.errors import BackendError
 from h2o_runtime.schedule import Span
@@ -100,6 +101,20 @@ class CudaDevice:
 
     def stopwatch(self, phases: Sequence[str]) -> CudaStopwatch:
         return CudaStopwatch(self.lanes, self._timing_events, phases)
+
+    def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
+        """Raises BackendError when there is not enough that can be pinned."""
+        try:
+            memory: NDArray[np.uint8] = self.module.PinnedMemory(nbytes).array()
+        except (MemoryError, self.module.CudaError) as error:
+            raise BackendError(
+                f"the host has not the {math.ceil(nbytes / 2**20):,} MiB that are to be offloaded: lower the "
+                "context, or give --cache-file"
+            ) from error
+        return memory
+
+    def transfers(self, drop: Callable[[NDArray[Any]], None]) -> CudaTransfers:
+        return CudaTransfers(self.lanes)
 
     def synchronize(self) -> None:
         self.lanes.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.schedule import Span
 from h2o_runtime.timings import PrefillTimer
+
+LINE, HUGE_PAGE = 64, 2 << 20  # bytes
 
 
 class HostDevice:
@@ -21,10 +25,10 @@ class HostDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """The operating system commits memory as it is written."""
-        return np.empty(shape, dtype)
+        return _aligned(np.empty, shape, np.dtype(dtype))
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        return np.zeros(shape, dtype)
+        return _aligned(np.zeros, shape, np.dtype(dtype))
 
     def upload(self, source: NDArray[Any], target: NDArray[Any]) -> None:
         target[:] = source
@@ -47,8 +51,25 @@ class HostDevice:
     def stopwatch(self, phases: Sequence[str]) -> PrefillTimer:
         return PrefillTimer(phases)
 
+    def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
+        return np.empty(nbytes, np.uint8)
+
+    def transfers(self, drop: Callable[[NDArray[Any]], None]) -> HostTransfers:
+        return HostTransfers(drop)
+
     def synchronize(self) -> None:
         pass
+
+
+def _aligned(
+    make: Callable[[int, DTypeLike], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """So that a vector of the kernels never lies in two lines of the processor, and a cache is in huge pages."""
+    size = math.prod(shape) * dtype.itemsize
+    align = HUGE_PAGE if size >= HUGE_PAGE else LINE
+    room = make(size + align, np.uint8)
+    begin = -room.ctypes.data % align
+    return room[begin : begin + size].view(dtype).reshape(shape)
 
 
 class HostFlow:

@@ -102,14 +102,15 @@ def usage(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
 def extras(completions: Sequence[Completion]) -> dict[str, Any]:
     """Members beyond OpenAI's: llama.cpp's timings, of all the work, and what sparse prefill did first."""
     first = completions[0]
-    policy = first.prefill.algorithm
+    policy, forgotten = first.prefill.algorithm, max(one.forgotten for one in completions)
     return {
         "timings": asdict(_work(completions)),
         "h2o": {
             **policy.counts(first.timings.prompt_n),
             "prefill": asdict(first.prefill),
-            "exact": policy.exact,
-            "summary": policy.summary(),
+            "exact": policy.exact and not forgotten,
+            "forgotten_tokens": forgotten,
+            "summary": policy.summary() + (f", {forgotten:,} tokens forgotten" if forgotten else ""),
         },
     }
 

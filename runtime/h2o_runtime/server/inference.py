@@ -21,6 +21,7 @@ from h2o_runtime.server.service_time import RequestWork
 log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY = 0.1  # seconds
+_KEEPING = 60.0  # seconds that conversations may take to be written
 
 
 class InferenceState(Enum):
@@ -99,6 +100,7 @@ class InferenceThread:
         self.state = InferenceState.LOADING
         self.memory: MemorySnapshot | None = None  # of the last prefill
         self.cached_tokens = 0
+        self._closing = False
         self._sign: float | None = None  # when the running job last showed that it goes on
 
     @property
@@ -130,6 +132,8 @@ class InferenceThread:
         """Let the thread end once it is idle → whether it did within `timeout` seconds."""
         self._jobs.put(None)
         self._thread.join(timeout)
+        if self._closing:
+            self._thread.join(_KEEPING)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -144,6 +148,7 @@ class InferenceThread:
                 if not self._serve(model, job):
                     return
         finally:
+            self._closing = True
             model.close()
 
     def _serve(self, model: TextModel, job: Job) -> bool:

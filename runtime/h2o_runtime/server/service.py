@@ -41,10 +41,13 @@ class Service:
         gauge("h2o_cache_tokens", "Tokens in the cache", lambda: self.inference.cached_tokens)
         gauge("h2o_cache_capacity_tokens", "Tokens that fit", self._capacity)
         gauge("h2o_cache_bytes", "Memory that is reserved for keys and values", self._cache_bytes)
+        gauge("h2o_forgotten_tokens", "Of h2o_cache_tokens those that were forgotten", self._forgotten)
         gauge(
             "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._parked()[0]
         )
         gauge("h2o_waiting_conversations_bytes", "Memory that they take", lambda: self._parked()[1])
+        gauge("h2o_filed_conversations", "Conversations in --cache-dir", lambda: self._filed()[0])
+        gauge("h2o_filed_conversations_bytes", "Bytes that they take there", lambda: self._filed()[1])
         gauge("h2o_resident_memory_bytes", "Memory of the process", resident_bytes)
         gauge("h2o_estimated_memory_bytes", "Weights, caches and scratch by their shapes", self._estimate)
 
@@ -78,14 +81,22 @@ class Service:
     def _cache_bytes(self) -> float:
         return self.inference.model.generator.store.nbytes if self.inference.ready else 0
 
+    def _forgotten(self) -> float:
+        inference = self.inference
+        return inference.model.generator.forgets(inference.cached_tokens) if inference.ready else 0
+
     def _parked(self) -> tuple[float, float]:
         parked = self.inference.model.generator.parked if self.inference.ready else ()
         return len(parked), parked.nbytes if parked else 0
+
+    def _filed(self) -> tuple[float, float]:
+        folder = self.inference.model.generator.parked.folder if self.inference.ready else None
+        return (len(folder.files()), folder.nbytes) if folder else (0, 0)
 
     def _estimate(self) -> float:
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
         form: DenseForm = getattr(generator.backend, "form", "blocks")
-        kept, decode = generator.cache, generator.decoding
-        return footprint(generator.model, generator.context, self.prefill, kept, decode, form).total
+        parts = (generator.cache, generator.decoding)
+        return footprint(generator.model, generator.context, self.prefill, *parts, form=form).total

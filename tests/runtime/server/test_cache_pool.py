@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tests.runtime.server.conftest import Serve
@@ -31,3 +32,18 @@ def test_two_conversations_take_turns(serve: Serve) -> None:
     assert "h2o_waiting_conversations 1.0" in metrics
     server.stop()
     assert min(taking_turns(serve())) > 100
+
+
+def test_a_conversation_goes_on_after_a_restart(serve: Serve, tmp_path: Path) -> None:
+    talk: list[dict[str, Any]] = [{"role": "user", "content": OPENINGS[0]}]
+    read = []
+    for _ in range(2):
+        server = serve("--cache-dir", tmp_path / "conversations", "--prefill", "full")
+        answer = server.post("/v1/chat/completions", {"messages": talk, "max_tokens": 8}).json()
+        read.append(answer["timings"]["prompt_n"])
+        talk += [answer["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+    assert read[0] > 100
+    assert read[1] < 40
+    assert len(list((tmp_path / "conversations").iterdir())) == 1

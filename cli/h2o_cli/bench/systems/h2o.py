@@ -11,10 +11,13 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.policies.decode import DECODE
 
 
 class H2OSystem:
-    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention."""
+    """settings: bundle, threads, prefill and decoding (fields of PrefillConfig and of a decode policy), backend,
+    device, attention.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -25,6 +28,7 @@ class H2OSystem:
         self._generator = Generator.load(
             self._settings["bundle"],
             context=context,
+            decoding=DECODE.make(self._settings["decoding"]),
             **{name: self._settings[name] for name in ("backend", "device", "attention", "threads")},
         )
 

@@ -102,6 +102,11 @@ h2o_status h2o_cpu_query_select(h2o_cpu* context, const h2o_shape* shape, const 
 h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
                                     const h2o_kv* kv, int64_t length, void* o);
 
+// As cached_attention of one row, the last; and seen [length, Hkv] = the probability of each row, summed over
+// the query heads that share its key, of which there may be 16.
+h2o_status h2o_cpu_scored_attention(h2o_cpu* context, const h2o_shape* shape, const void* q, const h2o_kv* kv,
+                                    int64_t length, void* o, float* seen);
+
 // k_mean, v_mean [blocks, Hkv, d]: means of block_size cache rows each, in which rows below `start` are
 // counted already, take up rows start ... length - 1. Of a block that is not full they are the mean of what
 // it has.

@@ -141,6 +141,14 @@ h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shap
                                      const void* q, const h2o_kv* kv, const int64_t* length, void* o,
                                      void* workspace, size_t workspace_bytes);
 
+size_t h2o_cuda_scored_attention_workspace(const h2o_cuda_shape* shape, int32_t capacity);
+
+// As cached_attention of one row, the last; and seen [capacity, Hkv] = the probability of each row up to
+// `length`, summed over the query heads that share its key. One more pass over the keys.
+h2o_status h2o_cuda_scored_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* q,
+                                     const h2o_kv* kv, const int64_t* length, void* o, float* seen,
+                                     void* workspace, size_t workspace_bytes);
+
 // k_next, v_next [blocks, Hkv, d] float32 = the means of block_size cache rows each in k_mean, v_mean, in
 // which rows below `start` are counted, with rows start ... length - 1 taken up. `start` and `length` are
 // int64 on the device, read when the work runs; at most `most_rows` lie between them. k_next may be k_mean,

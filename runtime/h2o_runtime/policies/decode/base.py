@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Rows
 from h2o_runtime.devices import Device, Tensor
@@ -53,6 +55,10 @@ class DecodePolicy(ABC, Generic[State]):
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         """What `new_state` takes for `context` tokens."""
         return 0
+
+    def step_bytes(self, model: ModelSpec, context: int) -> int:
+        """What a token reads at least of cache and state, in all layers: the whole cache where it sees all."""
+        return 2 * model.layers * context * model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize
 
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: Any) -> None:
         """`rows` of a layer were written, by a prefill or by a step, and `kv` ends with them.

@@ -15,4 +15,7 @@ class FullDecode(DecodePolicy[None]):
     exact: ClassVar[bool] = True
 
     def attend(self, call: StepCall, state: None) -> None:
-        call.provider.cached_attention(call.q, call.kv, call.o)
+        if call.kv.seen is None:
+            call.provider.cached_attention(call.q, call.kv, call.o)
+        else:
+            call.provider.scored_attention(call.q, call.kv, call.o)

@@ -59,6 +59,15 @@ class Quest(DecodePolicy[PageState]):
         bounds, lists = self._shapes(model, context)
         return 4 * int(2 * np.prod(bounds, dtype=np.int64) + np.prod(lists, dtype=np.int64))
 
+    def step_bytes(self, model: ModelSpec, context: int) -> int:
+        everything = super().step_bytes(model, context)
+        (layers, pages, heads, size), _ = self._shapes(model, context)
+        if pages * self.quest_page <= self.quest_budget:
+            return everything
+        row = everything // (model.layers * context)
+        kept = (model.layers - layers) * context + layers * self.quest_budget
+        return kept * row + layers * pages * 2 * heads * size * 4
+
     def _shapes(self, model: ModelSpec, rows: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
         layers = max(model.layers - self.quest_dense_layers, 0)
         bounds = (layers, -(-rows // self.quest_page), model.kv_heads, model.head_size)

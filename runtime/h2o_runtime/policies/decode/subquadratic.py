@@ -54,6 +54,10 @@ class SubquadraticDecode(DecodePolicy[Landmarks]):
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return Landmarks.nbytes(self.pattern, model, model.layers, context)
 
+    def step_bytes(self, model: ModelSpec, context: int) -> int:
+        """A landmark counts as a row."""
+        return super().step_bytes(model, context) // context * int(self.pattern.visible(context)[-1])
+
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: Landmarks) -> None:
         """A step's row joins its block. A prompt may begin where another one went on: its first block is remade."""
         block = self.pattern.block or 1

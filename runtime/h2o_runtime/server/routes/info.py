@@ -126,6 +126,7 @@ def _props(service: Service) -> dict[str, Any]:
         "backend": model.generator.backend.name,
         "device": model.generator.device.name,
         "attention": model.generator.provider.name,
+        "cache": {"name": model.generator.cache.name, **asdict(model.generator.cache)},
         "prefill": asdict(service.prefill),
         "prefill_summary": service.prefill.algorithm.summary(),
         "prefill_options": form(),

@@ -50,13 +50,15 @@ class TimingsObject(BaseModel):
 class H2OObject(BaseModel):
     """What sparse prefill did: chunks of the prompt's new tokens, tokens a head remembers, configuration.
 
-    exact: whether every token saw all before it. summary: the configuration in a few words.
+    exact: whether every token saw all before it. forgotten_tokens: by the cache, under --cache-tokens.
+    summary: the configuration in a few words.
     """
 
     chunks: int
     memory_size: int
     prefill: dict[str, Any]
     exact: bool
+    forgotten_tokens: int
     summary: str
 
 

@@ -1,0 +1,217 @@
+"""Forgetting on purpose: beyond so many tokens the one goes that attention saw least.
+
+Every layer chooses for itself, and a new row takes the place of the one that goes: attention asks for no order. A
+key keeps the rotation of the position at which it was read.
+
+A prompt is read with all of its rows, one layer at a time, and what stays of a layer is chosen when it is done:
+the prompt's last tokens vote as if they had been generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.caches.base import KVStore, LayerStore, Rows
+from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.caches.forgetting import Float64, Memory, Rule
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import option
+
+VOTERS = 64  # last tokens of a prompt that say which of it is heavy
+HALF = "half"
+
+
+@dataclass(frozen=True)
+class Evicting(Contiguous):
+    """Memory is reserved for `cache_tokens` rows a layer, and for one layer of the whole context."""
+
+    title: ClassVar[str] = "forgetting"
+
+    cache_tokens: int = option(
+        0,
+        "Most tokens whose keys and values are kept: of more, what attention saw least is forgotten, and answers "
+        "are no longer exact. 0 keeps all.",
+        least=0,
+    )
+    cache_recent: int | Literal["half"] = option(
+        HALF, "Newest tokens that --cache-tokens does not forget; half: of --cache-tokens.", least=0
+    )
+    keep: int = option(4, "First tokens of the text that --cache-tokens does not forget.", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cache_dtype != "model":
+            raise ConfigError(
+                f"--cache-tokens keeps rows as the model computes them, not as {self.cache_dtype}: leave out "
+                "--cache-dtype",
+                field="cache_dtype",
+            )
+        if self.rule.recent + self.keep >= self.cache_tokens:
+            raise ConfigError(
+                f"cache_tokens ({self.cache_tokens}) leaves no token that may be forgotten beside "
+                f"{self.rule.recent} recent and {self.keep} first ones: raise --cache-tokens, or lower "
+                "--cache-recent or --keep",
+                field="cache_tokens",
+            )
+
+    @classmethod
+    def serves(cls, settings: Mapping[str, Any]) -> bool:
+        """Raises ConfigError where another cache was chosen too."""
+        tokens, cache = settings.get("cache_tokens", 0), settings.get("cache", cls.name)
+        if tokens and cache != cls.name:
+            raise ConfigError(
+                f"--cache-tokens goes with --cache {cls.name} alone, not with {cache}", field="cache_tokens"
+            )
+        return bool(tokens)
+
+    @property
+    def rule(self) -> Rule:
+        recent = self.cache_tokens // 2 if self.cache_recent == HALF else self.cache_recent
+        assert isinstance(recent, int)
+        return Rule(recent, self.keep)
+
+    @property
+    def most_rows(self) -> int:
+        return self.cache_tokens
+
+    def new_store(
+        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+    ) -> KVStore:
+        return EvictingStore(self, model, capacity, device, provider)
+
+    def store_bytes(self, model: ModelSpec, context: int) -> int:
+        rows = min(self.cache_tokens, context)
+        row = 2 * model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize
+        votes = 4 * model.kv_heads * (model.layers * rows + context)
+        return row * (model.layers * rows + context) + votes
+
+
+class EvictingStore(KVStore):
+    """keys[layer], values[layer]: [rows, Hkv, d]; one layer's whole prompt; on the host what rows are of."""
+
+    def __init__(
+        self, cache: Evicting, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+    ) -> None:
+        self.rows = rows = min(cache.cache_tokens, capacity)
+        row, dtype, layers = (model.kv_heads, model.head_size), np.dtype(model.dtype), model.layers
+        self.device, self.provider = device, provider
+        self.kept = [{name: device.empty((rows, *row), dtype) for name in "kv"} for _ in range(layers)]
+        self.prompt = {name: device.empty((capacity, *row), dtype) for name in "kv"}
+        self.step = {name: device.empty((1, *row), dtype) for name in "kv"}
+        self.seen = device.zeros((layers, rows, model.kv_heads), np.float32)  # by the last step
+        self.votes = device.empty((capacity, model.kv_heads), np.float32)
+        self.nobody = (
+            device.empty((model.kv_heads, 0), np.int32),
+            device.empty((model.kv_heads, 0), np.float32),
+        )
+        self.places = device.zeros((layers + 1,), np.int64)  # a layer's row of the step; the length
+        self.memory = Memory(layers, rows, cache.rule)
+        self._unread = 0  # rows of `seen` that the memory has not heard of
+        self._layers = [_Layer(self, layer) for layer in range(layers)]
+
+    def open(self, layer: int) -> _Layer:
+        return self._layers[layer]
+
+    def before_step(self, past: int) -> None:
+        self.settle()
+        places, length = self.memory.place(past), min(past + 1, self.rows)
+        self.device.upload(np.append(places, length), self.places)
+        self._unread = length
+
+    def settle(self) -> None:
+        """The memory hears what the last step saw."""
+        if self._unread:
+            self.memory.saw(self.device.download(self.seen)[:, : self._unread].sum(axis=2))
+            self._unread = 0
+
+    @property
+    def nbytes(self) -> int:
+        rows = [array for layer in (*self.kept, self.prompt) for array in layer.values()]
+        return sum(array.nbytes for array in (*rows, self.seen, self.votes))
+
+
+class _Layer(LayerStore):
+    """Open for a prompt from the first target for several rows on, until it is closed."""
+
+    def __init__(self, store: EvictingStore, layer: int) -> None:
+        self._store, self._layer = store, layer
+        self._kept = store.kept[layer]
+        self._place = store.places[layer : layer + 1]
+        self._seen = store.seen[layer]
+        self._begin = self._end = 0  # of the prompt's new rows
+        self._queries: Tensor | None = None
+
+    def __enter__(self) -> _Layer:
+        self._end = 0
+        self._queries = None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._end and kind is None:
+            self._keep()
+        self._end = 0
+
+    def target(self, rows: Rows) -> dict[str, Tensor]:
+        store = self._store
+        if rows.at is not None:
+            return store.step
+        if not self._end:
+            self._begin = rows.start
+            for name, kept in self._kept.items():
+                store.device.copy(kept[: rows.start], store.prompt[name][: rows.start])
+        self._end = max(self._end, rows.stop)
+        return {name: array[rows.start : rows.stop] for name, array in store.prompt.items()}
+
+    def commit(self, rows: Rows) -> None:
+        if rows.at is not None:
+            step = self._store.step
+            self._store.provider.cache_append(step["k"], step["v"], self._place, self.view(1))
+
+    def view(self, length: int | Tensor) -> KV:
+        if self._end:
+            return KV(**self._store.prompt, length=length)
+        if isinstance(length, int):
+            length = min(length, self._store.rows)
+        else:
+            length = self._store.places[len(self._store.kept) :]
+        return KV(**self._kept, length=length, seen=self._seen)
+
+    def attended(self, q: Tensor) -> None:
+        self._queries = q
+
+    def _keep(self) -> None:
+        """Choose what stays of the prompt. Waits for the device: the next layer overwrites the prompt's rows."""
+        store = self._store
+        store.settle()
+        chosen = store.memory.read(self._layer, self._score())
+        for name, kept in self._kept.items():
+            prompt = store.prompt[name][: self._end]
+            if len(chosen) == self._end:
+                store.device.copy(prompt, kept[: self._end])
+            else:
+                store.device.upload(store.device.download(prompt)[chosen], kept[: len(chosen)])
+        store.device.synchronize()
+
+    def _score(self) -> Float64:
+        """Of every token so far: what it had, and the votes of the prompt's last ones."""
+        store, end = self._store, self._end
+        score: Float64 = np.zeros(end)
+        score[: self._begin] = store.memory.score[self._layer, : self._begin]
+        if self._queries is not None:
+            n = len(self._queries)
+            window, votes = self._queries[max(n - VOTERS, 0) : n], store.votes[:end]
+            keys = store.prompt["k"][:end]
+            store.provider.candidate_score(window, keys, self.view(end), *store.nobody, votes)
+            score += store.device.download(votes).sum(axis=1)
+        return score

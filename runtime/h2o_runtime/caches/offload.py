@@ -1,0 +1,181 @@
+"""Layers that live on the host: the device holds the few that are at work.
+
+Every layer has its turn in one of the ring's buffers. While it is at work, those of the layers before it are stored
+and those of the layers behind it are loaded, in one order of copies: a buffer's rows are stored when its layer is
+done, and only then another layer is loaded over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.caches.host_rows import HostRows, MappedRows
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.options import option
+
+
+@dataclass(frozen=True)
+class Offload(Cache):
+    """Device memory is reserved for `ring_buffers` layers of the whole context, host memory for all."""
+
+    name: ClassVar[str] = "offload"
+    title: ClassVar[str] = "layers on the host"
+
+    ring_buffers: int = option(2, "Layers that --cache offload has on the device at once.", least=1)
+    cache_file: str = option(
+        "", "File for the layers of --cache offload, which is made anew and goes with the process."
+    )
+
+    def new_store(
+        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+    ) -> KVStore:
+        """Raises ConfigError on a CPU without a file, OutputError where the file cannot be."""
+        if device.name == "cpu" and not self.cache_file:
+            raise ConfigError(
+                "--cache offload keeps layers in the host's memory, which on a CPU is where the others are: give "
+                "--cache-file, or leave out --cache offload",
+                field="cache_file",
+            )
+        row, dtype = (capacity, model.kv_heads, model.head_size), np.dtype(model.dtype)
+        nbytes = 2 * model.layers * int(np.prod(row)) * dtype.itemsize
+        host = (
+            MappedRows(Path(self.cache_file), model.layers, row, dtype)
+            if self.cache_file
+            else HostRows(device.host_memory(nbytes), model.layers, row, dtype)
+        )
+        return OffloadStore(host, min(self.ring_buffers, model.layers), device, provider)
+
+    def store_bytes(self, model: ModelSpec, context: int) -> int:
+        row = model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize
+        return 2 * min(self.ring_buffers, model.layers) * context * row
+
+
+class Buffer:
+    """One of the ring. Once the copies of `mark` are made, its first `rows` rows are those of `layer`."""
+
+    def __init__(self, like: dict[str, Any], device: Device) -> None:
+        self.tensors = {name: device.empty(array.shape, array.dtype) for name, array in like.items()}
+        self.layer, self.rows, self.mark = -1, 0, 0
+
+
+class OffloadStore(KVStore):
+    recordable = False  # how much is copied changes from step to step
+
+    def __init__(self, host: HostRows, buffers: int, device: Device, provider: AttentionProvider) -> None:
+        self.host = host
+        self.ring = [Buffer(host.layers[0], device) for _ in range(buffers)]
+        row = host.layers[0]["k"][:1]
+        self.step = {name: device.empty(row.shape, row.dtype) for name in "kv"}
+        self.provider = provider
+        self.transfers = device.transfers(host.drop)
+        self.past = 0  # rows before that of the step
+        self._layers = [_Layer(self, layer) for layer in range(len(host.layers))]
+
+    def open(self, layer: int) -> _Layer:
+        return self._layers[layer]
+
+    def before_step(self, past: int) -> None:
+        self.past = past
+        for layer in range(len(self.ring)):
+            self.prefetch(layer, past)
+
+    def prefetch(self, layer: int, rows: int) -> None:
+        """Have the first `rows` rows of a layer loaded into its buffer, which the device has done with."""
+        buffer = self.ring[layer % len(self.ring)]
+        have = buffer.rows if buffer.layer == layer else 0
+        if have < rows:
+            self.transfers.follow()
+            for name, source in self.host.layers[layer].items():
+                self.transfers.load(source[have:rows], buffer.tensors[name][have:rows])
+            buffer.mark = self.transfers.mark()
+        buffer.layer, buffer.rows = layer, max(have, rows)
+
+    def claim(self, layer: int, rows: int) -> Buffer:
+        """The layer's buffer with its first `rows` rows, for the device to read and to write behind them."""
+        self.prefetch(layer, rows)
+        buffer = self.ring[layer % len(self.ring)]
+        buffer.rows = rows
+        self.transfers.wait(buffer.mark)
+        return buffer
+
+    def done(self, layer: int, start: int, stop: int) -> None:
+        """The device was given all work on a layer, whose rows start … stop - 1 are new."""
+        buffer = self.ring[layer % len(self.ring)]
+        self.transfers.follow()
+        for name, target in self.host.layers[layer].items():
+            self.transfers.store(buffer.tensors[name][start:stop], target[start:stop])
+        buffer.rows, buffer.mark = stop, self.transfers.mark()
+        following = layer + len(self.ring)
+        if following < len(self.host.layers):
+            self.prefetch(following, start)
+        else:
+            self.prefetch(layer % len(self.ring), stop)  # of the next step
+
+    def report(self) -> dict[str, Any]:
+        moved = self.transfers
+        overlap = max(0.0, 1 - moved.waited / moved.busy) if moved.busy and moved.waited is not None else None
+        return {
+            "host_bytes": self.host.nbytes,
+            "device_bytes": self.nbytes,
+            "loaded_bytes": moved.loaded,
+            "stored_bytes": moved.stored,
+            "copy_seconds": moved.busy,
+            "waited_seconds": moved.waited,
+            "overlap": overlap,
+        }
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(array.nbytes) for buffer in self.ring for array in buffer.tensors.values())
+
+
+class _Layer(LayerStore):
+    """begin, end: the rows that are new since it was opened."""
+
+    def __init__(self, store: OffloadStore, layer: int) -> None:
+        self._store, self._layer = store, layer
+        self._begin = self._end = 0
+        self._buffer: Buffer | None = None
+
+    def __enter__(self) -> _Layer:
+        self._begin = self._end = 0
+        self._buffer = None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._end and kind is None:
+            self._store.done(self._layer, self._begin, self._end)
+
+    def target(self, rows: Rows) -> dict[str, Tensor]:
+        if rows.at is not None:
+            return self._store.step
+        if self._buffer is None:
+            self._begin = rows.start
+            self._buffer = self._store.claim(self._layer, rows.start)
+        self._end = max(self._end, rows.stop)
+        return {name: array[rows.start : rows.stop] for name, array in self._buffer.tensors.items()}
+
+    def commit(self, rows: Rows) -> None:
+        if rows.at is not None:
+            past, step = self._store.past, self._store.step
+            self._buffer = self._store.claim(self._layer, past)
+            self._begin, self._end = past, past + 1
+            self._store.provider.cache_append(step["k"], step["v"], rows.at, self.view(past + 1))
+
+    def view(self, length: int | Tensor) -> KV:
+        if self._buffer is None:
+            assert isinstance(length, int), "a step writes its row first"
+            self._buffer = self._store.claim(self._layer, length)
+        return KV(**self._buffer.tensors, length=length)

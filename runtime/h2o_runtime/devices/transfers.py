@@ -1,0 +1,137 @@
+"""Copies between the host's memory and a device's that go on while the device works."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.devices.base import Tensor
+
+PIECE = 4 << 20  # bytes that are copied at once
+Array = NDArray[Any]
+
+
+class Transfers(Protocol):
+    """Copies are made in the order in which they are asked for, one after the other.
+
+    loaded, stored  bytes so far, to the device and from it
+    busy, waited    seconds that copies took, and that the device's work stood still for them; None: not known
+    """
+
+    loaded: int
+    stored: int
+
+    @property
+    def busy(self) -> float | None: ...
+
+    @property
+    def waited(self) -> float | None: ...
+
+    def load(self, source: Array, target: Tensor) -> None:
+        """Ask for target = source, an array of `host`, of the same shape and dtype."""
+
+    def store(self, source: Tensor, target: Array) -> None:
+        """Ask for target = source."""
+
+    def follow(self) -> None:
+        """Copies that are asked for from now on come after all that the device was given so far."""
+
+    def mark(self) -> int:
+        """Stands for all copies so far."""
+
+    def wait(self, mark: int) -> None:
+        """What the device is given from now on comes after the copies of `mark`."""
+
+
+class HostTransfers:
+    """A thread that copies. The device is the host: what it was given is done, and it waits by waiting here.
+
+    `drop` is told of every piece of the host's side that was copied, which is not needed for a while.
+    """
+
+    def __init__(self, drop: Callable[[Array], None] = lambda piece: None) -> None:
+        self.loaded = self.stored = 0
+        self.waited = 0.0
+        self._asked = 0
+        self._drop = drop
+        self._progress = _Progress()
+        self._queue: SimpleQueue[tuple[Array, Array, Array]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> float:
+        return self._progress.busy
+
+    def load(self, source: Array, target: Array) -> None:
+        self.loaded += source.nbytes
+        self._ask(source, target, source)
+
+    def store(self, source: Array, target: Array) -> None:
+        self.stored += source.nbytes
+        self._ask(source, target, target)
+
+    def follow(self) -> None:
+        pass
+
+    def mark(self) -> int:
+        return self._asked
+
+    def wait(self, mark: int) -> None:
+        begin = time.perf_counter()
+        self._progress.wait(mark)
+        self.waited += time.perf_counter() - begin
+
+    def _ask(self, source: Array, target: Array, host: Array) -> None:
+        if self._thread is None:
+            arguments = (self._queue, self._progress, self._drop)
+            self._thread = threading.Thread(target=_copy_all, args=arguments, name="copies", daemon=True)
+            self._thread.start()
+        self._asked += 1
+        self._queue.put((source, target, host))
+
+
+class _Progress:
+    """How far the thread is. An error of it is raised where somebody waits."""
+
+    def __init__(self) -> None:
+        self.busy = 0.0
+        self._done = 0
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def wait(self, mark: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._done >= mark or self._error is not None)
+            if self._error is not None:
+                raise self._error
+
+    def step(self, seconds: float, error: BaseException | None) -> None:
+        with self._changed:
+            self.busy += seconds
+            self._done += 1
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+def _copy_all(
+    queue: SimpleQueue[tuple[Array, Array, Array]], progress: _Progress, drop: Callable[[Array], None]
+) -> None:
+    while True:
+        source, target, host = queue.get()
+        begin, error = time.perf_counter(), None
+        try:
+            rows = max(1, PIECE // max(source[:1].nbytes, 1))
+            for start in range(0, len(source), rows):
+                piece = slice(start, start + rows)
+                np.copyto(target[piece], source[piece])
+                drop(host[piece])
+        except BaseException as raised:
+            error = raised
+        del source, target, host  # nothing is held while it waits
+        progress.step(time.perf_counter() - begin, error)

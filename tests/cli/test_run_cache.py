@@ -1,0 +1,58 @@
+"""h2o-run with other caches than the default's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Run
+
+PROMPT = "The module defines a class that reads the lines of a file and returns them. " * 8
+FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full", "--json")
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--cache-tokens", 64, "--keep", 2)
+    report = json.loads(done.stdout)
+    assert report["forgotten_tokens"] == report["timings"]["prompt_n"] + 5 - 64 > 0
+    assert report["cache"] == {
+        "name": "contiguous",
+        "cache_tokens": 64,
+        "cache_recent": "half",
+        "keep": 2,
+    }
+    assert b"beyond 64 tokens the cache forgets" in done.stderr
+
+
+def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    for flags, sentence in (
+        (("--cache-tokens", 64, "--decode", "quest"), "use --decode full"),
+        (("--cache-tokens", 8, "--cache-recent", 6), "leaves no token that may be forgotten"),
+        (("--cache-tokens", 64, "--save-cache", tmp_path / "file"), "only a whole session can be saved"),
+    ):
+        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
+        assert done.returncode in (1, 2)
+        assert sentence in done.stderr.decode()
+
+
+def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    plain = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS).stdout)
+    offload = ("--cache", "offload", "--cache-file", tmp_path / "rows", "--ring-buffers", 3)
+    report = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *offload).stdout)
+    assert report["tokens"] == plain["tokens"]
+    told = report["cache"]
+    assert (told["name"], told["ring_buffers"]) == ("offload", 3)
+    assert told["host_bytes"] > told["device_bytes"] > 0
+    assert told["stored_bytes"] > 0
+    assert 0 <= told["overlap"] <= 1
+    assert list(tmp_path.iterdir()) == []
+    for flags, sentence in (
+        (("--cache", "offload"), "give --cache-file, or leave out"),
+        ((*offload, "--cache-tokens", 64), "--cache-tokens goes with --cache contiguous alone"),
+        (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
+    ):
+        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
+        assert done.returncode in (1, 2)
+        assert sentence in done.stderr.decode()

@@ -1,0 +1,161 @@
+"""--cache-dir: conversations go on after others had their turn, and after a restart."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import bundles
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import OutputError
+
+SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = replace(SPARSE, policy="full")
+CONTEXT = 400
+TALKS = [bundles.random_ids(150, seed).tolist() for seed in range(4)]
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+
+
+def filing(bundle: Path, folder: Path, pool: int = 0, most: int = 1 << 30) -> Generator:
+    options = {"parked_bytes": pool, "folder": folder, "folder_bytes": most}
+    return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", **options)
+
+
+def written(generator: Generator) -> None:
+    """Until the thread has nothing to write."""
+    folder = generator.parked.folder
+    assert folder is not None
+    while folder.waiting():
+        time.sleep(0.01)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Our warnings; other packages tell more."""
+    records = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    return [record.getMessage() for record in records if record.name.startswith("h2o_runtime.")]
+
+
+@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
+def test_what_goes_on_after_a_restart_is_as_if_nothing_had_been(
+    bundle: Path, tmp_path: Path, config: PrefillConfig
+) -> None:
+    folder = tmp_path / "conversations"
+    expected = []
+    with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as alone:
+        for talk in TALKS[:3]:
+            alone.reset()
+            alone.prefill(talk, config)
+            alone.decode(7)
+            expected.append((alone.prefill([*talk, 7, 8, 9], config).copy(), alone.decode(5).copy()))
+    with filing(bundle, folder) as generator:
+        for talk in TALKS[:3]:
+            generator.prefill(talk, config)
+            written(generator)
+            generator.decode(7)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [name.endswith(".session") for name in names(folder)] == [True] * 3
+    with filing(bundle, folder, pool=1 << 30) as generator:
+        for talk, (logits, next_logits) in zip(TALKS, expected, strict=False):
+            np.testing.assert_array_equal(generator.prefill([*talk, 7, 8, 9], config), logits)
+            written(generator)
+            assert generator.reused == 151
+            np.testing.assert_array_equal(generator.decode(5), next_logits)
+    assert len(names(folder)) == 3  # each took the place of what it went on from
+
+
+def test_what_memory_has_no_room_for_is_written_meanwhile(bundle: Path, tmp_path: Path) -> None:
+    with filing(bundle, tmp_path) as generator:
+        for talk in TALKS[:3]:
+            generator.prefill(talk, FULL)
+        generator.prefill([*TALKS[0], 5], FULL)
+        assert generator.reused == 150  # written, or about to be
+        written(generator)
+        generator.prefill([*TALKS[1], 5], FULL)
+        assert generator.reused == 150
+        generator.prefill(TALKS[0][:20], FULL)
+        assert generator.reused == 19  # the first 19 tokens of a file are enough to go on from
+
+
+def test_those_not_used_for_longest_make_room(bundle: Path, tmp_path: Path) -> None:
+    with filing(bundle, tmp_path) as generator:
+        generator.prefill(TALKS[0], FULL)
+    (one,) = (path.stat().st_size for path in tmp_path.iterdir())
+    with filing(bundle, tmp_path, most=int(2.5 * one)) as generator:
+        for talk in TALKS[1:3]:
+            generator.prefill(talk, FULL)
+            written(generator)
+        generator.prefill([*TALKS[0], 5], FULL)  # which is now in use, and the one before not
+        assert generator.reused == 150
+    with filing(bundle, tmp_path, most=int(2.5 * one)) as generator:
+        assert generator.parked.folder is not None
+        assert len(generator.parked.folder.files()) == 2
+        assert generator.parked.folder.nbytes <= 2.5 * one
+        generator.prefill([*TALKS[1], 5], FULL)
+        assert generator.reused == 0
+    with filing(bundle, tmp_path / "small", most=one // 2) as generator:
+        generator.prefill(TALKS[0], FULL)
+    assert names(tmp_path / "small") == []
+
+
+def test_damaged_and_foreign_files_are_one_line_each(
+    bundle: Path, shared_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = bundles.named(shared_folder, "llama-g1-d32")[1]
+    with filing(other, tmp_path) as generator:
+        generator.prefill(TALKS[3], FULL)
+    for talk in TALKS[:2]:
+        with filing(bundle, tmp_path) as generator:
+            generator.prefill(talk, FULL)
+    own = sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime)[1:]
+    own[0].write_bytes(own[0].read_bytes()[:-50])  # shows when it is looked for
+    data = bytearray(own[1].read_bytes())
+    data[len(data) // 2] ^= 4  # shows when it is read
+    own[1].write_bytes(data)
+    (tmp_path / "note.session").write_text("mine")
+    (tmp_path / "note.txt").write_text("mine")
+    (tmp_path / ".half.session.partial").write_text("half")
+    caplog.clear()
+    with filing(bundle, tmp_path) as generator:
+        assert not (tmp_path / ".half.session.partial").exists()
+        assert len(told(caplog)) == 2
+        assert all("damaged, or no saved session" in line for line in told(caplog))
+        for talk in TALKS[:2]:
+            fresh = generator.prefill([*talk, 5], FULL).copy()
+            assert generator.reused == 0
+        assert len(told(caplog)) == 3
+        generator.reset()
+        np.testing.assert_array_equal(generator.prefill([*TALKS[1], 5], FULL, reuse=False), fresh)
+    assert (tmp_path / "note.session").read_text() == (tmp_path / "note.txt").read_text() == "mine"
+    with filing(other, tmp_path) as generator:
+        generator.prefill([*TALKS[3], 5], FULL)
+        assert generator.reused == 150  # nobody touched it
+
+
+def test_a_folder_that_cannot_be(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="not a folder for conversations"):
+        filing(bundle, tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_nobody_may_write_costs_a_line(
+    bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o500)
+    with filing(bundle, tmp_path) as generator:
+        generator.prefill(TALKS[0], FULL)
+    assert "is not kept" in caplog.text
