@@ -26,7 +26,7 @@ class Layer:
         self.q = torch.randn(n, QUERY_HEADS, head_size, device="cuda", dtype=torch.float16)
         self.k = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
         self.v = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
-        self.kv = library.KV(k=self.k.data_ptr(), v=self.v.data_ptr(), rows=n)
+        self.kv = library.KV(k=self.k.data_ptr(), v=self.v.data_ptr(), rows=n, dtype=1)  # float16
         self.o = torch.empty_like(self.q)
         self.m, self.l = zeros(n, QUERY_HEADS), zeros(n, QUERY_HEADS)
         self.score = zeros(n, KV_HEADS)

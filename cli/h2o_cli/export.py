@@ -190,6 +190,8 @@ def _show_preview(preview: ExportPreview) -> None:
         f"at run time, context {preview.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
         f"activations {_mib(size.activations)}, memory sets {_mib(size.memory)}, scratch {_mib(size.scratch)}; "
         f"in all about {_mib(size.total)}",
+        "keys and values by --cache and --cache-dtype: "
+        + ", ".join(f"{name} {_mib(nbytes)}" for name, nbytes in preview.cache_bytes.items()),
         "dry run: nothing was written",
     )
 

@@ -11,7 +11,7 @@ from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_graphs
 from h2o_export.soundness import check_checkpoint
-from h2o_runtime.footprint import Footprint, footprint
+from h2o_runtime.footprint import Footprint, cache_bytes, footprint
 from h2o_runtime.manifest import GraphSpec, ModelSpec
 
 
@@ -28,6 +28,11 @@ class ExportPreview:
         """Weights; graphs and tokenizer add a few megabytes."""
         return self.model.weight_bytes
 
+    @property
+    def cache_bytes(self) -> dict[str, int]:
+        """By cache and what it stores rows as."""
+        return cache_bytes(self.model, self.context)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "checkpoint": self.options.checkpoint,
@@ -38,6 +43,7 @@ class ExportPreview:
             "disk_bytes": self.disk_bytes,
             "context": self.context,
             "memory_bytes": asdict(self.footprint) | {"total": self.footprint.total},
+            "cache_bytes": self.cache_bytes,
         }
 
 

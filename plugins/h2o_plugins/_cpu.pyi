@@ -3,7 +3,8 @@
 Attention operators of ONNX domain `h2o` on the CPU.
 
 h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are C-contiguous;
-those without a type here are float32, or float16 with half=True.
+those without a type here are float32, or float16 with half=True. Caches can be float16 too, or int8 with
+scales [rows, Hkv] of keys and of values.
 """
 
 from typing import Annotated
@@ -86,6 +87,21 @@ class Kernels:
         scales: tuple[
             Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
             Annotated[NDArray[numpy.float32], dict(order="C", device="cpu", writable=False)],
+        ]
+        | None = None,
+    ) -> None: ...
+    def cache_append(
+        self,
+        k: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        first: int,
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu")],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
         ]
         | None = None,
     ) -> None: ...

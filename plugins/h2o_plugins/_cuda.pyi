@@ -155,6 +155,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """In place: o, m, l are the intra state and become the fused one."""
 
@@ -180,6 +181,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None: ...
     def memory_select(
         self,
@@ -225,6 +227,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None: ...
     def cached_attention_workspace(self, n: int, capacity: int) -> int: ...
     def cached_attention(
@@ -244,6 +247,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None: ...
     def scored_attention_workspace(self, capacity: int) -> int: ...
     def scored_attention(
@@ -263,6 +267,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """
         Attention of one row, the last, and each row's probability, summed over the query heads of a key.
@@ -274,17 +279,20 @@ class Kernels:
         *,
         k: int,
         v: int,
-        position: int,
         k_cache: int,
         v_cache: int,
         capacity: int,
+        n: int = 1,
+        position: int = 0,
+        first: int = 0,
         pages: int = 0,
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """
-        Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, d].
+        Cache rows from `first` on, or from `position` on, an int64 on the device, become k and v, each [n, Hkv, d], as the cache stores them.
         """
 
     def landmark_update(
@@ -305,6 +313,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """In place. At most `most_rows` lie between `start` and `length`."""
 
@@ -331,6 +340,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """`slots` is the number of global rows."""
 
@@ -351,6 +361,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """In place. At most `most_rows` lie between `start` and `length`."""
 
@@ -389,6 +400,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """`slots` is the length of a list of pages."""
 
@@ -414,6 +426,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """columns [Hq, vertical] and distances [Hq, slash]."""
 
@@ -439,6 +452,7 @@ class Kernels:
         page_rows: int = 0,
         k_scales: int = 0,
         v_scales: int = 0,
+        item_bytes: int = 0,
     ) -> None:
         """columns [Hq, vertical] and distances [Hq, slash]."""
 

@@ -27,6 +27,7 @@ using Int32In = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 using Int64In = nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>;
 using Pages = std::optional<Int32In>;
 using Scales = std::optional<std::pair<Float32In, Float32In>>;  // of keys, of values
+using OwnScales = std::optional<std::pair<Float32, Float32>>;
 
 void check(h2o_status status, const char* what) {
     if (status == H2O_OK) return;
@@ -34,8 +35,9 @@ void check(h2o_status status, const char* what) {
     if (status == H2O_OUT_OF_WORKSPACE) throw std::bad_alloc();
     if (status == H2O_UNSUPPORTED) {
         throw nb::value_error(
-            (name + ": not supported by this build; head_size must be a multiple of 8, and a cache must have "
-                    "neither pages nor scales")
+            (name +
+             ": not supported by this build; head_size must be a multiple of 8, and a page must have a "
+             "power of two of rows, at least 4")
                 .c_str());
     }
     throw nb::value_error((name +
@@ -64,19 +66,6 @@ void expect(const Array& array, const char* name, std::initializer_list<int64_t>
 template <class Array>
 int64_t size_of(const Array& array, size_t axis) {
     return axis < array.ndim() ? static_cast<int64_t>(array.shape(axis)) : -1;
-}
-
-// `v` is null where keys alone are read.
-h2o_kv kv_of(const Input& k, const Input* v, const Pages& pages, int32_t page_rows, const Scales& scales) {
-    h2o_kv kv{};
-    kv.k = const_cast<void*>(k.data());
-    kv.v = v ? const_cast<void*>(v->data()) : nullptr;
-    kv.rows = size_of(k, 0);
-    kv.pages = pages ? pages->data() : nullptr;
-    kv.page_rows = page_rows;
-    kv.k_scales = scales ? scales->first.data() : nullptr;
-    kv.v_scales = scales ? scales->second.data() : nullptr;
-    return kv;
 }
 
 class Kernels {
@@ -120,14 +109,13 @@ class Kernels {
                                 int32_t page_rows, const Scales& scales) {
         const int64_t n = size_of(q, 0), slots = size_of(memory, 2);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_cache(k_cache, v_cache);
         expect_state(n, o, m, l);
         const h2o_shape shape = scored(size_of(memory, 1));
         const int64_t tiles = tile > 0 ? std::max<int64_t>((n + tile - 1) / tile, 1) : -1;
         expect(memory, "memory", {tiles, shape.score_heads, slots});
         if (colsum) expect(*colsum, "colsum", {shape.score_heads, slots});
         float* const sums = colsum ? colsum->data() : nullptr;
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("memory_fused_attention", [&] {
             return h2o_cpu_memory_fused_attention(context_, &shape, n, tile, slots, q.data(), &kv,
                                                   memory.data(), o.data(), m.data(), l.data(), sums);
@@ -169,15 +157,24 @@ class Kernels {
                        const Pages& pages, int32_t page_rows, const Scales& scales) {
         const int64_t slots = size_of(memory, 1);
         const h2o_shape shape = scored(size_of(memory, 0));
-        expect_cache(k_cache, v_cache);
         expect(memory, "memory", {shape.score_heads, -1});
         expect_tensor(k_mem, "k_mem", {shape.score_heads, slots, shape_.head_size});
         expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.head_size});
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("memory_gather", [&] {
             return h2o_cpu_memory_gather(context_, &shape, slots, &kv, memory.data(), k_mem.data(),
                                          v_mem.data());
         });
+    }
+
+    void cache_append(Input k, Input v, int64_t first, Output k_cache, Output v_cache, const Pages& pages,
+                      int32_t page_rows, const OwnScales& scales) {
+        const int64_t n = size_of(k, 0);
+        expect_rows(k, "k", n, shape_.kv_heads);
+        expect_rows(v, "v", n, shape_.kv_heads);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
+        run("cache_append",
+            [&] { return h2o_cpu_cache_append(context_, &shape_, n, k.data(), v.data(), first, &kv); });
     }
 
     void candidate_score(Input q_window, Input k, Input k_cache, Int32In memory, Float32 score_mem,
@@ -186,11 +183,10 @@ class Kernels {
         const h2o_shape shape = scored(size_of(score_chunk, 1));
         expect_rows(q_window, "q_window", w, shape_.query_heads);
         expect_rows(k, "k", n, shape_.kv_heads);
-        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
         expect(memory, "memory", {shape.score_heads, -1});
         expect(score_mem, "score_mem", {shape.score_heads, slots});
         expect(score_chunk, "score_chunk", {n, shape.score_heads});
-        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
+        const h2o_kv kv = cache_of<Input>(k_cache, nullptr, pages, page_rows, scales);
         run("candidate_score", [&] {
             return h2o_cpu_candidate_score(context_, &shape, w, n, slots, q_window.data(), k.data(), &kv,
                                            memory.data(), score_mem.data(), score_chunk.data());
@@ -225,11 +221,10 @@ class Kernels {
                               size_of(memory_next, 2),
                               sink};
         expect_rows(q, "q", tiles.n, shape_.query_heads);
-        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
         expect(candidates, "candidates", {-1, shape.score_heads, -1});
         expect(past, "past", {-1});
         expect(memory_next, "memory_next", {tiles.tiles, -1, -1});
-        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
+        const h2o_kv kv = cache_of<Input>(k_cache, nullptr, pages, page_rows, scales);
         run("query_select", [&] {
             return h2o_cpu_query_select(context_, &shape, &tiles, q.data(), &kv, candidates.data(),
                                         past.data(), memory_next.data());
@@ -240,9 +235,8 @@ class Kernels {
                           int32_t page_rows, const Scales& scales) {
         const int64_t n = size_of(q, 0);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_cache(k_cache, v_cache);
         expect_rows(o, "o", n, shape_.query_heads);
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("cached_attention",
             [&] { return h2o_cpu_cached_attention(context_, &shape_, n, q.data(), &kv, length, o.data()); });
     }
@@ -250,12 +244,11 @@ class Kernels {
     void scored_attention(Input q, Input k_cache, Input v_cache, int64_t length, Output o, Float32 seen,
                           const Pages& pages, int32_t page_rows, const Scales& scales) {
         expect_rows(q, "q", 1, shape_.query_heads);
-        expect_cache(k_cache, v_cache);
         expect_rows(o, "o", 1, shape_.query_heads);
         expect(seen, "seen", {-1, shape_.kv_heads});
         if (size_of(seen, 0) < length)
             throw nb::value_error("seen must have a row for every row of the cache");
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("scored_attention", [&] {
             return h2o_cpu_scored_attention(context_, &shape_, q.data(), &kv, length, o.data(), seen.data());
         });
@@ -264,9 +257,8 @@ class Kernels {
     void landmark_update(Input k_cache, Input v_cache, Float32 k_mean, Float32 v_mean, int64_t start,
                          int64_t length, int64_t block_size, const Pages& pages, int32_t page_rows,
                          const Scales& scales) {
-        expect_cache(k_cache, v_cache);
         const int64_t blocks = expect_landmarks(k_mean, v_mean);
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("landmark_update", [&] {
             return h2o_cpu_landmark_update(context_, &shape_, &kv, start, length, block_size, blocks,
                                            k_mean.data(), v_mean.data());
@@ -279,13 +271,12 @@ class Kernels {
                                 int32_t page_rows, const Scales& scales) {
         const int64_t n = size_of(q, 0), blocks = expect_landmarks(k_mean, v_mean);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_cache(k_cache, v_cache);
         expect(global_rows, "global_rows", {-1});
         expect_rows(o, "o", n, shape_.query_heads);
         if (block_size > 0 && blocks < length / block_size)
             throw nb::value_error("k_mean and v_mean must have a row for every complete block");
         const h2o_subquadratic pattern = h2o_subquadratic_of(window, block_size, strides, count_bias);
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("subquadratic_attention", [&] {
             return h2o_cpu_subquadratic_attention(context_, &shape_, &pattern, n, q.data(), &kv, length,
                                                   k_mean.data(), v_mean.data(), size_of(global_rows, 0),
@@ -295,9 +286,8 @@ class Kernels {
 
     void page_bounds(Input k_cache, Float32 k_min, Float32 k_max, int64_t start, int64_t length,
                      int64_t page_size, const Pages& pages, int32_t page_rows, const Scales& scales) {
-        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
         const int64_t count = expect_landmarks(k_min, k_max);
-        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
+        const h2o_kv kv = cache_of<Input>(k_cache, nullptr, pages, page_rows, scales);
         run("page_bounds", [&] {
             return h2o_cpu_page_bounds(context_, &shape_, &kv, start, length, page_size, count, k_min.data(),
                                        k_max.data());
@@ -321,10 +311,9 @@ class Kernels {
                         const Scales& scales) {
         const h2o_shape shape = scored(size_of(page_list, 0));
         expect_rows(q, "q", 1, shape.query_heads);
-        expect_cache(k_cache, v_cache);
         expect(page_list, "page_list", {shape.score_heads, -1});
         expect_rows(o, "o", 1, shape.query_heads);
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("page_attention", [&] {
             return h2o_cpu_page_attention(context_, &shape, q.data(), &kv, length, page_size,
                                           size_of(page_list, 1), page_list.data(), o.data());
@@ -336,10 +325,9 @@ class Kernels {
                                const Scales& scales) {
         const int64_t n = size_of(q, 0);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
         expect(columns, "columns", {shape_.query_heads, -1});
         expect(distances, "distances", {shape_.query_heads, -1});
-        const h2o_kv kv = kv_of(k_cache, nullptr, pages, page_rows, scales);
+        const h2o_kv kv = cache_of<Input>(k_cache, nullptr, pages, page_rows, scales);
         run("vertical_slash_select", [&] {
             return h2o_cpu_vertical_slash_select(context_, &shape_, n, q.data(), &kv, length,
                                                  size_of(columns, 1), size_of(distances, 1), sink, near,
@@ -352,11 +340,10 @@ class Kernels {
                                   const Scales& scales) {
         const int64_t n = size_of(q, 0);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_cache(k_cache, v_cache);
         expect(columns, "columns", {shape_.query_heads, -1});
         expect(distances, "distances", {shape_.query_heads, -1});
         expect_rows(o, "o", n, shape_.query_heads);
-        const h2o_kv kv = kv_of(k_cache, &v_cache, pages, page_rows, scales);
+        const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("vertical_slash_attention", [&] {
             return h2o_cpu_vertical_slash_attention(context_, &shape_, n, q.data(), &kv, length,
                                                     size_of(columns, 1), columns.data(),
@@ -389,9 +376,51 @@ class Kernels {
         expect_tensor(array, name, {n, heads, shape_.head_size});
     }
 
-    void expect_cache(const Input& k_cache, const Input& v_cache) const {
-        expect_rows(k_cache, "k_cache", -1, shape_.kv_heads);
-        expect_rows(v_cache, "v_cache", size_of(k_cache, 0), shape_.kv_heads);
+    // As the model's numbers are stored, or shorter.
+    template <class Array>
+    h2o_dtype stored_as(const Array& array, const char* name) const {
+        const nb::dlpack::dtype type = array.dtype();
+        const bool real = type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
+        if (real && type.bits == 32 && shape_.dtype == H2O_F32) return H2O_F32;
+        if (real && type.bits == 16) return H2O_F16;
+        if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int) && type.bits == 8) return H2O_I8;
+        throw nb::value_error((std::string(name) + " must be " +
+                               (shape_.dtype == H2O_F16 ? "float16 or int8" : "float32, float16 or int8"))
+                                  .c_str());
+    }
+
+    // `v` is null where keys alone are read.
+    template <class Array, class ScalePair>
+    h2o_kv cache_of(const Array& k, const Array* v, const Pages& pages, int32_t page_rows,
+                    const ScalePair& scales) const {
+        h2o_kv kv{};
+        kv.dtype = stored_as(k, "k_cache");
+        const int64_t rows = size_of(k, 0);
+        expect(k, "k_cache", {-1, shape_.kv_heads, shape_.head_size});
+        if (v != nullptr) {
+            expect(*v, "v_cache", {rows, shape_.kv_heads, shape_.head_size});
+            if (stored_as(*v, "v_cache") != kv.dtype)
+                throw nb::value_error("k_cache and v_cache must have the same dtype");
+        }
+        if ((kv.dtype == H2O_I8) != scales.has_value())
+            throw nb::value_error("a cache of integers has scales, and no other has");
+        kv.k = const_cast<void*>(static_cast<const void*>(k.data()));
+        kv.v = v ? const_cast<void*>(static_cast<const void*>(v->data())) : nullptr;
+        kv.rows = rows;
+        if (scales) {
+            expect(scales->first, "scales of k_cache", {rows, shape_.kv_heads});
+            expect(scales->second, "scales of v_cache", {rows, shape_.kv_heads});
+            kv.k_scales = const_cast<float*>(scales->first.data());
+            kv.v_scales = const_cast<float*>(scales->second.data());
+        }
+        if (pages) {
+            expect(*pages, "pages", {-1});
+            kv.pages = pages->data();
+            kv.page_rows = page_rows;
+            kv.rows = size_of(*pages, 0) * page_rows;
+            kv.pool_rows = rows;
+        }
+        return kv;
     }
 
     void expect_state(int64_t n, const Output& o, const Float32& m, const Float32& l) const {
@@ -426,7 +455,9 @@ NB_MODULE(_cpu, module) {
     module.doc() =
         "Attention operators of ONNX domain `h2o` on the CPU.\n\n"
         "h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are "
-        "C-contiguous;\nthose without a type here are float32, or float16 with half=True.";
+        "C-contiguous;\nthose without a type here are float32, or float16 with half=True. Caches can be "
+        "float16 "
+        "too, or int8 with\nscales [rows, Hkv] of keys and of values.";
     nb::class_<Kernels>(
         module, "Kernels",
         "One model shape's operators and the threads that run them. threads <= 0: all that the process may "
@@ -448,6 +479,8 @@ NB_MODULE(_cpu, module) {
         .def("memory_gather", &Kernels::memory_gather, "k_cache"_a, "v_cache"_a, "memory"_a,
              "k_mem"_a.noconvert(), "v_mem"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0,
              "scales"_a = nb::none())
+        .def("cache_append", &Kernels::cache_append, "k"_a, "v"_a, "first"_a, "k_cache"_a.noconvert(),
+             "v_cache"_a.noconvert(), "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none())
         .def("online_softmax_fusion", &Kernels::online_softmax_fusion, "o_a"_a, "m_a"_a, "l_a"_a, "o_b"_a,
              "m_b"_a, "l_b"_a, "o"_a.noconvert(), "m"_a.noconvert(), "l"_a.noconvert())
         .def("candidate_score", &Kernels::candidate_score, "q_window"_a, "k"_a, "k_cache"_a, "memory"_a,

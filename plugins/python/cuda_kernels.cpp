@@ -18,9 +18,9 @@ void check(h2o_status status, const char* call) {
         case H2O_CUDA_ERROR:
             throw CudaError(name + ": " + h2o_cuda_last_error());
         case H2O_UNSUPPORTED:
-            throw nb::value_error(
-                (name + ": no kernel for this head size, for pages or scales, or for so many tokens")
-                    .c_str());
+            throw nb::value_error((name + ": no kernel for this head size, for pages or what rows are stored "
+                                          "as, or for so many tokens")
+                                      .c_str());
         case H2O_OUT_OF_WORKSPACE:
             throw nb::value_error((name + ": the workspace is too small").c_str());
         case H2O_BAD_ARGUMENT:
@@ -40,10 +40,19 @@ h2o_cuda_state state_at(Address o, Address m, Address l) {
     return {at<void>(o), at<float>(m), at<float>(l)};
 }
 
-h2o_kv kv_at(Address k_cache, Address v_cache, int64_t capacity, Address pages, int32_t page_rows,
-             Address k_scales, Address v_scales) {
-    return {at<void>(k_cache), at<void>(v_cache),   capacity,           at<int32_t>(pages),
-            page_rows,         at<float>(k_scales), at<float>(v_scales)};
+// Bytes of one number that is kept: 1 for int8, 0 for what the model has.
+h2o_kv kv_at(h2o_dtype model, Address k_cache, Address v_cache, int64_t capacity, Address pages,
+             int32_t page_rows, Address k_scales, Address v_scales, int32_t item_bytes) {
+    h2o_kv kv{};
+    kv.k = at<void>(k_cache);
+    kv.v = at<void>(v_cache);
+    kv.rows = kv.pool_rows = capacity;
+    kv.pages = at<int32_t>(pages);
+    kv.page_rows = page_rows;
+    kv.k_scales = at<float>(k_scales);
+    kv.v_scales = at<float>(v_scales);
+    kv.dtype = item_bytes == 0 ? model : item_bytes == 1 ? H2O_I8 : item_bytes == 2 ? H2O_F16 : H2O_F32;
+    return kv;
 }
 
 class Kernels {
@@ -75,10 +84,11 @@ class Kernels {
                                 Address q, Address k_cache, Address v_cache, int64_t capacity, Address memory,
                                 Address o, Address m, Address l, Address colsum, Address workspace,
                                 size_t workspace_bytes, Address pages, int32_t page_rows, Address k_scales,
-                                Address v_scales) const {
+                                Address v_scales, int32_t item_bytes) const {
         const h2o_cuda_shape shape = scored(score_heads);
         const h2o_cuda_state state = state_at(o, m, l);
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_memory_fused_attention(stream.get(), &shape, n, slots, at<void>(q), &kv,
                                               at<int32_t>(memory), &state, &state, at<float>(colsum),
                                               at<void>(workspace), workspace_bytes),
@@ -93,9 +103,11 @@ class Kernels {
     void candidate_score(const Stream& stream, int32_t window, int32_t n, int32_t slots, int32_t score_heads,
                          Address q_window, Address k, Address k_cache, int64_t capacity, Address memory,
                          Address score_mem, Address score_chunk, Address workspace, size_t workspace_bytes,
-                         Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
+                         Address pages, int32_t page_rows, Address k_scales, Address v_scales,
+                         int32_t item_bytes) const {
         const h2o_cuda_shape shape = scored(score_heads);
-        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, 0, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_candidate_score(stream.get(), &shape, window, n, slots, at<void>(q_window),
                                        at<void>(k), &kv, at<int32_t>(memory), at<float>(score_mem),
                                        at<float>(score_chunk), at<void>(workspace), workspace_bytes),
@@ -121,9 +133,11 @@ class Kernels {
                       int32_t reach, int32_t slots, int32_t score_heads, int32_t local, int32_t heavy,
                       int32_t sink, Address q, Address k_cache, int64_t capacity, Address candidates,
                       Address past, Address memory_next, Address workspace, size_t workspace_bytes,
-                      Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
+                      Address pages, int32_t page_rows, Address k_scales, Address v_scales,
+                      int32_t item_bytes) const {
         const h2o_cuda_shape shape = scored(score_heads);
-        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, 0, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_query_select(stream.get(), &shape, n, tile, stride, share, reach, slots, local, heavy,
                                     sink, at<void>(q), &kv, at<int32_t>(candidates), at<int64_t>(past),
                                     at<int32_t>(memory_next), at<void>(workspace), workspace_bytes),
@@ -137,8 +151,9 @@ class Kernels {
     void cached_attention(const Stream& stream, int32_t n, Address q, Address k_cache, Address v_cache,
                           int64_t capacity, Address length, Address o, Address workspace,
                           size_t workspace_bytes, Address pages, int32_t page_rows, Address k_scales,
-                          Address v_scales) const {
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+                          Address v_scales, int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_cached_attention(stream.get(), &shape_, n, at<void>(q), &kv, at<int64_t>(length),
                                         at<void>(o), at<void>(workspace), workspace_bytes),
               "cached_attention");
@@ -150,27 +165,31 @@ class Kernels {
 
     void scored_attention(const Stream& stream, Address q, Address k_cache, Address v_cache, int64_t capacity,
                           Address length, Address o, Address seen, Address workspace, size_t workspace_bytes,
-                          Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+                          Address pages, int32_t page_rows, Address k_scales, Address v_scales,
+                          int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_scored_attention(stream.get(), &shape_, at<void>(q), &kv, at<int64_t>(length),
                                         at<void>(o), at<float>(seen), at<void>(workspace), workspace_bytes),
               "scored_attention");
     }
 
-    void cache_append(const Stream& stream, Address k, Address v, Address position, Address k_cache,
-                      Address v_cache, int64_t capacity, Address pages, int32_t page_rows, Address k_scales,
-                      Address v_scales) const {
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
-        check(h2o_cuda_cache_append(stream.get(), &shape_, at<void>(k), at<void>(v), at<int64_t>(position),
-                                    &kv),
+    void cache_append(const Stream& stream, Address k, Address v, Address k_cache, Address v_cache,
+                      int64_t capacity, int32_t n, Address position, int64_t first, Address pages,
+                      int32_t page_rows, Address k_scales, Address v_scales, int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
+        check(h2o_cuda_cache_append(stream.get(), &shape_, n, at<void>(k), at<void>(v), at<int64_t>(position),
+                                    first, &kv),
               "cache_append");
     }
 
     void landmark_update(const Stream& stream, int32_t most_rows, int32_t blocks, Address k_cache,
                          Address v_cache, int64_t capacity, Address k_mean, Address v_mean, Address start,
                          Address length, int32_t block_size, Address pages, int32_t page_rows,
-                         Address k_scales, Address v_scales) const {
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+                         Address k_scales, Address v_scales, int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_landmark_update(stream.get(), &shape_, &kv, at<int64_t>(start), at<int64_t>(length),
                                        most_rows, block_size, blocks, at<float>(k_mean), at<float>(v_mean),
                                        at<float>(k_mean), at<float>(v_mean)),
@@ -181,9 +200,11 @@ class Kernels {
                                 Address v_cache, int64_t capacity, Address k_mean, Address v_mean,
                                 Address global_rows, Address length, int64_t window, int64_t block_size,
                                 int32_t strides, int32_t count_bias, Address o, Address pages,
-                                int32_t page_rows, Address k_scales, Address v_scales) const {
+                                int32_t page_rows, Address k_scales, Address v_scales,
+                                int32_t item_bytes) const {
         const h2o_subquadratic pattern = h2o_subquadratic_of(window, block_size, strides, count_bias);
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_subquadratic_attention(stream.get(), &shape_, &pattern, n, at<void>(q), &kv,
                                               at<int64_t>(length), at<float>(k_mean), at<float>(v_mean),
                                               slots, at<int32_t>(global_rows), at<void>(o)),
@@ -192,9 +213,10 @@ class Kernels {
 
     void page_bounds(const Stream& stream, int32_t most_rows, int32_t blocks, Address k_cache,
                      int64_t capacity, Address k_min, Address k_max, Address start, Address length,
-                     int32_t page_size, Address pages, int32_t page_rows, Address k_scales,
-                     Address v_scales) const {
-        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+                     int32_t page_size, Address pages, int32_t page_rows, Address k_scales, Address v_scales,
+                     int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, 0, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_page_bounds(stream.get(), &shape_, &kv, at<int64_t>(start), at<int64_t>(length),
                                    most_rows, page_size, blocks, at<float>(k_min), at<float>(k_max),
                                    at<float>(k_min), at<float>(k_max)),
@@ -219,9 +241,10 @@ class Kernels {
     void page_attention(const Stream& stream, int32_t slots, int32_t score_heads, Address q, Address k_cache,
                         Address v_cache, int64_t capacity, Address page_list, Address length,
                         int32_t page_size, Address o, Address pages, int32_t page_rows, Address k_scales,
-                        Address v_scales) const {
+                        Address v_scales, int32_t item_bytes) const {
         const h2o_cuda_shape shape = scored(score_heads);
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_page_attention(stream.get(), &shape, at<void>(q), &kv, at<int64_t>(length), page_size,
                                       slots, at<int32_t>(page_list), at<void>(o)),
               "page_attention");
@@ -234,8 +257,10 @@ class Kernels {
     void vertical_slash_select(const Stream& stream, int32_t n, Address q, Address k_cache, int64_t capacity,
                                Address length, int32_t vertical, int32_t slash, int32_t sink, int32_t near,
                                Address columns, Address distances, Address workspace, size_t workspace_bytes,
-                               Address pages, int32_t page_rows, Address k_scales, Address v_scales) const {
-        const h2o_kv kv = kv_at(k_cache, 0, capacity, pages, page_rows, k_scales, v_scales);
+                               Address pages, int32_t page_rows, Address k_scales, Address v_scales,
+                               int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, 0, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(h2o_cuda_vertical_slash_select(stream.get(), &shape_, n, at<void>(q), &kv, at<int64_t>(length),
                                              vertical, slash, sink, near, at<int32_t>(columns),
                                              at<int32_t>(distances), at<void>(workspace), workspace_bytes),
@@ -250,8 +275,9 @@ class Kernels {
                                   Address v_cache, int64_t capacity, int32_t vertical, Address columns,
                                   int32_t slash, Address distances, Address length, Address o,
                                   Address workspace, size_t workspace_bytes, Address pages, int32_t page_rows,
-                                  Address k_scales, Address v_scales) const {
-        const h2o_kv kv = kv_at(k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales);
+                                  Address k_scales, Address v_scales, int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
         check(
             h2o_cuda_vertical_slash_attention(stream.get(), &shape_, n, at<void>(q), &kv, at<int64_t>(length),
                                               vertical, at<int32_t>(columns), slash, at<int32_t>(distances),
@@ -299,14 +325,14 @@ void bind_kernels(nb::module_& module) {
         .def("memory_fused_attention", &Kernels::memory_fused_attention, "stream"_a, nb::kw_only(), "n"_a,
              "slots"_a, "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "memory"_a, "o"_a,
              "m"_a, "l"_a, "colsum"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0,
-             "k_scales"_a = 0, "v_scales"_a = 0,
+             "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
              "In place: o, m, l are the intra state and become the fused one.")
         .def("candidate_score_workspace", &Kernels::candidate_score_workspace, "window"_a, "n"_a, "slots"_a,
              "score_heads"_a)
         .def("candidate_score", &Kernels::candidate_score, "stream"_a, nb::kw_only(), "window"_a, "n"_a,
              "slots"_a, "score_heads"_a, "q_window"_a, "k"_a, "k_cache"_a, "capacity"_a, "memory"_a,
              "score_mem"_a, "score_chunk"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0,
-             "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
+             "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0)
         .def("memory_select", &Kernels::memory_select, "stream"_a, nb::kw_only(), "score_heads"_a,
              "capacity"_a, "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a,
              "chunk_range"_a, "memory_next"_a)
@@ -315,34 +341,36 @@ void bind_kernels(nb::module_& module) {
         .def("query_select", &Kernels::query_select, "stream"_a, nb::kw_only(), "n"_a, "tile"_a, "stride"_a,
              "share"_a, "reach"_a, "slots"_a, "score_heads"_a, "local"_a, "heavy"_a, "sink"_a, "q"_a,
              "k_cache"_a, "capacity"_a, "candidates"_a, "past"_a, "memory_next"_a, "workspace"_a,
-             "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
+             "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "item_bytes"_a = 0)
         .def("cached_attention_workspace", &Kernels::cached_attention_workspace, "n"_a, "capacity"_a)
         .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "q"_a,
              "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a,
-             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0)
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0)
         .def("scored_attention_workspace", &Kernels::scored_attention_workspace, "capacity"_a)
         .def("scored_attention", &Kernels::scored_attention, "stream"_a, nb::kw_only(), "q"_a, "k_cache"_a,
              "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "seen"_a, "workspace"_a, "workspace_bytes"_a,
-             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
              "Attention of one row, the last, and each row's probability, summed over the query heads of a "
              "key.")
-        .def("cache_append", &Kernels::cache_append, "stream"_a, nb::kw_only(), "k"_a, "v"_a, "position"_a,
-             "k_cache"_a, "v_cache"_a, "capacity"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0,
-             "v_scales"_a = 0,
-             "Cache row `position`, an int64 on the device, becomes the one row in k and v, each [1, Hkv, "
-             "d].")
+        .def(
+            "cache_append", &Kernels::cache_append, "stream"_a, nb::kw_only(), "k"_a, "v"_a, "k_cache"_a,
+            "v_cache"_a, "capacity"_a, "n"_a = 1, "position"_a = 0, "first"_a = 0, "pages"_a = 0,
+            "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
+            "Cache rows from `first` on, or from `position` on, an int64 on the device, become k and v, each "
+            "[n, Hkv, d], as the cache stores them.")
         .def("landmark_update", &Kernels::landmark_update, "stream"_a, nb::kw_only(), "most_rows"_a,
              "blocks"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "k_mean"_a, "v_mean"_a, "start"_a,
              "length"_a, "block_size"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
-             "In place. At most `most_rows` lie between `start` and `length`.")
+             "item_bytes"_a = 0, "In place. At most `most_rows` lie between `start` and `length`.")
         .def("subquadratic_attention", &Kernels::subquadratic_attention, "stream"_a, nb::kw_only(), "n"_a,
              "slots"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "k_mean"_a, "v_mean"_a,
              "global_rows"_a, "length"_a, "window"_a, "block_size"_a, "strides"_a, "count_bias"_a, "o"_a,
-             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
              "`slots` is the number of global rows.")
         .def("page_bounds", &Kernels::page_bounds, "stream"_a, nb::kw_only(), "most_rows"_a, "blocks"_a,
              "k_cache"_a, "capacity"_a, "k_min"_a, "k_max"_a, "start"_a, "length"_a, "page_size"_a,
-             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
              "In place. At most `most_rows` lie between `start` and `length`.")
         .def("page_select_workspace", &Kernels::page_select_workspace, "blocks"_a, "score_heads"_a)
         .def("page_select", &Kernels::page_select, "stream"_a, nb::kw_only(), "blocks"_a, "q"_a, "k_min"_a,
@@ -351,19 +379,20 @@ void bind_kernels(nb::module_& module) {
         .def("page_attention", &Kernels::page_attention, "stream"_a, nb::kw_only(), "slots"_a,
              "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "page_list"_a, "length"_a,
              "page_size"_a, "o"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
-             "`slots` is the length of a list of pages.")
+             "item_bytes"_a = 0, "`slots` is the length of a list of pages.")
         .def("vertical_slash_select_workspace", &Kernels::vertical_slash_select_workspace, "n"_a,
              "capacity"_a)
         .def("vertical_slash_select", &Kernels::vertical_slash_select, "stream"_a, nb::kw_only(), "n"_a,
              "q"_a, "k_cache"_a, "capacity"_a, "length"_a, "vertical"_a, "slash"_a, "sink"_a, "near"_a,
              "columns"_a, "distances"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0,
-             "k_scales"_a = 0, "v_scales"_a = 0, "columns [Hq, vertical] and distances [Hq, slash].")
+             "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
+             "columns [Hq, vertical] and distances [Hq, slash].")
         .def("vertical_slash_attention_workspace", &Kernels::vertical_slash_attention_workspace, "n"_a,
              "capacity"_a, "slash"_a)
         .def("vertical_slash_attention", &Kernels::vertical_slash_attention, "stream"_a, nb::kw_only(), "n"_a,
              "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "vertical"_a, "columns"_a, "slash"_a,
              "distances"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0,
-             "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
              "columns [Hq, vertical] and distances [Hq, slash].");
     module.def("score_update", &score_update, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
                "memory"_a, "values"_a, "replace"_a, "score"_a,

@@ -41,6 +41,7 @@ h2o_kv kv_of(const Call& c, const void* k_cache, const void* v_cache) {
     kv.k = const_cast<void*>(k_cache);
     kv.v = const_cast<void*>(v_cache);
     kv.rows = c[kRows];
+    kv.dtype = c.shape.dtype;
     return kv;
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.activations import logits_rows
-from h2o_runtime.caches import Cache, Contiguous
+from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseForm
@@ -60,6 +60,15 @@ def footprint(
         memory=sum(policy.state_bytes(model, context) for policy in policies),
         scratch=rows * (4 * model.intermediate_size + 2 * model.hidden_size) * item,
     )
+
+
+def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
+    """What keys and values of `context` tokens take, by cache and what it stores them as."""
+    return {
+        f"{cache.name} {cache.stored_dtype(model)}": cache.store_bytes(model, context)
+        for kind in CACHES
+        for cache in kind.variants(model)
+    }
 
 
 def weight_bytes(model: ModelSpec, form: DenseForm) -> int:

@@ -302,6 +302,7 @@ class Generator:
     def reset(self) -> None:
         """Forget every token."""
         self.session.reset()
+        self.store.truncate(0)
 
     @property
     def length(self) -> int:
@@ -372,6 +373,7 @@ class Generator:
         self.prepare_state(config)
         self.reused, session.logits = reuse.length, None
         session.truncate(reuse.length)
+        self.store.truncate(reuse.length)
         # Until all is done the cache is worth no more than what an interrupted run leaves behind.
         session.origin = Provenance()
         done = False
@@ -384,7 +386,7 @@ class Generator:
             if not done:
                 session.origin = policy.after_interruption(reuse, n, before)
                 if session.origin.config is None or self.forgets(reuse.length + n):
-                    session.reset()
+                    self.reset()
         session.append(tokens[reuse.length :], generated=False)
         if reuse.prefix is Prefix.HISTORY:
             session.origin = before.at_turn(reuse.length)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h2o_runtime.devices import Tensor
 
 
@@ -11,10 +14,10 @@ from h2o_runtime.devices import Tensor
 class KV:
     """Keys and values of one layer, by row.
 
-    k, v     [rows, Hkv, d]; where values are a part of the keys, v looks into k
+    k, v     [rows, Hkv, d] float32, float16 or int8; where values are a part of the keys, v looks into k
     length   rows in use; an int64 [1] on the device where a recorded step reads it there
     pages    int32: row i lies at pages[i // page_rows] * page_rows + i % page_rows; None: at i
-    scales   of quantized keys and values
+    scales   [rows, Hkv] float32 of keys and of values, where they are int8: a number is the integer times it
     seen     float32 [rows, Hkv], where a step's attention is to leave each row's probability, summed over the query
              heads that share its key; None: nobody asks
 
@@ -29,11 +32,25 @@ class KV:
     scales: tuple[Tensor, Tensor] | None = None
     seen: Tensor | None = None
 
-    def as_they_lie(self) -> tuple[Tensor, Tensor]:
-        """k and v for who reads row i at i, and floats. Raises ValueError where there are pages or scales."""
-        if self.pages is not None or self.scales is not None:
-            raise ValueError("this attention provider reads caches without pages and scales only")
-        return self.k, self.v
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """All that rows are stored in, by name."""
+        names = ("k", "v", "k_scales", "v_scales")
+        return dict(zip(names, (self.k, self.v, *(self.scales or ())), strict=False))
+
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where rows of the sequence lie, on the host."""
+        if self.pages is None:
+            return rows
+        first: NDArray[np.int64] = self.pages[rows // self.page_rows].astype(np.int64) * self.page_rows
+        return first + rows % self.page_rows
+
+    def kept(self, rows: int) -> dict[str, Tensor]:
+        """The first rows as they are stored, by name; copies of those that lie on pages, which the host has."""
+        if self.pages is None:
+            return {name: part[:rows] for name, part in self.parts.items()}
+        at = self.places(np.arange(rows))
+        return {name: part[at] for name, part in self.parts.items()}
 
     def upto(self, length: int) -> KV:
         """The first `length` rows."""

@@ -49,6 +49,7 @@ class _About(BaseModel):
     length: int = Field(gt=0)
     logits: bool
     state: dict[str, int]
+    stored: str | None = None
 
     @classmethod
     def of(cls, shape: SessionShape, bundle: str) -> _About:
@@ -60,7 +61,7 @@ class _About(BaseModel):
     def shape(self) -> SessionShape:
         """Raises TypeError and ConfigError for settings that there are not."""
         origin = Provenance(PrefillConfig(**self.prefill), **self.origin)
-        return SessionShape(origin, self.decode, self.length, self.logits, self.state)
+        return SessionShape(origin, self.decode, self.length, self.logits, self.state, self.stored)
 
 
 def save_session(generator: Generator, path: Path) -> None:
@@ -153,6 +154,12 @@ class SavedSession:
             raise InputError(
                 f"{path}: answers in it were decoded under {shape.decode}, and this run asks for "
                 f"{decode_of(generator)}: give the same settings, or run the prompt again"
+            )
+        kept, stored = shape.stored or generator.model.dtype, generator.cache.stored_dtype(generator.model)
+        if kept != stored:
+            raise InputError(
+                f"{path}: keys and values in it are {kept}, and this run keeps them as {stored}: give the same "
+                "--cache-dtype, or run the prompt again"
             )
         if generator.forgets(shape.length):
             raise InputError(

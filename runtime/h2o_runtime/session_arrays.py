@@ -32,6 +32,7 @@ class SessionShape:
     decode  the decode policy's name and settings
     logits  whether those after the last token are among the arrays
     state   numbers of the prefill policy's state
+    stored  the dtype that rows are kept as; None, in older files: the model's
     """
 
     origin: Provenance
@@ -39,6 +40,7 @@ class SessionShape:
     length: int
     logits: bool
     state: dict[str, int]
+    stored: str | None = None
 
     @classmethod
     def of(cls, generator: Generator) -> SessionShape:
@@ -60,7 +62,10 @@ class SessionShape:
                 field="policy",
             )
         has_logits = session.logits is not None
-        return cls(session.origin, decode_of(generator), session.length, has_logits, dict(kept.numbers))
+        stored = generator.cache.stored_dtype(generator.model)
+        return cls(
+            session.origin, decode_of(generator), session.length, has_logits, dict(kept.numbers), stored
+        )
 
     @property
     def config(self) -> PrefillConfig:
@@ -81,8 +86,8 @@ def arrays_of(generator: Generator, shape: SessionShape) -> Iterator[tuple[str, 
         yield "logits", session.logits
     for layer in range(generator.model.layers):
         with generator.store.open(layer) as cache:
-            for name, tensor in zip("kv", cache.view(shape.length).as_they_lie(), strict=True):
-                yield f"{name}{layer:03}", download(tensor[: shape.length])
+            for name, tensor in cache.view(shape.length).kept(shape.length).items():
+                yield f"{name}{layer:03}", download(tensor)
     kept = shape.config.algorithm.kept(session.prefill_state, shape.length)
     for name, tensor in kept.arrays.items() if kept else ():
         yield f"state-{name}", download(tensor)
@@ -118,9 +123,14 @@ def _fill_layers(generator: Generator, shape: SessionShape, read: Reader) -> Non
     rows = Rows(0, shape.length)
     for layer in range(generator.model.layers):
         with generator.store.open(layer) as cache:
-            for name, target in cache.target(rows).items():
-                generator.device.upload(read(f"{name}{layer:03}", target.shape, target.dtype), target)
-            cache.commit(rows)
+            if generator.cache.stored_dtype(generator.model) == generator.model.dtype:
+                for name, target in cache.target(rows).items():
+                    generator.device.upload(read(f"{name}{layer:03}", target.shape, target.dtype), target)
+                cache.commit(rows)
+            else:  # they were rounded, and must not be again
+                parts = cache.view(rows.stop).parts.items()
+                kinds = {name: ((rows.stop, *part.shape[1:]), part.dtype) for name, part in parts}
+                cache.restore({name: read(f"{name}{layer:03}", *kind) for name, kind in kinds.items()})
             view, state = cache.view(rows.stop), generator.session.decode_state
             generator.decoding.observe(layer, view, rows, generator.provider, state)
 

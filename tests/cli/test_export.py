@@ -269,6 +269,9 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
     memory, model = plan["memory_bytes"], plan["model"]
     assert plan["context"] == 3000
     assert memory["cache"] == 2 * model["layers"] * 3000 * model["kv_heads"] * model["head_size"] * 4
+    assert (
+        plan["cache_bytes"]["contiguous float32"] == memory["cache"] > plan["cache_bytes"]["contiguous int8"]
+    )
     assert plan["disk_bytes"] == 4 * model["parameters"] <= memory["weights"]
     stored = sum(
         size for name, size in _files(bundles.named(checkpoint.parent, NAME)[1]).items() if ".bin" in name
@@ -280,6 +283,7 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
     for words in ("llama: 2 layers, hidden 64", "tied", "chunk_size=128", "dense_01", "phase2", "on disk"):
         assert words in text
     assert "float32[n, 4, 64]" in text
+    assert f"contiguous float32 {memory['cache'] / 2**20:.1f} MiB, contiguous float16" in text
     assert f"at run time, context 3,000: weights {memory['weights'] / 2**20:.1f} MiB" in text
     assert text.endswith("nothing was written\n")
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape, PartialSoftmax
+from h2o_runtime.attention.host_rows import quantized
 from h2o_runtime.kv import KV
 
 pytest.importorskip("onnx")
@@ -70,36 +71,54 @@ def test_a_layer_of_prefill(providers: list[AttentionProvider], Hs: int) -> None
     np.testing.assert_array_equal(results[0][-1], results[1][-1])
 
 
+def stored(form: str, k: Array, v: Array, length: int) -> KV:
+    """Rows as one of a cache's forms has them."""
+    if form == "int8":
+        (k, k_scales), (v, v_scales) = quantized(k), quantized(v)
+        return KV(k, v, length, scales=(k_scales, v_scales))
+    if form == "pages":
+        turned = [np.concatenate([rows[16:], rows[:16]]) for rows in (k[:112], v[:112])]
+        return KV(*turned, length, np.array([6, 0, 1, 2, 3, 4, 5], np.int32), 16)
+    return KV(k.astype(form), v.astype(form), length)
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "int8", "pages"])
 @pytest.mark.parametrize(("n", "length"), [(1, 1), (1, 100), (7, 64), (33, 90)])
-def test_cached_attention(providers: list[AttentionProvider], n: int, length: int) -> None:
+def test_cached_attention(providers: list[AttentionProvider], n: int, length: int, form: str) -> None:
     q, k, v = random(n, HQ, D), random(N, HKV, D), random(N + 2, HKV, D)[2:].copy()
     outputs = [np.zeros_like(q), np.zeros_like(q)]
     for provider, o in zip(providers, outputs, strict=True):
-        provider.cached_attention(q, KV(k, v, length), o)
+        provider.cached_attention(q, stored(form, k, v, length), o)
     assert_equal(outputs[0], outputs[1])
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        {"pages": np.zeros(8, np.int32), "page_rows": 16},
-        {"scales": (np.ones((N, HKV), np.float32), np.ones((N, HKV), np.float32))},
-    ],
-    ids=["pages", "scales"],
-)
-def test_a_cache_that_cannot_be_read_is_refused(
-    providers: list[AttentionProvider], layout: dict[str, Any]
+@pytest.mark.parametrize("form", ["float16", "int8", "pages"])
+def test_votes_between_a_chunk_and_rows_that_are_stored_otherwise(
+    providers: list[AttentionProvider], form: str
 ) -> None:
-    """Rows that lie elsewhere, or are no floats, must not be taken for what they are not."""
-    q, k, v = random(4, HQ, D), random(N, HKV, D), random(N, HKV, D)
-    kv, memory = KV(k, v, N, **layout), np.zeros((HKV, M), np.int32)
-    votes = np.zeros((HKV, M), np.float32)
+    q, k, v = random(S, HQ, D), random(N, HKV, D), random(N + 2, HKV, D)[2:].copy()
+    memory, results = np.tile(np.arange(3, 3 + 2 * M, 2, dtype=np.int32), (HKV, 1)), []
     for provider in providers:
-        with pytest.raises(ValueError, match="pages"):
-            provider.cached_attention(q, kv, np.zeros_like(q))
-        with pytest.raises(ValueError, match="pages"):
-            provider.memory_fused_attention(q, kv, memory, state(4), None)
-        with pytest.raises(ValueError, match="pages"):
-            provider.candidate_score(q, k[:4], kv, memory, votes, np.zeros((4, HKV), np.float32))
-        with pytest.raises(ValueError, match="pages"):
-            provider.cache_append(k[:1], v[:1], np.zeros(1, np.int64), kv)
+        votes, chunk_votes = np.zeros((HKV, M), np.float32), np.zeros((S, HKV), np.float32)
+        kv = stored(form, k, v, 64)
+        provider.candidate_score(q[-7:], k[64 : 64 + S], kv, memory, votes, chunk_votes)
+        results.append((votes, chunk_votes))
+    for native, functions in zip(*results, strict=True):
+        assert_equal(native.astype(np.float64), functions.astype(np.float64))
+
+
+def test_a_cache_that_cannot_be_read_is_refused(providers: list[AttentionProvider]) -> None:
+    """Floats with scales, and integers without: what they are is not to be guessed."""
+    q, k, v = random(4, HQ, D), random(N, HKV, D), random(N, HKV, D)
+    scales, memory = (np.ones((N, HKV), np.float32),) * 2, np.zeros((HKV, M), np.int32)
+    votes = np.zeros((HKV, M), np.float32)
+    for kv in (KV(k, v, N, scales=scales), KV(k.astype(np.int8), v.astype(np.int8), N)):
+        for provider in providers:
+            with pytest.raises(ValueError, match="scales"):
+                provider.cached_attention(q, kv, np.zeros_like(q))
+            with pytest.raises(ValueError, match="scales"):
+                provider.memory_fused_attention(q, kv, memory, state(4), None)
+            with pytest.raises(ValueError, match="scales"):
+                provider.candidate_score(q, k[:4], kv, memory, votes, np.zeros((4, HKV), np.float32))
+            with pytest.raises(ValueError, match="scales"):
+                provider.cache_append(k[:1], v[:1], np.zeros(1, np.int64), kv)

@@ -16,6 +16,8 @@ import pytest
 from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import Contiguous, Paged
+from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.forward import Watch
 from h2o_runtime.sampling import Sampling
@@ -86,6 +88,28 @@ def test_a_request_equals_the_cpus(config: PrefillConfig, cuda: Generator, cpu: 
     same(cuda.prefill(other, config), cpu.prefill(other, config))
     assert cuda.reused == cpu.reused > 0
     same_sets(cuda, cpu)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_rows_that_are_stored_shorter(dtype: CacheDtype, bundle: Path, emulated_cuda: ModuleType) -> None:
+    """Integers next to a half may be rounded either way, which the logits show."""
+    logits = []
+    for device in ("cuda", "cpu"):
+        cache = Contiguous(cache_dtype=dtype)
+        with Generator.load(bundle, context=CONTEXT, device=device, cache=cache) as generator:  # type: ignore[arg-type]
+            first = generator.prefill(prompt(150), CONFIGS["colsum"])
+            steps = [generator.decode(token) for token in (5, 6, 7)]  # the last two of a recording
+            again = generator.prefill(
+                np.concatenate([prompt(150), [5, 6, 7], prompt(90, 1)]), CONFIGS["colsum"]
+            )
+            logits.append((first, *(step.copy() for step in steps), again))
+    for ours, theirs in zip(*logits, strict=True):
+        assert np.abs(ours - theirs).max() <= (0.02 if dtype == "int8" else 1e-3) * np.abs(theirs).max()
+
+
+def test_pages_are_for_the_cpu(bundle: Path, emulated_cuda: ModuleType) -> None:
+    with pytest.raises(ConfigError, match="paged is read by the CPU's attention only"):
+        Generator.load(bundle, context=CONTEXT, device="cuda", cache=Paged())
 
 
 @pytest.mark.parametrize("length", [1, 5, 48, 49, 100, 101, 399])

@@ -30,6 +30,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
             **asdict(model.generator.cache),
             **model.generator.store.report(),
         },
+        "cache_bytes": model.generator.store.nbytes,
         "forgotten_tokens": completion.forgotten,
         "context": model.generator.context,
         "backend": model.generator.backend.name,

@@ -41,7 +41,7 @@ class Decode {
         carve_shared(shared);
         Carver placed(context->shared.at_least(shared.used()));
         carve_shared(placed);
-        const size_t scores = static_cast<size_t>(rows() * kRun) * sizeof(float);
+        const size_t scores = static_cast<size_t>(decode_scratch(rows(), kRun)) * sizeof(float);
         for (Arena& arena : context->own) arena.at_least(scores);
     }
 
@@ -93,9 +93,7 @@ class Decode {
         args.d = op_.shape.head_size;
         args.keys = keys;
         args.stride = op_.shape.kv_heads * op_.shape.head_size;
-        args.dtype = op_.shape.dtype;
-        args.k = static_cast<const char*>(op_.kv.k) + first * op_.shape.kv_heads * op_.row_bytes();
-        args.v = static_cast<const char*>(op_.kv.v) + first * op_.shape.kv_heads * op_.row_bytes();
+        read_from(op_.kv, first, &args);
         args.q = q_;
         args.visible = visible;
         args.p = op_.seen ? p_ + index * run_scores()
@@ -190,7 +188,7 @@ class Prefill {
 
     Sweep sweep(int64_t head) const {
         Sweep made = head_sweep(context_, op_.shape, op_.shape.kv_heads, head, op_.q, op_.n);
-        made.keys = cache_rows(op_.shape, head, op_.kv.k, op_.kv.v, nullptr, op_.length);
+        made.keys = cache_rows(op_.shape, head, op_.kv, nullptr, op_.length);
         made.total_keys = op_.length;
         made.offset = op_.length - op_.n;
         made.key_block = kKeyBlock;
@@ -268,7 +266,7 @@ h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, in
                                     const h2o_kv* kv, int64_t length, void* o) {
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (context == nullptr || n < 0 || length < n) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (n == 0) return H2O_OK;
     if (!q || !o) return H2O_BAD_ARGUMENT;
     const h2o::Cached op{*shape, n, length, q, *kv, o, nullptr};
@@ -285,7 +283,8 @@ h2o_status h2o_cpu_scored_attention(h2o_cpu* context, const h2o_shape* shape, co
                                     int64_t length, void* o, float* seen) {
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (context == nullptr || length < 1 || !q || !o || !seen) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
+    if (kv->dtype == H2O_I8) return H2O_UNSUPPORTED;  // its probabilities have the values' scales in them
     const h2o::Cached op{*shape, 1, length, q, *kv, o, seen};
     if (op.group() > h2o::kDecodeRows) return H2O_BAD_ARGUMENT;
     return h2o::guarded(context, [&] { h2o::Decode(context, op).run(); });

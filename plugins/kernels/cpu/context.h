@@ -77,7 +77,7 @@ h2o_status check_shape(const h2o_shape* shape);
 bool in_range(const int32_t* memory, int64_t count, int64_t cap);
 
 inline int64_t element_size(h2o_dtype dtype) {
-    return dtype == H2O_F16 ? 2 : 4;
+    return dtype == H2O_I8 ? 1 : dtype == H2O_F16 ? 2 : 4;
 }
 
 // Runs an operator's body with the context to itself; what it throws becomes a status.

@@ -1,53 +1,75 @@
 // A few query rows against a run of consecutive cache rows, read once and in the order they lie in memory.
 //
-// With so few rows the work is the reading: first the keys, for all heads, then the values. kTogether rows
-// are taken at a time, head after head, which no hardware prefetcher follows: every step asks for its share,
-// in the order of memory, of the rows about kAhead bytes further on.
+// With so few rows the work is the reading: first the keys, for all heads, then the values. A few rows are
+// taken at a time, head after head, which no hardware prefetcher follows: every step asks for its share, in
+// the order of memory, of the rows about kAhead bytes further on.
 #pragma once
 
 namespace {
 
 using h2o::DecodeArgs;
 
-constexpr int kTogether = 4;
+constexpr int kTogether = 4;  // keys
+constexpr int kWeighed = 16;  // values
 constexpr int64_t kAhead = 8192;
 
-constexpr int64_t stored_size(h2o_dtype dtype) {
-    return dtype == H2O_F16 ? 2 : 4;
-}
+// How the run's rows are stored, known to the compiler.
+template <h2o_dtype kType, bool kHasPages>
+struct Form {
+    static constexpr h2o_dtype kDtype = kType;
+    static constexpr int64_t kSize = stored_size(kType);
 
-// Where head `head` of row `key` is.
-template <h2o_dtype kDtype>
-inline const char* cache_row(const void* base, const DecodeArgs& args, int64_t head, int64_t key) {
-    return static_cast<const char*>(base) + (key * args.stride + head * args.d) * stored_size(kDtype);
-}
-
-inline int64_t rows_ahead(const DecodeArgs& args) {
-    return h2o::round_up(kAhead / (args.stride * stored_size(args.dtype)) + 1, kTogether);
-}
+    // Which row of k, v and their scales row `key` of the run is.
+    static int64_t place(const DecodeArgs& args, int64_t key) {
+        const int64_t row = args.first + key;
+        if constexpr (!kHasPages) return row;
+        const int64_t within = row & ((int64_t{1} << args.page_bits) - 1);
+        return (int64_t{args.pages[row >> args.page_bits]} << args.page_bits) + within;
+    }
+    // Where head `head` of it is.
+    static const char* row(const void* base, const DecodeArgs& args, int64_t head, int64_t key) {
+        return static_cast<const char*>(base) + (place(args, key) * args.stride + head * args.d) * kSize;
+    }
+    // How many rows from `key` on, `most` or fewer, lie one behind the other.
+    static int64_t together(const DecodeArgs& args, int64_t key, int64_t most) {
+        if constexpr (!kHasPages) return most;
+        const int64_t page = int64_t{1} << args.page_bits, left = page - ((args.first + key) & (page - 1));
+        return left < most ? left : most;
+    }
+    // Where a few rows in turn are.
+    template <int kRows>
+    static void rows(const void* base, const DecodeArgs& args, int64_t head, int64_t key,
+                     const char* (&to)[kRows]) {
+        to[0] = row(base, args, head, key);
+        const bool apart = together(args, key, kRows) < kRows;
+#pragma GCC unroll 4
+        for (int i = 1; i < kRows; ++i)
+            to[i] = apart ? row(base, args, head, key + i) : to[0] + i * args.stride * kSize;
+    }
+};
 
 // Must be inlined: GCC takes a function that only prefetches for one that does nothing, and drops the call.
-template <h2o_dtype kDtype>
+template <class F, int kRows>
 __attribute__((always_inline)) inline void fetch_ahead(const void* base, const DecodeArgs& args, int64_t head,
                                                        int64_t key) {
-    const int64_t ahead = rows_ahead(args);
-    if (key + ahead + kTogether > args.keys) return;
-    const int64_t share = kTogether * args.d * stored_size(kDtype);
-    const char* from = cache_row<kDtype>(base, args, 0, key + ahead) + head * share;
+    const int64_t ahead = h2o::round_up(kAhead / (args.stride * F::kSize) + 1, kRows);
+    if (key + ahead + kRows > args.keys) return;
+    const int64_t share = kRows * args.d * F::kSize;
+    const char* from = F::row(base, args, 0, key + ahead) + head * share;
     for (int64_t at = 0; at < share; at += 64) Simd::prefetch(from + at);
 }
 
 // p[g][i] (+)= q[g] . row i over kVectors vectors from column c, for the head's query rows g and kRows rows.
-template <h2o_dtype kDtype, int kRows, int kVectors>
+template <class F, int kRows, int kVectors>
 inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t c, int count) {
     using S = Simd;
     const int64_t width = h2o::round_up(args.d, 16), pitch = h2o::round_up(args.keys, 16), group = args.group;
-    const int64_t row = args.stride * stored_size(kDtype);
-    const char* const k = cache_row<kDtype>(args.k, args, head, key);
+    const char* k[kRows];
+    F::rows(args.k, args, head, key, k);
     S::Vec x[kRows][kVectors];
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-        for (int j = 0; j < kVectors; ++j) x[i][j] = load_stored(k + i * row, kDtype, c + j * kWidth, count);
+        for (int j = 0; j < kVectors; ++j) x[i][j] = load_stored(k[i], F::kDtype, c + j * kWidth, count);
     }
     const float* q = args.q + head * group * width + c;
     float* p = args.p + head * group * pitch + key;
@@ -69,90 +91,118 @@ inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t
     }
 }
 
-// o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c.
-template <h2o_dtype kDtype, int kRows, int kVectors>
-inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t c, int count) {
+// o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c, for the head's query rows from
+// `g` on and the run's rows from `key` on. They lie one behind the other. The outputs stay in registers
+// meanwhile.
+template <class F, int kQueries, int kVectors>
+inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows, int64_t c,
+                        int count) {
     using S = Simd;
-    const int64_t width = h2o::round_up(args.d, 16), pitch = h2o::round_up(args.keys, 16), group = args.group;
-    const int64_t row = args.stride * stored_size(kDtype);
-    const char* const v = cache_row<kDtype>(args.v, args, head, key);
-    S::Vec x[kRows][kVectors];
-    for (int i = 0; i < kRows; ++i) {
+    const int64_t width = h2o::round_up(args.d, 16), pitch = h2o::round_up(args.keys, 16);
+    const float* const p = args.p + (head * args.group + g) * pitch;
+    float* const o = args.o + (head * args.group + g) * width + c;
+    S::Vec sum[kQueries][kVectors];
+    for (int q = 0; q < kQueries; ++q) {
 #pragma GCC unroll 4
-        for (int j = 0; j < kVectors; ++j) x[i][j] = load_stored(v + i * row, kDtype, c + j * kWidth, count);
+        for (int j = 0; j < kVectors; ++j) sum[q][j] = S::load(o + q * width + j * kWidth);
     }
-    const float* p = args.p + head * group * pitch + key;
-    float* o = args.o + head * group * width + c;
-    for (int64_t g = 0; g < group; ++g, o += width, p += pitch) {
-        S::Vec sum[kVectors];
+    const char* v = F::row(args.v, args, head, key);
+    for (int64_t i = key; i < key + rows; ++i, v += args.stride * F::kSize) {
+        S::Vec x[kVectors];
 #pragma GCC unroll 4
-        for (int j = 0; j < kVectors; ++j) sum[j] = S::load(o + j * kWidth);
+        for (int j = 0; j < kVectors; ++j) x[j] = load_stored(v, F::kDtype, c + j * kWidth, count);
 #pragma GCC unroll 4
-        for (int i = 0; i < kRows; ++i) {
-            const S::Vec weight = S::set(p[i]);
+        for (int q = 0; q < kQueries; ++q) {
+            const S::Vec weight = S::set(p[q * pitch + i]);
 #pragma GCC unroll 4
-            for (int j = 0; j < kVectors; ++j) sum[j] = S::fma(x[i][j], weight, sum[j]);
+            for (int j = 0; j < kVectors; ++j) sum[q][j] = S::fma(x[j], weight, sum[q][j]);
         }
+    }
+    for (int q = 0; q < kQueries; ++q) {
 #pragma GCC unroll 4
-        for (int j = 0; j < kVectors; ++j) S::store(o + j * kWidth, sum[j]);
+        for (int j = 0; j < kVectors; ++j) S::store(o + q * width + j * kWidth, sum[q][j]);
     }
 }
 
 // A head's columns in blocks that the registers hold, then vector by vector.
-template <h2o_dtype kDtype, int kRows>
+template <class F, int kRows>
 inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key) {
     constexpr int kBlock = Simd::kDecodeVectors;
     int64_t c = 0;
     for (; c + kBlock * kWidth <= args.d; c += kBlock * kWidth) {
-        dot_block<kDtype, kRows, kBlock>(args, head, key, c, kWidth);
+        dot_block<F, kRows, kBlock>(args, head, key, c, kWidth);
     }
-    for (; c < args.d; c += kWidth) dot_block<kDtype, kRows, 1>(args, head, key, c, part(c, args.d));
+    for (; c < args.d; c += kWidth) dot_block<F, kRows, 1>(args, head, key, c, part(c, args.d));
 }
 
-template <h2o_dtype kDtype, int kRows>
-inline void weigh_rows(const DecodeArgs& args, int64_t head, int64_t key) {
+template <class F, int kQueries>
+inline void weigh_queries(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows) {
     constexpr int kBlock = Simd::kDecodeVectors;
     int64_t c = 0;
     for (; c + kBlock * kWidth <= args.d; c += kBlock * kWidth) {
-        weigh_block<kDtype, kRows, kBlock>(args, head, key, c, kWidth);
+        weigh_block<F, kQueries, kBlock>(args, head, g, key, rows, c, kWidth);
     }
-    for (; c < args.d; c += kWidth) weigh_block<kDtype, kRows, 1>(args, head, key, c, part(c, args.d));
+    for (; c < args.d; c += kWidth) weigh_block<F, kQueries, 1>(args, head, g, key, rows, c, part(c, args.d));
 }
 
-template <h2o_dtype kDtype>
+// As many query rows at a time as the registers hold outputs of.
+template <class F>
+inline void weigh_rows(const DecodeArgs& args, int64_t head, int64_t key, int64_t rows) {
+    for (int64_t g = 0; g < args.group; g += 4) {
+        switch (args.group - g) {
+            case 1:
+                weigh_queries<F, 1>(args, head, g, key, rows);
+                break;
+            case 2:
+                weigh_queries<F, 2>(args, head, g, key, rows);
+                break;
+            case 3:
+                weigh_queries<F, 3>(args, head, g, key, rows);
+                break;
+            default:
+                weigh_queries<F, 4>(args, head, g, key, rows);
+        }
+    }
+}
+
+template <class F>
 void dot_run(const DecodeArgs& args) {
     const int64_t together = args.keys / kTogether * kTogether;
     for (int64_t key = 0; key < together; key += kTogether) {
         for (int64_t head = 0; head < args.kv_heads; ++head) {
-            fetch_ahead<kDtype>(args.k, args, head, key);
-            dot_rows<kDtype, kTogether>(args, head, key);
+            fetch_ahead<F, kTogether>(args.k, args, head, key);
+            dot_rows<F, kTogether>(args, head, key);
         }
     }
     for (int64_t key = together; key < args.keys; ++key) {
-        for (int64_t head = 0; head < args.kv_heads; ++head) dot_rows<kDtype, 1>(args, head, key);
+        for (int64_t head = 0; head < args.kv_heads; ++head) dot_rows<F, 1>(args, head, key);
     }
 }
 
-template <h2o_dtype kDtype>
+template <class F>
 void weigh_run(const DecodeArgs& args) {
-    const int64_t together = args.keys / kTogether * kTogether;
-    for (int64_t key = 0; key < together; key += kTogether) {
+    for (int64_t key = 0, rows; key < args.keys; key += rows) {
+        rows = F::together(args, key, args.keys - key < kWeighed ? args.keys - key : kWeighed);
         for (int64_t head = 0; head < args.kv_heads; ++head) {
-            fetch_ahead<kDtype>(args.v, args, head, key);
-            weigh_rows<kDtype, kTogether>(args, head, key);
+            fetch_ahead<F, kWeighed>(args.v, args, head, key);
+            weigh_rows<F>(args, head, key, rows);
         }
-    }
-    for (int64_t key = together; key < args.keys; ++key) {
-        for (int64_t head = 0; head < args.kv_heads; ++head) weigh_rows<kDtype, 1>(args, head, key);
     }
 }
 
 // One query row's scores -> probabilities against its own maximum; m and l of the run. p has room for whole
-// vectors.
-inline void soften(float* p, int64_t keys, int64_t visible, float* m, float* l) {
+// vectors, and so have the scales: a score is multiplied with its key's, and a probability, once it is
+// counted, with its value's. They are met once a row, not once a number.
+template <bool kScaled>
+inline void soften(float* p, int64_t keys, int64_t visible, const float* k_scales, const float* v_scales,
+                   float* m, float* l) {
     using S = Simd;
-    for (int64_t i = visible; i < h2o::round_up(keys, 16); ++i) p[i] = -__builtin_inff();
     S::Vec tops = S::set(-__builtin_inff());
+    if constexpr (kScaled) {
+        for (int64_t i = 0; i < visible; i += kWidth)
+            S::store(p + i, S::mul(S::load(p + i), S::load(k_scales + i)));
+    }
+    for (int64_t i = visible; i < h2o::round_up(keys, 16); ++i) p[i] = -__builtin_inff();
     for (int64_t i = 0; i < visible; i += kWidth) tops = S::max(S::load(p + i), tops);
     float lanes[kWidth];
     S::store(lanes, tops);
@@ -163,28 +213,53 @@ inline void soften(float* p, int64_t keys, int64_t visible, float* m, float* l) 
     for (int64_t i = 0; i < keys; i += kWidth) {
         const S::Vec e = exp_nonpositive(S::sub(S::load(p + i), shift));
         sum = S::add(sum, e);
-        S::store(p + i, e);
+        S::store(p + i, kScaled ? S::mul(e, S::load(v_scales + i)) : e);
     }
     *m = top;
     *l = S::sum(sum);
 }
 
-template <h2o_dtype kDtype>
+template <class F>
 void decode_run(const DecodeArgs& args) {
+    constexpr bool kScaled = F::kDtype == H2O_I8;
     const int64_t rows = args.kv_heads * args.group, pitch = h2o::round_up(args.keys, 16);
-    dot_run<kDtype>(args);
+    float *const k_scales = args.p + rows * pitch, *const v_scales = k_scales + pitch;
+    dot_run<F>(args);
     for (int64_t r = 0; r < rows; ++r) {
-        soften(args.p + r * pitch, args.keys, args.visible[r % args.group], args.m + r, args.l + r);
+        float* const p = args.p + r * pitch;
+        if (kScaled && r % args.group == 0) {
+            for (int64_t key = 0, rows; key < args.keys; key += rows) {
+                rows = F::together(args, key, args.keys - key);
+                const int64_t from = F::place(args, key) * args.kv_heads + r / args.group;
+                for (int64_t i = 0; i < rows; ++i) {
+                    k_scales[key + i] = args.k_scales[from + i * args.kv_heads];
+                    v_scales[key + i] = args.v_scales[from + i * args.kv_heads];
+                }
+            }
+        }
+        soften<kScaled>(p, args.keys, args.visible[r % args.group], k_scales, v_scales, args.m + r,
+                        args.l + r);
     }
     __builtin_memset(args.o, 0, static_cast<std::size_t>(rows * h2o::round_up(args.d, 16)) * sizeof(float));
-    weigh_run<kDtype>(args);
+    weigh_run<F>(args);
+}
+
+template <bool kHasPages>
+void decode_stored(const DecodeArgs& args) {
+    if (args.dtype == H2O_I8) {
+        decode_run<Form<H2O_I8, kHasPages>>(args);
+    } else if (args.dtype == H2O_F16) {
+        decode_run<Form<H2O_F16, kHasPages>>(args);
+    } else {
+        decode_run<Form<H2O_F32, kHasPages>>(args);
+    }
 }
 
 void decode(const DecodeArgs& args) {
-    if (args.dtype == H2O_F16) {
-        decode_run<H2O_F16>(args);
+    if (args.pages != nullptr) {
+        decode_stored<true>(args);
     } else {
-        decode_run<H2O_F32>(args);
+        decode_stored<false>(args);
     }
 }
 

@@ -28,9 +28,9 @@ struct Intra {
         const int64_t k_row = shape.kv_heads * shape.head_size * size;
         Sweep made = head_sweep(context, shape, heads(), head, static_cast<const char*>(q) + first * q_row,
                                 length(unit));
-        made.keys =
-            cache_rows(shape, kv_head(shape, heads(), head), static_cast<const char*>(k) + first * k_row,
-                       static_cast<const char*>(v) + first * k_row, nullptr, length(unit));
+        const h2o_kv rows = plain_rows(shape, static_cast<const char*>(k) + first * k_row,
+                                       static_cast<const char*>(v) + first * k_row, length(unit));
+        made.keys = cache_rows(shape, kv_head(shape, heads(), head), rows, nullptr, length(unit));
         made.total_keys = length(unit);
         made.offset = 0;
         made.key_block = key_block();

@@ -24,6 +24,13 @@ constexpr int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
+// Stored rows by address. Integers are multiplied with a scale a row; floats have none.
+struct RowList {
+    const void* const* at;
+    h2o_dtype dtype;
+    const float* scales;  // or null
+};
+
 // Adds keys to the running softmax of one block of rows.
 struct BlockArgs {
     int64_t d;
@@ -51,13 +58,16 @@ struct BlockArgs {
 // Adds to the running softmax of every row of a block a few keys of its own, and stores the result.
 struct OwnKeysArgs {
     int64_t d;
-    int64_t rows;  // in use
-    int64_t keys;  // that a row has at most: kMostOwn or fewer
-    h2o_dtype dtype;
+    int64_t rows;      // in use
+    int64_t keys;      // that a row has at most: kMostOwn or fewer
+    h2o_dtype dtype;   // of q and out
+    h2o_dtype stored;  // of k and v, no longer than that
     float scale;
     const void* const* q;  // [rows] not scaled
     const void* const* k;  // [keys][R], null where a row has fewer
     const void* const* v;
+    const float* k_scales;  // [keys][R] where they are integers, else null
+    const float* v_scales;
     const float* m;  // [R] running state
     const float* l;
     const float* o;    // [d][R], not divided by l
@@ -65,7 +75,10 @@ struct OwnKeysArgs {
     void* const* out;  // [rows]
 };
 
-// One run of consecutive cache rows for a few queries of every key/value head.
+// One run of consecutive rows for a few queries of every key/value head.
+//
+// Row `i` of the run lies at row `first + i` of k, v and their scales; with pages, at the place of the
+// sequence's row `first + i`, as h2o_kv says.
 struct DecodeArgs {
     int64_t kv_heads;
     int64_t group;  // query rows a key/value head, those of different tokens included
@@ -73,20 +86,29 @@ struct DecodeArgs {
     int64_t keys;
     int64_t stride;  // elements from one cache row to the next
     h2o_dtype dtype;
-    const void* k;  // first row of the run, [keys][kv_heads][d]
+    const void* k;  // [rows][kv_heads][d]
     const void* v;
+    const float* k_scales;  // [rows][kv_heads] where they are integers, else null
+    const float* v_scales;
+    int64_t first;
+    const int32_t* pages;    // or null
+    int page_bits;           // a page has 1 << page_bits rows
     const float* q;          // [kv_heads * group][round_up(d, 16)], scaled, zero padded
     const int64_t* visible;  // [group] rows of the run that each query row sees
-    float* p;                // [kv_heads * group][round_up(keys, 16)] scratch
+    float* p;                // [decode_scratch(kv_heads * group, keys)]
     float* m;                // [kv_heads * group] out
     float* l;
     float* o;  // [kv_heads * group][round_up(d, 16)] out, not divided by l
 };
 
-// Some cache rows of one key/value head, DecodeArgs::stride elements from one to the next.
+// Floats that DecodeArgs::p has room for: scores of `rows` query rows, and a head's scales of keys and of
+// values.
+constexpr int64_t decode_scratch(int64_t rows, int64_t keys) {
+    return (rows + 2) * round_up(keys, 16);
+}
+// Some rows of a cache, from `first` on.
 struct Piece {
-    const void* k;
-    const void* v;
+    int64_t first;
     int64_t keys;
 };
 
@@ -110,25 +132,29 @@ struct KernelTable {
     void (*attend)(const BlockArgs& args);
     void (*finish_rows)(const OwnKeysArgs& args);
     void (*decode)(const DecodeArgs& args);
-    // The keys are those of all pieces, one below the other; args.k and args.v are not read, kv_heads is 1.
+    // The keys are those of all pieces, one below the other; kv_heads is 1, and args.first is not read.
+    // Scales are of all heads, args.k_scales beginning with the one that is read.
     void (*decode_pieces)(const DecodeArgs& args, const Piece* pieces, int64_t count);
     void (*bounds)(const BoundsArgs& args);
     // rows[j] -> panels; the last panel is filled with zeros.
-    void (*pack_keys)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, float* out);
-    void (*pack_values)(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, int64_t v_keys,
-                        float* out);
+    void (*pack_keys)(const RowList& rows, int64_t keys, int64_t d, float* out);
+    void (*pack_values)(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out);
     // rows[r] * scale -> q [d][R]; rows above `lanes` become zeros.
-    void (*pack_queries)(const void* const* rows, h2o_dtype dtype, int64_t lanes, int64_t d, float scale,
-                         float* out);
+    void (*pack_queries)(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out);
     // rows[r] = keep[r] * rows[r] + factor[r] * o[:, r]; rows[r] is not read where keep[r] is 0.
     void (*store_rows)(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
                        int64_t d, void* const* rows);
     // One row: out = a * x + b * y; x or y is not read where its factor is 0.
     void (*blend_row)(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out);
-    // mean += share * (a row of storage - mean); a share of 1 replaces what was there. Rows come in order.
-    void (*average_row)(const void* in, h2o_dtype dtype, int64_t count, float share, float* mean);
+    // mean += share * (a row of storage - mean); a share of 1 replaces what was there. The row is `in` times
+    // `scale`; rows come in order.
+    void (*average_row)(const void* in, h2o_dtype dtype, int64_t count, float scale, float share,
+                        float* mean);
     void (*to_float)(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out);
     void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
+    // out = in / scale, rounded to the nearest even of -127 ... 127; returns the scale, 1/127 of the largest
+    // magnitude. It is not a number where some of `in` are not, or are infinite.
+    float (*to_int8)(const void* in, h2o_dtype dtype, int64_t count, int8_t* out);
     void (*sum_lanes)(const float* partial, int64_t keys,
                       float* out);  // [keys][kColsumLanes] -> [keys], added
     // columns[key] = the sum over rows r < `rows`, 16, 32 or 48, of weight[r] * p[key][r], and

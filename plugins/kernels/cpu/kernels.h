@@ -20,7 +20,7 @@ namespace {
 constexpr h2o::KernelTable kTable = {
     Simd::kName, attend,      finish_rows,  decode,     decode_pieces, bounds,
     pack_keys,   pack_values, pack_queries, store_rows, blend_row,     average_row,
-    to_float,    from_float,  sum_lanes,    line_sums,  exp_many,
+    to_float,    from_float,  to_int8,      sum_lanes,  line_sums,     exp_many,
 };
 
 }  // namespace

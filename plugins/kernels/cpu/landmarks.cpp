@@ -4,7 +4,7 @@
 // all of them at once give.
 #include <algorithm>
 
-#include "context.h"
+#include "stored_rows.h"
 
 namespace h2o {
 namespace {
@@ -23,15 +23,21 @@ struct Landmarks {
         const int64_t first = index * block_size, stop = std::min(length, first + block_size);
         for (int64_t row = std::max(start, first); row < stop; ++row) {
             const float share = 1.0f / static_cast<float>(row - first + 1);
-            add(kernels, kv.k, row, share, k_mean + index * width());
-            add(kernels, kv.v, row, share, v_mean + index * width());
+            add(kernels, kv.k, kv.k_scales, row, share, k_mean + index * width());
+            add(kernels, kv.v, kv.v_scales, row, share, v_mean + index * width());
         }
     }
 
     // The first row of a block replaces what was there.
-    void add(const KernelTable* kernels, const void* rows, int64_t row, float share, float* mean) const {
-        const char* const from = static_cast<const char*>(rows) + row * width() * element_size(shape.dtype);
-        kernels->average_row(from, shape.dtype, width(), share, mean);
+    void add(const KernelTable* kernels, const void* rows, const float* scales, int64_t row, float share,
+             float* mean) const {
+        const int64_t place = place_of(kv, row), d = shape.head_size;
+        const char* const from = static_cast<const char*>(rows) + place * width() * element_size(kv.dtype);
+        if (scales == nullptr) return kernels->average_row(from, kv.dtype, width(), 1.0f, share, mean);
+        for (int64_t head = 0; head < shape.kv_heads; ++head) {
+            const float scale = scales[place * shape.kv_heads + head];
+            kernels->average_row(from + head * d, kv.dtype, d, scale, share, mean + head * d);
+        }
     }
 };
 
@@ -43,7 +49,7 @@ h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* shape, con
                                    float* v_mean) {
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (context == nullptr || start < 0 || length < start || block_size <= 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (start == length) return H2O_OK;
     if (!k_mean || !v_mean || blocks < (length + block_size - 1) / block_size) return H2O_BAD_ARGUMENT;
     const h2o::Landmarks op{*shape, *kv, start, length, block_size, k_mean, v_mean};

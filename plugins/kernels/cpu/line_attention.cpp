@@ -72,7 +72,7 @@ class Range {
     static Sweep sweep_of(const h2o_cpu* context, const Lines& op, int64_t head) {
         Sweep rows = head_sweep(context, op.shape, op.shape.query_heads, head, op.q, op.n);
         const int64_t kv = kv_head(op.shape, op.shape.query_heads, head);
-        rows.keys = cache_rows(op.shape, kv, op.kv.k, op.kv.v, nullptr, op.length);
+        rows.keys = cache_rows(op.shape, kv, op.kv, nullptr, op.length);
         return rows;
     }
 
@@ -128,16 +128,14 @@ class Range {
 
     void attend_columns(int64_t first, int64_t count) {
         const KeyRows& keys = blocks_.rows().keys;
-        const void *k[kColumns], *v[kColumns];
+        Gathered<kColumns> rows(op_.kv.dtype);
         unsigned any = 0, every = ~0u;
         for (int64_t i = 0; i < count; ++i) {
-            const int64_t at = own_.columns[first + i] * keys.stride;
-            k[i] = keys.k + at;
-            v[i] = keys.v + at;
+            rows.take(i, keys, own_.columns[first + i]);
             any |= own_.hidden[first + i];
             every &= own_.hidden[first + i];
         }
-        blocks_.pack(k, v, op_.shape.dtype, count);
+        blocks_.pack(rows.keys(), rows.values(), count);
         for (int64_t block = blocks_.begin(); block < blocks_.end(); ++block) {
             const unsigned low = 1u << tile_of(block, 0), high = 1u << tile_of(block, kLanes - 1);
             if ((every & low) != 0 && (every & high) != 0) continue;
@@ -270,7 +268,7 @@ h2o_status h2o_cpu_vertical_slash_attention(h2o_cpu* context, const h2o_shape* s
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (context == nullptr || n < 0 || length < n || length > INT32_MAX) return H2O_BAD_ARGUMENT;
     if (vertical < 0 || slash < 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (n == 0) return H2O_OK;
     if (!q || !o || (vertical > 0 && !columns) || (slash > 0 && !distances)) return H2O_BAD_ARGUMENT;
     const h2o::Lines op{*shape, n, length, q, *kv, vertical, columns, slash, distances, o};

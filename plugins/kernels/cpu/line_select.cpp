@@ -43,7 +43,7 @@ struct LineSelect {
     void score(const h2o_cpu* context, SweepScratch& scratch, int64_t kv_head, int64_t block,
                float* sums) const {
         Sweep keys = head_sweep(context, shape, shape.kv_heads, kv_head, q, n);
-        keys.keys = cache_rows(shape, kv_head, kv.k, nullptr, nullptr, length);
+        keys.keys = cache_rows(shape, kv_head, keys_alone(kv), nullptr, length);
         keys.key_block = length;
         keys.unit = kv_head;
         keys.pack(scratch, 0, length, true);
@@ -62,8 +62,8 @@ struct LineSelect {
             scratch.rows[r] = static_cast<const char*>(q) +
                               (token * shape.query_heads + kv_head * group() + f / n) * row_size;
         }
-        context->kernels->pack_queries(scratch.rows, shape.dtype, used, shape.head_size, shape.scale,
-                                       scratch.q);
+        context->kernels->pack_queries({scratch.rows, shape.dtype, nullptr}, used, shape.head_size,
+                                       shape.scale, scratch.q);
         BlockArgs args{};
         args.d = shape.head_size;
         args.keys = most;
@@ -144,7 +144,7 @@ h2o_status h2o_cpu_vertical_slash_select(h2o_cpu* context, const h2o_shape* shap
     if (context == nullptr || n <= 0 || length < n || length > INT32_MAX) return H2O_BAD_ARGUMENT;
     if (vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
     if (!q || !columns || !distances) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check_keys(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_keys(kv, length); status != H2O_OK) return status;
     const h2o::LineSelect op{*shape, n, length, q, *kv, vertical, slash, sink, near, columns, distances};
     return h2o::guarded(context, [&] { op.run(context); });
 }

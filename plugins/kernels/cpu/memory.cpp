@@ -12,8 +12,9 @@ constexpr int64_t kKeyBlock = 1024;
 struct Memory {
     const h2o_shape& shape;
     int64_t n, slots;
-    const void *q, *k, *v;
-    const int32_t* memory;  // null: k and v are [Hs, M, d]
+    const void* q;
+    const h2o_kv& kv;
+    const int32_t* memory;  // null: k and v are [Hs, M, d], and plain
     void* o;
     float *m, *l, *colsum;
     bool fused;
@@ -45,15 +46,15 @@ struct Memory {
 
     KeyRows keys(int64_t head) const {
         if (memory != nullptr) {
-            return cache_rows(shape, kv_head(shape, heads(), head), k, v, memory + head * slots, slots);
+            return cache_rows(shape, kv_head(shape, heads(), head), kv, memory + head * slots, slots);
         }
-        const int64_t row = shape.head_size * element_size(shape.dtype), skip = head * slots * row;
-        return {static_cast<const char*>(k) + skip,
-                static_cast<const char*>(v) + skip,
-                row,
-                nullptr,
-                slots,
-                nullptr};
+        h2o_shape alone = shape;
+        alone.kv_heads = 1;
+        const int64_t skip = head * slots * shape.head_size * element_size(shape.dtype);
+        return cache_rows(alone, 0,
+                          plain_rows(shape, static_cast<const char*>(kv.k) + skip,
+                                     static_cast<const char*>(kv.v) + skip, slots),
+                          nullptr, slots);
     }
 
     Sweep sweep(const h2o_cpu* context, int64_t head) const {
@@ -155,7 +156,8 @@ h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, in
         if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
         return H2O_OK;
     }
-    return h2o::Memory{*shape, n, slots, q, k_mem, v_mem, nullptr, o, m, l, colsum, false, n}.run(context);
+    const h2o_kv kv = h2o::plain_rows(*shape, k_mem, v_mem, slots);
+    return h2o::Memory{*shape, n, slots, q, kv, nullptr, o, m, l, colsum, false, n}.run(context);
 }
 
 h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t tile,
@@ -167,12 +169,12 @@ h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* sha
     if (slots == 0) return H2O_OK;  // nothing to add to the state
     const int64_t tiles = std::max<int64_t>((n + tile - 1) / tile, 1);
     if (tiles > 1 && colsum != nullptr) return H2O_BAD_ARGUMENT;
-    if (!memory || !h2o::in_range(memory, tiles * shape->score_heads * slots, kv->rows))
+    if (!memory || !h2o::rows_in_range(*kv, memory, tiles * shape->score_heads * slots))
         return H2O_BAD_ARGUMENT;
     if (n == 0) {
         if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
         return H2O_OK;
     }
     if (!q || !o || !m || !l) return H2O_BAD_ARGUMENT;
-    return h2o::Memory{*shape, n, slots, q, kv->k, kv->v, memory, o, m, l, colsum, true, tile}.run(context);
+    return h2o::Memory{*shape, n, slots, q, *kv, memory, o, m, l, colsum, true, tile}.run(context);
 }

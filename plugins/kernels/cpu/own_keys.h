@@ -13,13 +13,13 @@ constexpr int kDotsTogether = 4;
 
 // score[key][row], -inf where a row has no such key. Asks for what is needed later: values, and where the
 // result goes.
-template <h2o_dtype kDtype>
+template <h2o_dtype kDtype, h2o_dtype kStored>
 inline void score_own(const OwnKeysArgs& args, float* score) {
     using S = Simd;
-    const int64_t bytes = args.d * stored_size(kDtype);
+    const int64_t bytes = args.d * stored_size(kStored);
     for (int64_t r = 0; r < args.rows; ++r) {
         const void* const q = args.q[r];
-        fetch(args.out[r], bytes);
+        fetch(args.out[r], args.d * stored_size(kDtype));
         for (int64_t key = 0; key < args.keys; key += kDotsTogether) {
             const void* k[kDotsTogether];
             S::Vec sum[kDotsTogether];
@@ -35,13 +35,14 @@ inline void score_own(const OwnKeysArgs& args, float* score) {
                 const S::Vec x = load_stored(q, kDtype, c, count);
 #pragma GCC unroll 4
                 for (int i = 0; i < kDotsTogether; ++i)
-                    sum[i] = S::fma(load_stored(k[i], kDtype, c, count), x, sum[i]);
+                    sum[i] = S::fma(load_stored(k[i], kStored, c, count), x, sum[i]);
             }
             float dots[kDotsTogether];
             S::sum_four(sum, false, dots);
             for (int i = 0; i < kDotsTogether && key + i < args.keys; ++i) {
                 const int64_t at = (key + i) * kLanes + r;
-                score[at] = args.k[at] != nullptr ? dots[i] * args.scale : -__builtin_inff();
+                const float scale = kStored == H2O_I8 ? args.scale * args.k_scales[at] : args.scale;
+                score[at] = args.k[at] != nullptr ? dots[i] * scale : -__builtin_inff();
             }
         }
     }
@@ -75,7 +76,7 @@ inline void soften_own(const OwnKeysArgs& args, float* score, float* keep) {
 }
 
 // out[row] = keep[row] * o[:, row] + the row's weighted values.
-template <h2o_dtype kDtype>
+template <h2o_dtype kDtype, h2o_dtype kStored>
 inline void store_own(const OwnKeysArgs& args, const float* weight, const float* keep) {
     using S = Simd;
     for (int64_t r = 0; r < args.rows; ++r) {
@@ -92,27 +93,31 @@ inline void store_own(const OwnKeysArgs& args, const float* weight, const float*
             S::Vec sum = S::mul(S::load_some(row + c, count), S::set(keep[r]));
             for (int64_t at = r; at < args.keys * kLanes; at += kLanes) {
                 if (args.v[at] == nullptr) continue;
-                sum = S::fma(load_stored(args.v[at], kDtype, c, count), S::set(weight[at]), sum);
+                const float share = kStored == H2O_I8 ? weight[at] * args.v_scales[at] : weight[at];
+                sum = S::fma(load_stored(args.v[at], kStored, c, count), S::set(share), sum);
             }
             store_stored(args.out[r], kDtype, c, sum, count);
         }
     }
 }
 
-template <h2o_dtype kDtype>
+template <h2o_dtype kDtype, h2o_dtype kStored>
 inline void finish_rows_of(const OwnKeysArgs& args) {
     float score[kMostOwn * kLanes], keep[kLanes];
     for (int64_t i = 0; i < args.keys * kLanes; ++i) score[i] = -__builtin_inff();  // of lanes not in use
-    score_own<kDtype>(args, score);
+    score_own<kDtype, kStored>(args, score);
     soften_own(args, score, keep);
-    store_own<kDtype>(args, score, keep);
+    store_own<kDtype, kStored>(args, score, keep);
 }
 
 void finish_rows(const OwnKeysArgs& args) {
-    if (args.dtype == H2O_F16) {
-        finish_rows_of<H2O_F16>(args);
+    const bool half = args.dtype == H2O_F16;
+    if (args.stored == H2O_I8) {
+        half ? finish_rows_of<H2O_F16, H2O_I8>(args) : finish_rows_of<H2O_F32, H2O_I8>(args);
+    } else if (args.stored == H2O_F16) {
+        half ? finish_rows_of<H2O_F16, H2O_F16>(args) : finish_rows_of<H2O_F32, H2O_F16>(args);
     } else {
-        finish_rows_of<H2O_F32>(args);
+        finish_rows_of<H2O_F32, H2O_F32>(args);
     }
 }
 

@@ -1,10 +1,17 @@
-// Between storage (token-major, float32 or float16) and the packed float32 forms of isa.h.
+// Between storage (token-major; float32, float16 or int8) and the packed float32 forms of isa.h.
 #pragma once
 
 namespace {
 
+using h2o::RowList;
+
+constexpr int64_t stored_size(h2o_dtype dtype) {
+    return dtype == H2O_I8 ? 1 : dtype == H2O_F16 ? 2 : 4;
+}
+
 inline Simd::Vec load_stored(const void* row, h2o_dtype dtype, int64_t at, int count) {
     if (dtype == H2O_F16) return Simd::load_half(static_cast<const uint16_t*>(row) + at, count);
+    if (dtype == H2O_I8) return Simd::load_int8(static_cast<const int8_t*>(row) + at, count);
     return Simd::load_some(static_cast<const float*>(row) + at, count);
 }
 
@@ -21,12 +28,14 @@ inline int part(int64_t at, int64_t count) {
 }
 
 // Eight consecutive numbers of a stored row, as float32. `buffer` is used when they are stored otherwise.
-inline const float* eight(const void* row, h2o_dtype dtype, int64_t at, float* buffer) {
-    if (dtype == H2O_F32) return static_cast<const float*>(row) + at;
+inline const float* eight(const RowList& rows, int64_t row, int64_t at, float* buffer) {
+    if (rows.dtype == H2O_F32) return static_cast<const float*>(rows.at[row]) + at;
+    const Simd::Vec scale = Simd::set(rows.scales == nullptr ? 1.0f : rows.scales[row]);
     for (int i = 0; i < 8; i += kWidth) {
         const int count = kWidth < 8 ? kWidth : 8;
-        Simd::store_some(buffer + i, Simd::load_half(static_cast<const uint16_t*>(row) + at + i, count),
-                         count);
+        Simd::Vec x = load_stored(rows.at[row], rows.dtype, at + i, count);
+        if (rows.dtype == H2O_I8) x = Simd::mul(x, scale);
+        Simd::store_some(buffer + i, x, count);
     }
     return buffer;
 }
@@ -35,22 +44,22 @@ constexpr int64_t kRowsAhead = 16;
 constexpr int64_t kAverageAhead = 8192;  // bytes
 
 // Asks for eight rows some way on. Must be inlined, as fetch() must.
-__attribute__((always_inline)) inline void fetch_eight(const void* const* rows, h2o_dtype dtype, int64_t at,
-                                                       int64_t count, int64_t d) {
+__attribute__((always_inline)) inline void fetch_eight(const RowList& rows, int64_t at, int64_t count,
+                                                       int64_t d) {
     const int64_t from = at + kRowsAhead, stop = from + 8 < count ? from + 8 : count;
-    for (int64_t row = from; row < stop; ++row) fetch(rows[row], dtype == H2O_F16 ? 2 * d : 4 * d);
+    for (int64_t row = from; row < stop; ++row) fetch(rows.at[row], d * stored_size(rows.dtype));
 }
 
 // Square blocks of eight, so that both the read and the written side are touched in runs.
-void pack_keys(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, float* out) {
+void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
     float buffer[8][8];
     for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
-        fetch_eight(rows, dtype, key, keys, d);
+        fetch_eight(rows, key, keys, d);
         const int64_t count = keys - key < kPanel ? keys - key : kPanel;
         if (count < kPanel) __builtin_memset(out, 0, static_cast<std::size_t>(d * kPanel) * sizeof(float));
         for (int64_t c = 0; c < d; c += 8) {
             const float* in[8];
-            for (int64_t j = 0; j < count; ++j) in[j] = eight(rows[key + j], dtype, c, buffer[j]);
+            for (int64_t j = 0; j < count; ++j) in[j] = eight(rows, key + j, c, buffer[j]);
             if (count == kPanel) {
                 transpose_8x8(in, 1.0f, out + c * kPanel, kPanel);
             } else {
@@ -62,28 +71,25 @@ void pack_keys(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d
     }
 }
 
-void pack_values(const void* const* rows, h2o_dtype dtype, int64_t keys, int64_t d, int64_t v_keys,
-                 float* out) {
+void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out) {
     float buffer[8];
     for (int64_t key = 0; key < keys; ++key) {
-        if (key % 8 == 0) fetch_eight(rows, dtype, key, keys, d);
+        if (key % 8 == 0) fetch_eight(rows, key, keys, d);
         for (int64_t c = 0; c < d; c += kPanel) {
-            __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows[key], dtype, c, buffer),
-                             8 * sizeof(float));
+            __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows, key, c, buffer), 8 * sizeof(float));
         }
     }
 }
 
-void pack_queries(const void* const* rows, h2o_dtype dtype, int64_t lanes, int64_t d, float scale,
-                  float* out) {
+void pack_queries(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out) {
     float buffer[8][8];
     if (lanes < kLanes) __builtin_memset(out, 0, static_cast<std::size_t>(d * kLanes) * sizeof(float));
     for (int64_t r = 0; r < lanes; r += 8) {
         const int64_t count = lanes - r < 8 ? lanes - r : 8;
-        fetch_eight(rows, dtype, r, lanes, d);
+        fetch_eight(rows, r, lanes, d);
         for (int64_t c = 0; c < d; c += 8) {
             const float* in[8];
-            for (int64_t j = 0; j < count; ++j) in[j] = eight(rows[r + j], dtype, c, buffer[j]);
+            for (int64_t j = 0; j < count; ++j) in[j] = eight(rows, r + j, c, buffer[j]);
             if (count == 8) {
                 transpose_8x8(in, scale, out + c * kLanes + r, kLanes);
             } else {
@@ -133,12 +139,12 @@ void blend_row(h2o_dtype dtype, int64_t d, float a, const void* x, float b, cons
     }
 }
 
-void average_row(const void* in, h2o_dtype dtype, int64_t count, float share, float* mean) {
-    const int64_t bytes = dtype == H2O_F16 ? 2 : 4;
+void average_row(const void* in, h2o_dtype dtype, int64_t count, float scale, float share, float* mean) {
+    const int64_t bytes = stored_size(dtype);
     for (int64_t c = 0; c < count; c += kWidth) {
         const int some = part(c, count);
         Simd::prefetch(static_cast<const char*>(in) + c * bytes + kAverageAhead);
-        Simd::Vec sum = Simd::mul(load_stored(in, dtype, c, some), Simd::set(share));
+        Simd::Vec sum = Simd::mul(load_stored(in, dtype, c, some), Simd::set(scale * share));
         if (share != 1.0f) sum = Simd::fma(Simd::load_some(mean + c, some), Simd::set(1.0f - share), sum);
         Simd::store_some(mean + c, sum, some);
     }
@@ -156,6 +162,24 @@ void from_float(const float* in, h2o_dtype dtype, int64_t count, float scale, vo
         const int some = part(i, count);
         store_stored(out, dtype, i, Simd::mul(Simd::load_some(in + i, some), Simd::set(scale)), some);
     }
+}
+
+float to_int8(const void* in, h2o_dtype dtype, int64_t count, int8_t* out) {
+    Simd::Vec top = Simd::zero(), wrong = Simd::zero();
+    for (int64_t i = 0; i < count; i += kWidth) {
+        const Simd::Vec x = load_stored(in, dtype, i, part(i, count));
+        top = Simd::max(top, Simd::max(x, Simd::sub(Simd::zero(), x)));
+        wrong = Simd::fma(x, Simd::zero(), wrong);
+    }
+    float lanes[kWidth], largest = 0.0f;
+    Simd::store(lanes, top);
+    for (float lane : lanes) largest = lane > largest ? lane : largest;
+    const Simd::Vec inverse = Simd::set(largest > 0.0f ? 127.0f / largest : 0.0f);
+    for (int64_t i = 0; i < count; i += kWidth) {
+        const int some = part(i, count);
+        Simd::store_int8(out + i, Simd::mul(load_stored(in, dtype, i, some), inverse), some);
+    }
+    return largest / 127.0f + Simd::sum(wrong);
 }
 
 void sum_lanes(const float* partial, int64_t keys, float* out) {

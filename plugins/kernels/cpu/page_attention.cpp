@@ -2,7 +2,7 @@
 // they lie, between those of other heads.
 #include <algorithm>
 
-#include "context.h"
+#include "stored_rows.h"
 
 namespace h2o {
 namespace {
@@ -48,12 +48,12 @@ class PageAttention {
 
     Own carve(Carver& carver) const {
         return {carver.take<Piece>(slots_), carver.take<float>(group() * width()),
-                carver.take<float>(group() * round_up(most_rows(), 16)),
+                carver.take<float>(decode_scratch(group(), most_rows())),
                 carver.take<float>(group() * width())};
     }
 
     void attend(int64_t set, const Own& own) const {
-        const int64_t head = set * shape_.kv_heads / shape_.score_heads, pieces = find(set, head, own.pieces);
+        const int64_t head = set * shape_.kv_heads / shape_.score_heads, pieces = find(set, own.pieces);
         int64_t rows = 0;
         for (int64_t i = 0; i < pieces; ++i) rows += own.pieces[i].keys;
         for (int64_t g = 0; g < group(); ++g) {
@@ -71,7 +71,14 @@ class PageAttention {
         args.d = d();
         args.keys = rows;
         args.stride = shape_.kv_heads * d();
-        args.dtype = shape_.dtype;
+        read_from(kv_, 0, &args);
+        const int64_t skip = head * d() * element_size(kv_.dtype);
+        args.k = static_cast<const char*>(kv_.k) + skip;
+        args.v = static_cast<const char*>(kv_.v) + skip;
+        if (kv_.dtype == H2O_I8) {
+            args.k_scales = kv_.k_scales + head;
+            args.v_scales = kv_.v_scales + head;
+        }
         args.q = own.q;
         args.visible = visible;
         args.p = own.p;
@@ -86,15 +93,12 @@ class PageAttention {
     }
 
     // The rows in use of the listed pages. Returns how many pages there are.
-    int64_t find(int64_t set, int64_t head, Piece* out) const {
-        const int64_t stride = shape_.kv_heads * row_bytes();
-        const char* const k = static_cast<const char*>(kv_.k) + head * row_bytes();
-        const char* const v = static_cast<const char*>(kv_.v) + head * row_bytes();
+    int64_t find(int64_t set, Piece* out) const {
         int64_t count = 0;
         for (int64_t i = 0; i < slots_; ++i) {
             const int64_t page = pages_[set * slots_ + i], first = page * page_size_;
             if (page < 0) continue;
-            out[count++] = {k + first * stride, v + first * stride, std::min(length_ - first, page_size_)};
+            out[count++] = {first, std::min(length_ - first, page_size_)};
         }
         return count;
     }
@@ -130,7 +134,7 @@ h2o_status h2o_cpu_page_attention(h2o_cpu* context, const h2o_shape* shape, cons
                                   void* o) {
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (context == nullptr || length <= 0 || page_size <= 0 || slots <= 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (!q || !pages || !o) return H2O_BAD_ARGUMENT;
     if (!h2o::are_pages(pages, shape->score_heads, slots, (length + page_size - 1) / page_size))
         return H2O_BAD_ARGUMENT;

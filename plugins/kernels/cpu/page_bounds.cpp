@@ -2,7 +2,7 @@
 // rows are written.
 #include <algorithm>
 
-#include "context.h"
+#include "stored_rows.h"
 
 namespace h2o {
 namespace {
@@ -23,8 +23,7 @@ struct Bounds {
         float* const low = k_min + index * width();
         float* const high = k_max + index * width();
         for (int64_t row = std::max(start, first); row < stop; ++row) {
-            const int64_t at = row * width() * element_size(shape.dtype);
-            kernels->to_float(static_cast<const char*>(kv.k) + at, shape.dtype, width(), 1.0f, row_floats);
+            read_row(*kernels, shape, kv, kv.k, kv.k_scales, row, row_floats);
             if (row == first) {
                 std::copy_n(row_floats, width(), low);
                 std::copy_n(row_floats, width(), high);
@@ -45,7 +44,7 @@ h2o_status h2o_cpu_page_bounds(h2o_cpu* context, const h2o_shape* shape, const h
                                int64_t length, int64_t page_size, int64_t pages, float* k_min, float* k_max) {
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (context == nullptr || start < 0 || length < start || page_size <= 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check_keys(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_keys(kv, length); status != H2O_OK) return status;
     if (start == length) return H2O_OK;
     if (!k_min || !k_max || pages < (length + page_size - 1) / page_size) return H2O_BAD_ARGUMENT;
     const h2o::Bounds op{*shape, *kv, start, length, page_size, k_min, k_max};

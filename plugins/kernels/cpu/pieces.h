@@ -9,57 +9,88 @@ using h2o::Piece;
 constexpr int64_t kPiecesAhead = 4;
 
 // Must be inlined, as fetch() must.
-template <h2o_dtype kDtype>
+template <class F>
 __attribute__((always_inline)) inline void fetch_rows(const DecodeArgs& args, const void* rows,
-                                                      int64_t count) {
-    for (int64_t row = 0; row < count; ++row)
-        fetch(cache_row<kDtype>(rows, args, 0, row), args.d * stored_size(kDtype));
+                                                      const Piece& piece) {
+    DecodeArgs there = args;
+    there.first = piece.first;
+    for (int64_t row = 0; row < piece.keys; ++row) fetch(F::row(rows, there, 0, row), args.d * F::kSize);
 }
 
-template <h2o_dtype kDtype>
+template <class F>
 inline void dot_pieces(const DecodeArgs& args, const Piece* pieces, int64_t count) {
     DecodeArgs here = args;  // keys, all of them, are the pitch of p
     for (int64_t i = 0; i < count; ++i) {
-        if (i + kPiecesAhead < count)
-            fetch_rows<kDtype>(args, pieces[i + kPiecesAhead].k, pieces[i + kPiecesAhead].keys);
-        here.k = pieces[i].k;
+        if (i + kPiecesAhead < count) fetch_rows<F>(args, args.k, pieces[i + kPiecesAhead]);
+        here.first = pieces[i].first;
         int64_t key = 0;
-        for (; key + kTogether <= pieces[i].keys; key += kTogether) dot_rows<kDtype, kTogether>(here, 0, key);
-        for (; key < pieces[i].keys; ++key) dot_rows<kDtype, 1>(here, 0, key);
+        for (; key + kTogether <= pieces[i].keys; key += kTogether) dot_rows<F, kTogether>(here, 0, key);
+        for (; key < pieces[i].keys; ++key) dot_rows<F, 1>(here, 0, key);
         here.p += pieces[i].keys;
     }
 }
 
-template <h2o_dtype kDtype>
+template <class F>
 inline void weigh_pieces(const DecodeArgs& args, const Piece* pieces, int64_t count) {
     DecodeArgs here = args;
     for (int64_t i = 0; i < count; ++i) {
-        if (i + kPiecesAhead < count)
-            fetch_rows<kDtype>(args, pieces[i + kPiecesAhead].v, pieces[i + kPiecesAhead].keys);
-        here.v = pieces[i].v;
-        int64_t key = 0;
-        for (; key + kTogether <= pieces[i].keys; key += kTogether)
-            weigh_rows<kDtype, kTogether>(here, 0, key);
-        for (; key < pieces[i].keys; ++key) weigh_rows<kDtype, 1>(here, 0, key);
+        if (i + kPiecesAhead < count) fetch_rows<F>(args, args.v, pieces[i + kPiecesAhead]);
+        here.first = pieces[i].first;
+        for (int64_t key = 0, rows; key < pieces[i].keys; key += rows) {
+            rows = F::together(here, key, pieces[i].keys - key);
+            weigh_rows<F>(here, 0, key, rows);
+        }
         here.p += pieces[i].keys;
     }
 }
 
-template <h2o_dtype kDtype>
+// Of all pieces' rows, one below the other.
+template <class F>
+inline void list_scales(const DecodeArgs& args, const Piece* pieces, int64_t count, float* k_scales,
+                        float* v_scales) {
+    DecodeArgs here = args;
+    const int64_t heads = args.stride / args.d;
+    for (int64_t i = 0; i < count; ++i) {
+        here.first = pieces[i].first;
+        for (int64_t key = 0; key < pieces[i].keys; ++key) {
+            const int64_t at = F::place(here, key) * heads;
+            *k_scales++ = args.k_scales[at];
+            *v_scales++ = args.v_scales[at];
+        }
+    }
+}
+
+template <class F>
 inline void decode_pieces_of(const DecodeArgs& args, const Piece* pieces, int64_t count) {
+    constexpr bool kScaled = F::kDtype == H2O_I8;
     const int64_t pitch = h2o::round_up(args.keys, 16), width = h2o::round_up(args.d, 16);
-    dot_pieces<kDtype>(args, pieces, count);
-    for (int64_t g = 0; g < args.group; ++g)
-        soften(args.p + g * pitch, args.keys, args.visible[g], args.m + g, args.l + g);
+    float *const k_scales = args.p + args.group * pitch, *const v_scales = k_scales + pitch;
+    dot_pieces<F>(args, pieces, count);
+    if constexpr (kScaled) list_scales<F>(args, pieces, count, k_scales, v_scales);
+    for (int64_t g = 0; g < args.group; ++g) {
+        soften<kScaled>(args.p + g * pitch, args.keys, args.visible[g], k_scales, v_scales, args.m + g,
+                        args.l + g);
+    }
     __builtin_memset(args.o, 0, static_cast<std::size_t>(args.group * width) * sizeof(float));
-    weigh_pieces<kDtype>(args, pieces, count);
+    weigh_pieces<F>(args, pieces, count);
+}
+
+template <bool kHasPages>
+inline void decode_stored_pieces(const DecodeArgs& args, const Piece* pieces, int64_t count) {
+    if (args.dtype == H2O_I8) {
+        decode_pieces_of<Form<H2O_I8, kHasPages>>(args, pieces, count);
+    } else if (args.dtype == H2O_F16) {
+        decode_pieces_of<Form<H2O_F16, kHasPages>>(args, pieces, count);
+    } else {
+        decode_pieces_of<Form<H2O_F32, kHasPages>>(args, pieces, count);
+    }
 }
 
 void decode_pieces(const DecodeArgs& args, const Piece* pieces, int64_t count) {
-    if (args.dtype == H2O_F16) {
-        decode_pieces_of<H2O_F16>(args, pieces, count);
+    if (args.pages != nullptr) {
+        decode_stored_pieces<true>(args, pieces, count);
     } else {
-        decode_pieces_of<H2O_F32>(args, pieces, count);
+        decode_stored_pieces<false>(args, pieces, count);
     }
 }
 

@@ -66,7 +66,8 @@ struct Query {
         Sweep votes = head_sweep(context, shape, heads(), head, static_cast<const char*>(q) + first * row,
                                  (rows + sizes.stride - 1) / sizes.stride);
         votes.query_heads *= sizes.stride;  // from one vote to the next
-        votes.keys = cache_rows(shape, kv_head(shape, heads(), head), kv.k, nullptr, list(tile, head), count);
+        votes.keys =
+            cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), list(tile, head), count);
         votes.total_keys = votes.offset = votes.key_block = count;
         votes.unit = unit;
         std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
@@ -134,9 +135,10 @@ h2o_status h2o_cpu_query_select(h2o_cpu* context, const h2o_shape* shape, const 
     if (!q || !past || !memory_next) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o_kv_check_keys(kv, 1); status != H2O_OK) return status;
     const int64_t listed = tiles->lists * shape->score_heads * tiles->candidates;
-    if (tiles->candidates > 0 && (!candidates || !h2o::in_range(candidates, listed, kv->rows)))
+    if (tiles->candidates > 0 && (!candidates || !h2o::rows_in_range(*kv, candidates, listed)))
         return H2O_BAD_ARGUMENT;
     const h2o::Query op{*shape, *tiles, q, *kv, candidates, past, memory_next};
     if (kv->rows > INT32_MAX || !op.enough()) return H2O_BAD_ARGUMENT;
+    if (tiles->candidates == 0 && !h2o::pages_in_range(*kv, op.most_keys())) return H2O_BAD_ARGUMENT;
     return h2o::guarded(context, [&] { op.run(context); });
 }

@@ -34,10 +34,10 @@ class RowBlocks {
 
     // Consecutive keys of the sweep become those that args() attends to.
     void pack(int64_t key, int64_t count) { rows_.pack(scratch_, key, count, false); }
-    // Others do, in the dtype that they have.
-    void pack(const void* const* k, const void* const* v, h2o_dtype dtype, int64_t count) {
-        kernels().pack_keys(k, dtype, count, rows_.d, scratch_.k);
-        kernels().pack_values(v, dtype, count, rows_.d, kRangeKeys, scratch_.v);
+    // Others do, as they are stored.
+    void pack(const RowList& k, const RowList& v, int64_t count) {
+        kernels().pack_keys(k, count, rows_.d, scratch_.k);
+        kernels().pack_values(v, count, rows_.d, kRangeKeys, scratch_.v);
     }
 
     // The block's state, and the first `keys` of those that are packed, none masked. To be attended to at
@@ -93,7 +93,7 @@ class RowBlocks {
         const int64_t used = rows_.lanes(block), from = block * kLanes, at = block - begin_;
         for (int64_t r = 0; r < used; ++r)
             scratch_.rows[r] = rows_.q + rows_.at(from + r) * rows_.d * element_size(rows_.dtype);
-        kernels().pack_queries(scratch_.rows, rows_.dtype, used, rows_.d, rows_.scale,
+        kernels().pack_queries({scratch_.rows, rows_.dtype, nullptr}, used, rows_.d, rows_.scale,
                                scratch_.q + at * rows_.d * kLanes);
         for (int64_t r = 0, token = from / rows_.group, head = from % rows_.group; r < kLanes; ++r) {
             position_[at][r] = offset_ + token;

@@ -1,9 +1,46 @@
-// The operators that only move or blend rows: MemoryGather and OnlineSoftmaxFusion.
+// The operators that only move, convert or blend rows: MemoryGather, CacheAppend and OnlineSoftmaxFusion.
 #include <algorithm>
 #include <cstring>
 
 #include "context.h"
 #include "fuse.h"
+#include "stored_rows.h"
+
+namespace h2o {
+namespace {
+
+constexpr int64_t kRowsTogether = 64;  // that one thread appends
+
+// A score head's rows of the memory, as plain rows of k_mem and v_mem [Hs, M, d].
+void gather_head(const h2o_cpu* context, const h2o_shape& shape, int64_t head, const h2o_kv& kv,
+                 const int32_t* memory, int64_t slots, void* k_mem, void* v_mem) {
+    const KeyRows rows = cache_rows(shape, head / (shape.score_heads / shape.kv_heads), kv, nullptr, kv.rows);
+    const int64_t d = shape.head_size, bytes = d * element_size(shape.dtype);
+    for (int64_t slot = 0; slot < slots; ++slot) {
+        const int64_t row = memory[slot], to = (head * slots + slot) * bytes;
+        convert(*context->kernels, rows.key(row), kv.dtype, rows.key_scale(row), d,
+                static_cast<char*>(k_mem) + to, shape.dtype);
+        convert(*context->kernels, rows.value(row), kv.dtype, rows.value_scale(row), d,
+                static_cast<char*>(v_mem) + to, shape.dtype);
+    }
+}
+
+// Row `from` of `in` [n, Hkv, d] becomes row `place` of `out`, as the cache stores it.
+void store_row(const KernelTable& kernels, const h2o_shape& shape, const void* in, int64_t from,
+               const h2o_kv& kv, void* out, float* scales, int64_t place) {
+    const int64_t d = shape.head_size, width = shape.kv_heads * d;
+    const char* const source = static_cast<const char*>(in) + from * width * element_size(shape.dtype);
+    char* const target = static_cast<char*>(out) + place * width * element_size(kv.dtype);
+    if (kv.dtype != H2O_I8) return convert(kernels, source, shape.dtype, 1.0f, width, target, kv.dtype);
+    for (int64_t head = 0; head < shape.kv_heads; ++head) {
+        scales[place * shape.kv_heads + head] =
+            kernels.to_int8(source + head * d * element_size(shape.dtype), shape.dtype, d,
+                            reinterpret_cast<int8_t*>(target) + head * d);
+    }
+}
+
+}  // namespace
+}  // namespace h2o
 
 h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* o_a,
                                          const float* m_a, const float* l_a, const void* o_b,
@@ -35,18 +72,29 @@ h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64
     if (const h2o_status status = h2o_kv_check(kv, slots > 0); status != H2O_OK) return status;
     if (slots == 0) return H2O_OK;
     if (!memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
-    if (!h2o::in_range(memory, shape->score_heads * slots, kv->rows)) return H2O_BAD_ARGUMENT;
-    const int64_t row = shape->head_size * h2o::element_size(shape->dtype);
-    const size_t bytes = static_cast<size_t>(row);
+    if (!h2o::rows_in_range(*kv, memory, shape->score_heads * slots)) return H2O_BAD_ARGUMENT;
     return h2o::guarded(context, [&] {
         context->pool.each(shape->score_heads, [&](int64_t head, int) {
-            const int64_t kv_head = head / (shape->score_heads / shape->kv_heads);
-            for (int64_t slot = head * slots; slot < (head + 1) * slots; ++slot) {
-                const int64_t from = (memory[slot] * shape->kv_heads + kv_head) * row;
-                std::memcpy(static_cast<char*>(k_mem) + slot * row, static_cast<const char*>(kv->k) + from,
-                            bytes);
-                std::memcpy(static_cast<char*>(v_mem) + slot * row, static_cast<const char*>(kv->v) + from,
-                            bytes);
+            h2o::gather_head(context, *shape, head, *kv, memory + head * slots, slots, k_mem, v_mem);
+        });
+    });
+}
+
+h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* k,
+                                const void* v, int64_t first, const h2o_kv* kv) {
+    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (context == nullptr || n < 0 || first < 0 || first > INT64_MAX - n) return H2O_BAD_ARGUMENT;
+    if (n > 0 && (!k || !v)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o::check_kv(kv, n > 0 ? first + n : 0); status != H2O_OK) return status;
+    return h2o::guarded(context, [&] {
+        const int64_t items = (n + h2o::kRowsTogether - 1) / h2o::kRowsTogether;
+        context->pool.each(items, [&](int64_t item, int) {
+            const int64_t begin = item * h2o::kRowsTogether;
+            const int64_t end = std::min(n, begin + h2o::kRowsTogether);
+            for (int64_t row = begin; row < end; ++row) {
+                const int64_t place = h2o::place_of(*kv, first + row);
+                h2o::store_row(*context->kernels, *shape, k, row, *kv, kv->k, kv->k_scales, place);
+                h2o::store_row(*context->kernels, *shape, v, row, *kv, kv->v, kv->v_scales, place);
             }
         });
     });

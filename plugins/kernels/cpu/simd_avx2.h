@@ -27,6 +27,17 @@ struct Simd {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
     }
 
+    static Vec load_int8(const int8_t* p, int) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+    }
+    // To the nearest even; what is out of range becomes the end of it.
+    static void store_int8(int8_t* p, Vec x, int) {
+        const __m256i wide = _mm256_cvtps_epi32(x);
+        const __m128i words =
+            _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+    }
+
     static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
     static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
     static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }

@@ -31,6 +31,16 @@ struct Simd {
         _mm256_mask_storeu_epi16(p, low(count), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
     }
 
+    static Vec load_int8(const int8_t* p, int count) {
+        return _mm512_cvtepi32_ps(
+            _mm512_cvtepi8_epi32(count == kWidth ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))
+                                                 : _mm_maskz_loadu_epi8(low(count), p)));
+    }
+    // To the nearest even; what is out of range becomes the end of it.
+    static void store_int8(int8_t* p, Vec x, int count) {
+        _mm_mask_storeu_epi8(p, low(count), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+    }
+
     static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
     static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
     static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }

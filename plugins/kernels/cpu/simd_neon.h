@@ -23,6 +23,20 @@ struct Simd {
     static Vec load_half(const uint16_t* p, int) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
     static void store_half(uint16_t* p, Vec x, int) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 
+    static Vec load_int8(const int8_t* p, int) {
+        int32_t four;
+        __builtin_memcpy(&four, p, 4);
+        const int16x8_t words = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+        return vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
+    }
+    // To the nearest even; what is out of range becomes the end of it.
+    static void store_int8(int8_t* p, Vec x, int) {
+        const int16x4_t words = vqmovn_s32(vcvtnq_s32_f32(x));
+        const int8x8_t bytes = vqmovn_s16(vcombine_s16(words, words));
+        const int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
+        __builtin_memcpy(p, &four, 4);
+    }
+
     static Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
     static Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
     static Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }

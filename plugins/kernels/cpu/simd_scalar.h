@@ -30,6 +30,17 @@ struct Simd {
         for (int i = 0; i < 4; ++i) p[i] = h2o::float_to_half(x.lane[i]);
     }
 
+    static Vec load_int8(const int8_t* p, int) {
+        return map([&](int i) { return static_cast<float>(p[i]); });
+    }
+    // To the nearest even; what is out of range, or not a number, becomes an end of it.
+    static void store_int8(int8_t* p, Vec x, int) {
+        for (int i = 0; i < 4; ++i) {
+            const float near = x.lane[i] >= -127.0f ? (x.lane[i] < 127.0f ? x.lane[i] : 127.0f) : -127.0f;
+            p[i] = static_cast<int8_t>(__builtin_nearbyintf(near));
+        }
+    }
+
     static Vec add(Vec a, Vec b) {
         return map([&](int i) { return a.lane[i] + b.lane[i]; });
     }

@@ -50,7 +50,7 @@ class Range {
   private:
     static Sweep sweep_of(const h2o_cpu* context, const Subquadratic& op, int64_t head) {
         Sweep rows = head_sweep(context, op.shape, op.shape.kv_heads, head, op.q, op.n);
-        rows.keys = cache_rows(op.shape, head, op.kv.k, op.kv.v, nullptr, op.length);
+        rows.keys = cache_rows(op.shape, head, op.kv, nullptr, op.length);
         return rows;
     }
 
@@ -102,12 +102,11 @@ class Range {
     }
 
     void globals(int64_t block) {
-        const int64_t stride = rows_.keys.stride;
         for (int64_t i = 0; i < op_.slots; ++i) {
             const int64_t row = op_.global_rows[i];
             if (row >= last_position(block) - op_.pattern.window) continue;
-            const int64_t at = row * stride;
-            float* const bias = add(block, rows_.dtype, rows_.keys.k + at, rows_.keys.v + at);
+            float* const bias = add(block, op_.kv.dtype);
+            extra_.take(extras_++, rows_.keys, row);
             for (int64_t r = 0; r < kLanes; ++r) {
                 bias[r] = op_.sees_global(position(block, r) - row) ? 0.0f : -HUGE_VALF;
             }
@@ -122,7 +121,8 @@ class Range {
         for (int64_t r = 0; r < kLanes; ++r) newest[r] = op_.newest(position(block, r));
         for (int64_t i = 0; i < found; ++i) {
             const int64_t mark = own_.marks[i], at = mark * width + head_ * rows_.d;
-            float* const bias = add(block, H2O_F32, op_.k_mean + at, op_.v_mean + at);
+            float* const bias = add(block, H2O_F32);
+            extra_.set(extras_++, op_.k_mean + at, op_.v_mean + at);
             float here = 0.0f;
             for (int64_t r = 0; r < kLanes; ++r) {
                 if (r == 0 || newest[r] != newest[r - 1]) {  // lanes of one block of rows see the same
@@ -133,19 +133,17 @@ class Range {
         }
     }
 
-    // One more key for a block, to be attended to with others of its kind; where its bias goes.
-    float* add(int64_t block, h2o_dtype dtype, const void* k, const void* v) {
-        if (extras_ == kExtra || (extras_ > 0 && dtype != extra_dtype_)) attend_extras(block);
-        extra_dtype_ = dtype;
-        extra_[0][extras_] = k;
-        extra_[1][extras_] = v;
-        return own_.bias + extras_++ * kLanes;
+    // Room for one more key of a block, to be attended to with others of its kind; where its bias goes.
+    float* add(int64_t block, h2o_dtype dtype) {
+        if (extras_ == kExtra || (extras_ > 0 && dtype != extra_.dtype())) attend_extras(block);
+        extra_.start(dtype);
+        return own_.bias + extras_ * kLanes;
     }
 
     void attend_extras(int64_t block) {
         if (extras_ == 0) return;
         std::fill(own_.bias + extras_ * kLanes, own_.bias + round_up(extras_, kPanel) * kLanes, 0.0f);
-        blocks_.pack(extra_[0], extra_[1], extra_dtype_, extras_);
+        blocks_.pack(extra_.keys(), extra_.values(), extras_);
         BlockArgs made = blocks_.args(block, extras_);
         made.bias = own_.bias;
         kernels().attend(made);
@@ -156,6 +154,7 @@ class Range {
     void finish(int64_t block) {
         const int64_t used = blocks_.lanes(block), size = rows_.d * element_size(rows_.dtype);
         const void *q[kLanes], *k[kMostOwn * kLanes], *v[kMostOwn * kLanes];
+        float k_scales[kMostOwn * kLanes], v_scales[kMostOwn * kLanes];
         void* out[kLanes];
         for (int64_t r = 0; r < used; ++r) {
             const int64_t at = rows_.at(block * kLanes + r) * size;
@@ -167,13 +166,17 @@ class Range {
             if (!op_.strides_to(stride, last_position(block))) continue;
             for (int64_t r = 0; r < used; ++r) {
                 const int64_t key = position(block, r) - stride, at = keys * kLanes + r;
-                k[at] = key < 0 ? nullptr : rows_.keys.k + key * rows_.keys.stride;
-                v[at] = key < 0 ? nullptr : rows_.keys.v + key * rows_.keys.stride;
+                k[at] = key < 0 ? nullptr : rows_.keys.key(key);
+                v[at] = key < 0 ? nullptr : rows_.keys.value(key);
+                k_scales[at] = key < 0 ? 1.0f : rows_.keys.key_scale(key);
+                v_scales[at] = key < 0 ? 1.0f : rows_.keys.value_scale(key);
             }
             ++keys;
         }
         const BlockArgs state = blocks_.args(block, 0);
-        kernels().finish_rows({rows_.d, used, keys, rows_.dtype, rows_.scale, q, k, v, state.m, state.l,
+        const bool scaled = op_.kv.dtype == H2O_I8;
+        kernels().finish_rows({rows_.d, used, keys, rows_.dtype, op_.kv.dtype, rows_.scale, q, k, v,
+                               scaled ? k_scales : nullptr, scaled ? v_scales : nullptr, state.m, state.l,
                                state.o, state.p, out});
     }
 
@@ -184,9 +187,8 @@ class Range {
     int64_t head_;
     RowBlocks blocks_;
     const Sweep& rows_;
-    const void* extra_[2][kExtra];  // keys, values
+    Gathered<kExtra> extra_{H2O_F32};
     int64_t extras_ = 0;
-    h2o_dtype extra_dtype_ = H2O_F32;
 };
 
 void run(h2o_cpu* context, const Subquadratic& op) {
@@ -228,7 +230,8 @@ h2o_status h2o_cpu_subquadratic_attention(h2o_cpu* context, const h2o_shape* sha
     if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
     if (const h2o_status status = h2o::check_pattern(pattern); status != H2O_OK) return status;
     if (context == nullptr || n < 0 || length < n || slots < 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, length); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
+    if (kv->dtype == H2O_F32 && shape->dtype != H2O_F32) return H2O_UNSUPPORTED;
     if (n == 0) return H2O_OK;
     if (!q || !o || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;
     if (!h2o::in_range(global_rows, slots, INT32_MAX)) return H2O_BAD_ARGUMENT;

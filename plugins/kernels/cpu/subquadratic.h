@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "context.h"
+#include "stored_rows.h"
 
 namespace h2o {
 

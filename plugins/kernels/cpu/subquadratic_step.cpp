@@ -19,7 +19,7 @@ class Step {
         carve(shared);
         Carver placed(context->shared.at_least(shared.used()));
         carve(placed);
-        const int64_t scores = heads() * std::max(kRun, std::max(most_tokens(), most_marks()) + 16);
+        const int64_t scores = decode_scratch(heads(), std::max(kRun, std::max(most_tokens(), most_marks())));
         for (Arena& arena : context->own) arena.at_least(static_cast<size_t>(scores) * sizeof(float));
     }
 
@@ -30,12 +30,14 @@ class Step {
         context_->pool.each(all, [&](int64_t index, int thread) {
             if (index < windows) {
                 const int64_t from = first_ + index * kRun;
-                attend(index, thread, at(op_.kv.k, from), at(op_.kv.v, from), op_.shape.dtype,
-                       std::min(kRun, op_.length - from));
+                attend(index, thread, op_.kv, from, std::min(kRun, op_.length - from));
             } else if (index == windows && tokens > 0) {
-                attend(index, thread, k_, v_, op_.shape.dtype, tokens);
+                attend(index, thread, copied_, 0, tokens);
             } else {
-                attend(index, thread, k_mark_, v_mark_, H2O_F32, marks);
+                h2o_kv rows{};
+                rows.k = k_mark_;
+                rows.v = v_mark_;
+                attend(index, thread, rows, 0, marks);
                 for (int64_t h = 0; h < heads(); ++h) m_[index * heads() + h] += op_.pattern.landmark_bias;
             }
         });
@@ -47,14 +49,12 @@ class Step {
     int64_t d() const { return op_.shape.head_size; }
     int64_t width() const { return round_up(d(), 16); }
     int64_t row() const { return op_.shape.kv_heads * d(); }
-    int64_t row_bytes() const { return row() * element_size(op_.shape.dtype); }
+    int64_t row_bytes() const { return row() * element_size(op_.kv.dtype); }
     int64_t position() const { return op_.length - 1; }
     int64_t runs() const { return (op_.length - first_ + kRun - 1) / kRun; }
     int64_t most_tokens() const { return op_.slots + kMostStrides; }
     int64_t most_marks() const { return op_.landmarks_at_most(1); }
-    const char* at(const void* rows, int64_t index) const {
-        return static_cast<const char*>(rows) + index * row_bytes();
-    }
+    int64_t scale_bytes() const { return op_.shape.kv_heads * static_cast<int64_t>(sizeof(float)); }
 
     void carve(Carver& carver) {
         const int64_t most = runs() + 2;
@@ -62,8 +62,14 @@ class Step {
         m_ = carver.take<float>(most * heads());
         l_ = carver.take<float>(most * heads());
         o_ = carver.take<float>(most * heads() * width());
-        k_ = carver.take<char>(most_tokens() * row_bytes());
-        v_ = carver.take<char>(most_tokens() * row_bytes());
+        copied_ = h2o_kv{};
+        copied_.dtype = op_.kv.dtype;
+        copied_.k = carver.take<char>(most_tokens() * row_bytes());
+        copied_.v = carver.take<char>(most_tokens() * row_bytes());
+        if (op_.kv.dtype == H2O_I8) {
+            copied_.k_scales = carver.take<float>(most_tokens() * op_.shape.kv_heads);
+            copied_.v_scales = carver.take<float>(most_tokens() * op_.shape.kv_heads);
+        }
         k_mark_ = carver.take<float>(most_marks() * row());
         v_mark_ = carver.take<float>(most_marks() * row());
         marks_ = carver.take<int32_t>(most_marks());
@@ -79,9 +85,17 @@ class Step {
     // Global rows and strides, one below the other.
     int64_t copy_tokens() {
         int64_t count = 0;
+        const auto copy = [&](void* to, const void* rows, int64_t place, int64_t bytes) {
+            if (rows == nullptr) return;
+            std::memcpy(static_cast<char*>(to) + count * bytes,
+                        static_cast<const char*>(rows) + place * bytes, static_cast<size_t>(bytes));
+        };
         const auto take = [&](int64_t index) {
-            std::memcpy(k_ + count * row_bytes(), at(op_.kv.k, index), static_cast<size_t>(row_bytes()));
-            std::memcpy(v_ + count * row_bytes(), at(op_.kv.v, index), static_cast<size_t>(row_bytes()));
+            const int64_t place = place_of(op_.kv, index);
+            copy(copied_.k, op_.kv.k, place, row_bytes());
+            copy(copied_.v, op_.kv.v, place, row_bytes());
+            copy(copied_.k_scales, op_.kv.k_scales, place, scale_bytes());
+            copy(copied_.v_scales, op_.kv.v_scales, place, scale_bytes());
             ++count;
         };
         for (int64_t i = 0; i < op_.slots; ++i) {
@@ -104,7 +118,7 @@ class Step {
         return count;
     }
 
-    void attend(int64_t index, int thread, const void* k, const void* v, h2o_dtype dtype, int64_t keys) {
+    void attend(int64_t index, int thread, const h2o_kv& kv, int64_t first, int64_t keys) {
         int64_t visible[16];
         std::fill(visible, visible + op_.group(), keys);
         DecodeArgs args{};
@@ -113,9 +127,7 @@ class Step {
         args.d = d();
         args.keys = keys;
         args.stride = row();
-        args.dtype = dtype;
-        args.k = k;
-        args.v = v;
+        read_from(kv, first, &args);
         args.q = q_;
         args.visible = visible;
         args.p = reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));
@@ -145,7 +157,7 @@ class Step {
     const Subquadratic& op_;
     int64_t first_;  // of the window
     float *q_ = nullptr, *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
-    char *k_ = nullptr, *v_ = nullptr;
+    h2o_kv copied_{};
     float *k_mark_ = nullptr, *v_mark_ = nullptr;
     int32_t* marks_ = nullptr;
 };

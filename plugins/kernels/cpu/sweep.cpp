@@ -10,6 +10,7 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     SweepScratch made{};
     made.rows = carver.take<const void*>(std::max(keys, kLanes));
     made.more = carver.take<const void*>(keys);
+    made.scales = carver.take<float>(keys);
     made.k = carver.take<float>(keys * size.d);
     if (size.values) made.v = carver.take<float>(keys * size.d);
     made.p = carver.take<float>(keys * kLanes);
@@ -49,46 +50,36 @@ Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_h
     return sweep;
 }
 
-KeyRows cache_rows(const h2o_shape& shape, int64_t head, const void* k, const void* v, const int32_t* index,
-                   int64_t count) {
-    const int64_t size = element_size(shape.dtype);
-    const int64_t offset = head * shape.head_size * size;
-    KeyRows rows{};
-    rows.k = static_cast<const char*>(k) + offset;
-    rows.v = v == nullptr ? nullptr : static_cast<const char*>(v) + offset;
-    rows.stride = shape.kv_heads * shape.head_size * size;
-    rows.index = index;
-    rows.count = count;
-    return rows;
-}
-
-// Pointers to keys [first, first + count) of a chain of key rows.
-static void list_rows(const KeyRows& keys, bool values, int64_t first, int64_t count, const void** out) {
+// Keys, or values, [first, first + count) of a chain of key rows, all of which are stored alike.
+static RowList list_rows(const KeyRows& keys, bool values, int64_t first, int64_t count,
+                         SweepScratch& scratch) {
     const KeyRows* part = &keys;
     while (part != nullptr && first >= part->count) {
         first -= part->count;
         part = part->then;
     }
+    const bool scaled = keys.kv.dtype == H2O_I8;
     for (int64_t i = 0; i < count && part != nullptr; ++i, ++first) {
         while (part != nullptr && first == part->count) {
             part = part->then;
             first = 0;
         }
-        if (part == nullptr) return;
+        if (part == nullptr) break;
         const int64_t row = part->index == nullptr ? first : part->index[first];
-        out[i] = (values ? part->v : part->k) + row * part->stride;
+        scratch.more[i] = values ? part->value(row) : part->key(row);
+        if (scaled) scratch.scales[i] = values ? part->value_scale(row) : part->key_scale(row);
     }
+    return {scratch.more, keys.kv.dtype, scaled ? scratch.scales : nullptr};
 }
 
 void Sweep::pack(SweepScratch& scratch, int64_t first_key, int64_t count, bool reusable) const {
     if (reusable && scratch.packed_unit == unit && scratch.packed_keys >= count) return;
     scratch.packed_unit = reusable ? unit : -1;
     scratch.packed_keys = count;
-    list_rows(keys, false, first_key, count, scratch.more);
-    kernels->pack_keys(scratch.more, dtype, count, d, scratch.k);
+    kernels->pack_keys(list_rows(keys, false, first_key, count, scratch), count, d, scratch.k);
     if (keys.v == nullptr) return;
-    list_rows(keys, true, first_key, count, scratch.more);
-    kernels->pack_values(scratch.more, dtype, count, d, round_up(key_block, kPanel), scratch.v);
+    kernels->pack_values(list_rows(keys, true, first_key, count, scratch), count, d,
+                         round_up(key_block, kPanel), scratch.v);
 }
 
 void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t first_key, int64_t count,
@@ -97,7 +88,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     float* const q_packed = scratch.q + slot * d * kLanes;
     if (fresh) {
         for (int64_t r = 0; r < used; ++r) scratch.rows[r] = q + at(begin + r) * d * element_size(dtype);
-        kernels->pack_queries(scratch.rows, dtype, used, d, scale, q_packed);
+        kernels->pack_queries({scratch.rows, dtype, nullptr}, used, d, scale, q_packed);
     }
     float seen[kLanes];
     for (int64_t r = 0; r < kLanes; ++r) {

@@ -9,23 +9,15 @@
 #include <cstring>
 
 #include "context.h"
+#include "stored_rows.h"
 
 namespace h2o {
-
-// Keys and values where they lie: rows index[j], or j without an index; after `count` of them, `then` if any.
-struct KeyRows {
-    const char* k;
-    const char* v;   // null: keys only
-    int64_t stride;  // bytes
-    const int32_t* index;
-    int64_t count;
-    const KeyRows* then;
-};
 
 // One thread's arrays.
 struct SweepScratch {
     const void** rows;  // [max(keys, kLanes)]
     const void** more;  // [keys]
+    float* scales;      // [keys]
     float* k;           // packed, isa.h
     float* v;
     float* p;
@@ -114,9 +106,6 @@ Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_h
 inline int64_t kv_head(const h2o_shape& shape, int64_t score_heads, int64_t head) {
     return head / (score_heads / shape.kv_heads);
 }
-// Cache rows [0, count) of one key/value head, or those in index.
-KeyRows cache_rows(const h2o_shape& shape, int64_t head, const void* k, const void* v, const int32_t* index,
-                   int64_t count);
 
 // Where part `part` of `parts` of `blocks` begins: equal shares, or equal shares of a triangle.
 int64_t even_part(int64_t blocks, int64_t parts, int64_t part);

@@ -7,12 +7,18 @@
 
 #include <cstdint>
 
+#include "h2o/status.h"
+
 namespace h2o::cuda {
 
 // Where the keys and values of a set lie, and how many there are.
 struct KeySource {
     const void* k = nullptr;
     const void* v = nullptr;          // null: only the row states m and l are wanted
+    h2o_dtype dtype = H2O_F32;        // of both
+    const float* k_scales = nullptr;  // of integers, [keys, key/value heads]
+    const float* v_scales = nullptr;
+    int scale_stride = 0;             // key/value heads
     int64_t row_stride = 0;           // elements from one key to the next
     int64_t head_stride = 0;          // elements from one key/value head to the next
     int sets_per_head = 1;            // set s reads key/value head s / sets_per_head

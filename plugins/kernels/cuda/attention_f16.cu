@@ -11,15 +11,19 @@ template <int D, int WARPS, int MT, int KEYS, bool GATHER>
 int tile_blocks_at_once() {
     using Tile = AttentionTile<D, WARPS, MT, KEYS, GATHER>;
     static const int blocks =
-        blocks_at_once(attention_f16<D, WARPS, MT, KEYS, GATHER>, Tile::kThreads, Tile::kSharedBytes);
+        blocks_at_once(attention_f16<D, WARPS, MT, KEYS, GATHER, half>, Tile::kThreads, Tile::kSharedBytes);
     return blocks;
 }
 
 template <int D, int WARPS, int MT, int KEYS, bool GATHER>
 h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
     using Tile = AttentionTile<D, WARPS, MT, KEYS, GATHER>;
-    return launch(attention_f16<D, WARPS, MT, KEYS, GATHER>, attention_grid(args, Tile::kRows),
-                  Tile::kThreads, Tile::kSharedBytes, stream, args);
+    const auto run = [&](auto kernel) {
+        return launch(kernel, attention_grid(args, Tile::kRows), Tile::kThreads, Tile::kSharedBytes, stream,
+                      args);
+    };
+    return args.keys.dtype == H2O_I8 ? run(attention_f16<D, WARPS, MT, KEYS, GATHER, int8_t>)
+                                     : run(attention_f16<D, WARPS, MT, KEYS, GATHER, half>);
 }
 
 // One block of four warps cannot hide its own latencies. Where a multiprocessor has no room for two with

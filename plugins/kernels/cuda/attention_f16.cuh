@@ -39,7 +39,8 @@ struct AttentionTile {
     static constexpr bool kQInRegisters = MT * (D / 16) <= 8;
 };
 
-template <int D, int WARPS, int MT, int KEYS, bool GATHER>
+// Keys and values are stored as S: half, or int8_t.
+template <int D, int WARPS, int MT, int KEYS, bool GATHER, class S>
 __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(const AttentionArgs args) {
     using Tile = AttentionTile<D, WARPS, MT, KEYS, GATHER>;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
@@ -65,9 +66,9 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const half* q = static_cast<const half*>(rows.q);
-    const half* k_base = key_pointer<half>(keys.k, keys, set, extent.first_key);
-    const half* v_base = keys.v ? key_pointer<half>(keys.v, keys, set, extent.first_key) : nullptr;
-    const bool with_values = v_base != nullptr;
+    const SetRows<S> k_base = set_rows<S>(keys.k, keys.k_scales, keys, set, extent.first_key);
+    const SetRows<S> v_base = set_rows<S>(keys.v, keys.v_scales, keys, set, extent.first_key);
+    const bool with_values = v_base.first != nullptr;
 
     // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
     const auto fetch_slots = [&](int tile) {
@@ -78,13 +79,12 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                         keys.memory + (valid ? static_cast<int64_t>(set) * extent.keys + key : 0), valid);
         }
     };
-    const auto fetch_keys = [&](shared_t to, const half* base, int tile) {
-        copy_rows_async<D, KEYS, kThreads>(to, base, [&](int row) -> const half* {
+    const auto fetch_keys = [&](shared_t to, const SetRows<S>& from, int tile) {
+        copy_rows<D, KEYS, kThreads>(to, from, [&](int row) {
             const int key = key_begin + tile * KEYS + row;
-            if (key >= key_end) return nullptr;
-            if constexpr (GATHER)
-                return base + row_within(slots[(tile % 3) * KEYS + row], keys.last_row) * keys.row_stride;
-            return base + key * keys.row_stride;
+            if (key >= key_end) return -1;
+            if constexpr (GATHER) return row_within(slots[(tile % 3) * KEYS + row], keys.last_row);
+            return key;
         });
     };
 

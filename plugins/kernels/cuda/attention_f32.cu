@@ -10,14 +10,20 @@ namespace {
 template <int D, int WARPS>
 h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
     using Tile = AttentionTileF32<D, WARPS>;
-    return launch(attention_f32<D, WARPS>, attention_grid(args, Tile::kRows), Tile::kThreads,
-                  Tile::kSharedBytes, stream, args);
+    const auto run = [&](auto kernel) {
+        return launch(kernel, attention_grid(args, Tile::kRows), Tile::kThreads, Tile::kSharedBytes, stream,
+                      args);
+    };
+    if (args.keys.dtype == H2O_I8) return run(attention_f32<D, WARPS, int8_t>);
+    if (args.keys.dtype == H2O_F16) return run(attention_f32<D, WARPS, half>);
+    return run(attention_f32<D, WARPS, float>);
 }
 
 template <int D, int WARPS>
 int tile_blocks_at_once() {
     using Tile = AttentionTileF32<D, WARPS>;
-    static const int blocks = blocks_at_once(attention_f32<D, WARPS>, Tile::kThreads, Tile::kSharedBytes);
+    static const int blocks =
+        blocks_at_once(attention_f32<D, WARPS, float>, Tile::kThreads, Tile::kSharedBytes);
     return blocks;
 }
 

@@ -11,6 +11,7 @@
 
 #include "attention_args.h"
 #include "grid.cuh"
+#include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 #include "tiles.h"
@@ -41,6 +42,24 @@ __device__ __forceinline__ void copy_rows_f32(float* to, const float* somewhere,
     }
 }
 
+// Rows row_of(i) of a set, negative ones as zeros. What is not float becomes it on the way.
+template <int D, int ROWS, int THREADS, class S, class F>
+__device__ __forceinline__ void copy_set_rows_f32(float* to, const SetRows<S>& from, F&& row_of) {
+    if constexpr (sizeof(S) == 4) {
+        copy_rows_f32<D, ROWS, THREADS>(to, from.first, [&](int i) -> const float* {
+            const int row = row_of(i);
+            return row < 0 ? nullptr : from.row(row);
+        });
+    } else {
+        for (int i = 0; i < ROWS * D / THREADS; ++i) {
+            const int index = i * THREADS + static_cast<int>(threadIdx.x), column = index % D;
+            const int row = row_of(index / D);
+            to[index / D * (D + 4) + column] =
+                row < 0 ? 0.f : to_float(from.row(row)[column]) * from.scale(row);
+        }
+    }
+}
+
 // sum[i][j] = a row i . b row j of this thread's 4 x 4 rows, `b_step` rows apart in b.
 template <int D>
 __device__ __forceinline__ void dot_4x4(float (&sum)[4][4], const float* a, const float* b, int b_step) {
@@ -64,7 +83,8 @@ __device__ __forceinline__ void dot_4x4(float (&sum)[4][4], const float* a, cons
     }
 }
 
-template <int D, int WARPS>
+// Keys and values are stored as S: float, half or int8_t.
+template <int D, int WARPS, class S>
 __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs args) {
     using Tile = AttentionTileF32<D, WARPS>;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
@@ -85,16 +105,15 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
 
     const int lane8 = threadIdx.x % 8, local_row = threadIdx.x / 8 * 4;
     const float* q = static_cast<const float*>(rows.q);
-    const float* k_base = key_pointer<float>(keys.k, keys, set, extent.first_key);
-    const float* v_base = keys.v ? key_pointer<float>(keys.v, keys, set, extent.first_key) : nullptr;
-    const bool with_values = v_base != nullptr;
-    const auto fetch_keys = [&](float* to, const float* base, int tile_key) {
-        copy_rows_f32<D, kKeyTileF32, kThreads>(to, base, [&](int i) -> const float* {
+    const SetRows<S> k_base = set_rows<S>(keys.k, keys.k_scales, keys, set, extent.first_key);
+    const SetRows<S> v_base = set_rows<S>(keys.v, keys.v_scales, keys, set, extent.first_key);
+    const bool with_values = v_base.first != nullptr;
+    const auto fetch_keys = [&](float* to, const SetRows<S>& from, int tile_key) {
+        copy_set_rows_f32<D, kKeyTileF32, kThreads>(to, from, [&](int i) {
             const int key = tile_key + i;
-            if (key >= key_end) return nullptr;
-            if (!keys.memory) return base + key * keys.row_stride;
-            const int32_t entry = keys.memory[static_cast<int64_t>(set) * extent.keys + key];
-            return base + row_within(entry, keys.last_row) * keys.row_stride;
+            if (key >= key_end) return -1;
+            if (!keys.memory) return key;
+            return row_within(keys.memory[static_cast<int64_t>(set) * extent.keys + key], keys.last_row);
         });
     };
 

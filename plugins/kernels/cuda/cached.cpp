@@ -70,7 +70,7 @@ h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const
     const int capacity = static_cast<int>(kv.rows);
     AttentionArgs attention;
     attention.rows = rows_of(shape, q, n, shape.kv_heads);
-    attention.keys = token_major_keys(shape, kv.k, kv.v, capacity, shape.kv_heads);
+    attention.keys = cache_keys(shape, kv, true, capacity, shape.kv_heads);
     attention.keys.length = length;
     attention.keys.causal = true;
     attention.scale = shape.scale;
@@ -115,7 +115,7 @@ extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2
                                                 size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     return attend(stream, *shape, n, q, *kv, length, o, nullptr, nullptr, pieces);
@@ -135,7 +135,7 @@ extern "C" h2o_status h2o_cuda_scored_attention(h2o_cuda_stream stream, const h2
                                                 size_t workspace_bytes) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (!q || !length || !o || !seen) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     float* const m = pieces.take<float>(shape->query_heads);
     float* const l = pieces.take<float>(shape->query_heads);
@@ -148,7 +148,7 @@ extern "C" h2o_status h2o_cuda_scored_attention(h2o_cuda_stream stream, const h2
     sums.scale = shape->scale;
     sums.m = m;
     sums.l = l;
-    sums.keys = token_major_keys(*shape, kv->k, nullptr, static_cast<int>(kv->rows), shape->kv_heads);
+    sums.keys = cache_keys(*shape, *kv, false, static_cast<int>(kv->rows), shape->kv_heads);
     sums.keys.length = length;
     sums.keys.causal = true;
     sums.out = seen;

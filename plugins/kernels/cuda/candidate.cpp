@@ -117,9 +117,9 @@ extern "C" h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o
                                                size_t workspace_bytes) {
     const Candidate op{shape, window, n, slots, q_window, k, score_memory, score_chunk};
     if (const h2o_status status = check(op); status != H2O_OK) return status;
-    if (const h2o_status status = check_keys(kv, slots > 0); status != H2O_OK) return status;
+    if (const h2o_status status = check_keys(*shape, kv, slots > 0); status != H2O_OK) return status;
     if (slots > 0 && !memory) return H2O_BAD_ARGUMENT;
-    KeySource remembered = token_major_keys(*shape, kv->k, nullptr, slots, shape->score_heads);
+    KeySource remembered = cache_keys(*shape, *kv, false, slots, shape->score_heads);
     remembered.memory = memory;
     remembered.last_row = static_cast<int>(kv->rows - 1);
     return score(stream, op, remembered, Workspace(workspace, workspace_bytes));

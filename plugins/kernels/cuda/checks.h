@@ -29,14 +29,19 @@ inline h2o_status check_shape(const h2o_cuda_shape* shape) {
     }
 }
 
-// h2o_kv_check, and that an int32 can name every row.
-inline h2o_status check_keys(const h2o_kv* kv, int64_t needed) {
-    if (const h2o_status status = h2o_kv_check_keys(kv, needed); status != H2O_OK) return status;
-    return kv->rows <= INT32_MAX ? H2O_OK : H2O_UNSUPPORTED;
+// h2o_kv_check, and that the kernels here read it: rows that an int32 can name, not on pages, and not longer
+// than the shape's.
+inline h2o_status check_form(const h2o_cuda_shape& shape, const h2o_kv& kv) {
+    if (kv.rows > INT32_MAX || kv.pages != nullptr) return H2O_UNSUPPORTED;
+    return kv.dtype == H2O_F32 && shape.dtype != H2O_F32 ? H2O_UNSUPPORTED : H2O_OK;
 }
-inline h2o_status check_kv(const h2o_kv* kv, int64_t needed) {
+inline h2o_status check_keys(const h2o_cuda_shape& shape, const h2o_kv* kv, int64_t needed) {
+    const h2o_status status = h2o_kv_check_keys(kv, needed);
+    return status == H2O_OK ? check_form(shape, *kv) : status;
+}
+inline h2o_status check_kv(const h2o_cuda_shape& shape, const h2o_kv* kv, int64_t needed) {
     const h2o_status status = h2o_kv_check(kv, needed);
-    return status == H2O_OK ? check_keys(kv, needed) : status;
+    return status == H2O_OK ? check_form(shape, *kv) : status;
 }
 
 // Tokens that the packed row index holds, with room for token_of's multiplication.
@@ -103,10 +108,21 @@ inline KeySource token_major_keys(const h2o_cuda_shape& shape, const void* k, co
     KeySource source;
     source.k = k;
     source.v = v;
+    source.dtype = shape.dtype;
     source.row_stride = static_cast<int64_t>(shape.kv_heads) * shape.head_size;
     source.head_stride = shape.head_size;
     source.sets_per_head = sets / shape.kv_heads;
     source.keys = keys;
+    return source;
+}
+
+// A cache's rows. `values` false: keys alone.
+inline KeySource cache_keys(const h2o_cuda_shape& shape, const h2o_kv& kv, bool values, int keys, int sets) {
+    KeySource source = token_major_keys(shape, kv.k, values ? kv.v : nullptr, keys, sets);
+    source.dtype = kv.dtype;
+    source.k_scales = kv.k_scales;
+    source.v_scales = kv.v_scales;
+    source.scale_stride = shape.kv_heads;
     return source;
 }
 
@@ -115,6 +131,7 @@ inline KeySource set_major_keys(const h2o_cuda_shape& shape, const void* k, cons
     KeySource source;
     source.k = k;
     source.v = v;
+    source.dtype = shape.dtype;
     source.row_stride = shape.head_size;
     source.head_stride = static_cast<int64_t>(keys) * shape.head_size;
     source.keys = keys;

@@ -9,8 +9,12 @@ namespace {
 template <int D, bool GATHER>
 h2o_status launch_tile(const ColumnSumArgs& args, cudaStream_t stream) {
     using Tile = ColumnSumTile<D>;
-    return launch(column_sums_f16<D, GATHER>, column_sum_grid(args, Tile::kKeys), Tile::kThreads,
-                  Tile::kSharedBytes, stream, args);
+    const auto run = [&](auto kernel) {
+        return launch(kernel, column_sum_grid(args, Tile::kKeys), Tile::kThreads, Tile::kSharedBytes, stream,
+                      args);
+    };
+    return args.keys.dtype == H2O_I8 ? run(column_sums_f16<D, GATHER, int8_t>)
+                                     : run(column_sums_f16<D, GATHER, half>);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct ColumnSumTile {
     static constexpr int kSharedBytes = kStatsOffset + 2 * kRows * 12;
 };
 
-template <int D, bool GATHER>
+template <int D, bool GATHER, class S>
 __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16(const ColumnSumArgs args) {
     using Tile = ColumnSumTile<D>;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
@@ -52,16 +52,16 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const half* q = static_cast<const half*>(rows.q);
-    const half* k_base = key_pointer<half>(keys.k, keys, set, extent.first_key);
+    const SetRows<S> k_base = set_rows<S>(keys.k, keys.k_scales, keys, set, extent.first_key);
 
-    copy_rows_async<D, Tile::kKeys, kThreads>(rows_shared, k_base, [&](int i) -> const half* {
+    copy_rows<D, Tile::kKeys, kThreads>(rows_shared, k_base, [&](int i) {
         const int key = first_key + i;
-        if (key >= extent.keys) return nullptr;
+        if (key >= extent.keys) return -1;
         if constexpr (GATHER) {
             const int32_t entry = keys.memory[static_cast<int64_t>(set) * extent.keys + key];
-            return k_base + row_within(entry, keys.last_row) * keys.row_stride;
+            return row_within(entry, keys.last_row);
         }
-        return k_base + key * keys.row_stride;
+        return key;
     });
     copy_commit();
     copy_wait<0>();

@@ -9,8 +9,13 @@ h2o_status launch_column_sums_f32(const ColumnSumArgs& args, int head_size, cuda
     return dispatch_head_size(head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
         using Tile = ColumnSumTileF32<D>;
-        return launch(column_sums_f32<D>, column_sum_grid(args, Tile::kKeys), Tile::kThreads,
-                      Tile::kSharedBytes, stream, args);
+        const auto run = [&](auto kernel) {
+            return launch(kernel, column_sum_grid(args, Tile::kKeys), Tile::kThreads, Tile::kSharedBytes,
+                          stream, args);
+        };
+        if (args.keys.dtype == H2O_I8) return run(column_sums_f32<D, int8_t>);
+        if (args.keys.dtype == H2O_F16) return run(column_sums_f32<D, half>);
+        return run(column_sums_f32<D, float>);
     });
 }
 

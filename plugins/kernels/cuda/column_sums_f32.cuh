@@ -18,7 +18,7 @@ struct ColumnSumTileF32 {
     static constexpr int kSharedBytes = ((kKeys + kRows) * kStride + 3 * kRows) * 4;
 };
 
-template <int D>
+template <int D, class S>
 __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32(const ColumnSumArgs args) {
     using Tile = ColumnSumTileF32<D>;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
@@ -40,13 +40,12 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
 
     const int lane8 = threadIdx.x % 8, local_key = threadIdx.x / 8 * 4;
     const float* q = static_cast<const float*>(rows.q);
-    const float* k_base = key_pointer<float>(keys.k, keys, set, extent.first_key);
-    copy_rows_f32<D, Tile::kKeys, kThreads>(k_shared, k_base, [&](int i) -> const float* {
+    const SetRows<S> k_base = set_rows<S>(keys.k, keys.k_scales, keys, set, extent.first_key);
+    copy_set_rows_f32<D, Tile::kKeys, kThreads>(k_shared, k_base, [&](int i) {
         const int key = first_key + i;
-        if (key >= extent.keys) return nullptr;
-        if (!keys.memory) return k_base + key * keys.row_stride;
-        const int32_t entry = keys.memory[static_cast<int64_t>(set) * extent.keys + key];
-        return k_base + row_within(entry, keys.last_row) * keys.row_stride;
+        if (key >= extent.keys) return -1;
+        if (!keys.memory) return key;
+        return row_within(keys.memory[static_cast<int64_t>(set) * extent.keys + key], keys.last_row);
     });
 
     float sums[4] = {};

@@ -17,12 +17,14 @@ constexpr int kThreads = 128;
 struct Blocks {
     const int64_t *start, *length;
     int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
-    bool in_place;                 // blocks without new rows need not be copied
+    int d;
+    const float *k_scales, *v_scales;  // of integers
+    bool in_place;                     // blocks without new rows need not be copied
 };
 
-template <class T>
+template <class S>
 __global__ void __launch_bounds__(kThreads)
-    update_landmarks(Blocks blocks, const T* k, const T* v, const float* k_mean, const float* v_mean,
+    update_landmarks(Blocks blocks, const S* k, const S* v, const float* k_mean, const float* v_mean,
                      float* k_next, float* v_next) {
     const int column = blockIdx.x * kThreads + threadIdx.x;
     if (column >= blocks.width) return;
@@ -36,8 +38,8 @@ __global__ void __launch_bounds__(kThreads)
     float key = k_mean[to], value = v_mean[to];
     for (int64_t row = begin; row < stop; ++row) {
         const float share = 1.f / static_cast<float>(row - first + 1);
-        const float k_new = to_float(k[row * blocks.width + column]);
-        const float v_new = to_float(v[row * blocks.width + column]);
+        const float k_new = scaled(k, row * blocks.width + column, blocks.k_scales, blocks.d);
+        const float v_new = scaled(v, row * blocks.width + column, blocks.v_scales, blocks.d);
         // The first row of a block replaces what was there, which may be anything.
         key = row == first ? k_new : key + (k_new - key) * share;
         value = row == first ? v_new : value + (v_new - value) * share;
@@ -59,17 +61,18 @@ extern "C" h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (most_rows <= 0 || block_size <= 0 || blocks <= 0) return H2O_BAD_ARGUMENT;
     if (any_null(start, length, k_mean, v_mean, k_next, v_next)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
     const bool in_place = k_next == k_mean && v_next == v_mean;
     const int width = shape->kv_heads * shape->head_size;
     const int64_t touched = (static_cast<int64_t>(most_rows) + block_size - 2) / block_size + 1;
     const int64_t height = in_place && touched < blocks ? touched : blocks;
-    const Blocks args = {start, length, block_size, blocks, width, static_cast<int>(kv->rows), in_place};
+    const Blocks args = {
+        start,        length,       block_size, blocks, width, static_cast<int>(kv->rows), shape->head_size,
+        kv->k_scales, kv->v_scales, in_place};
     const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
-    const auto run = [&](auto kernel, const auto* k, const auto* v) {
-        return launch(kernel, grid, kThreads, 0, stream, args, k, v, k_mean, v_mean, k_next, v_next);
-    };
-    if (shape->dtype == H2O_F16)
-        return run(update_landmarks<half>, static_cast<const half*>(kv->k), static_cast<const half*>(kv->v));
-    return run(update_landmarks<float>, static_cast<const float*>(kv->k), static_cast<const float*>(kv->v));
+    return with_stored<float>(*kv, [&](auto zero) {
+        using S = decltype(zero);
+        return launch(update_landmarks<S>, grid, kThreads, 0, stream, args, static_cast<const S*>(kv->k),
+                      static_cast<const S*>(kv->v), k_mean, v_mean, k_next, v_next);
+    });
 }

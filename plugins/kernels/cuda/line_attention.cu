@@ -83,18 +83,26 @@ struct Shared {
 };
 
 // One warp's rows and their running softmax.
-template <int D, class T>
+template <int D, class T, class S>
 struct Rows {
     static constexpr int kOwn = (D + 31) / 32;  // columns of the output that a lane owns
 
     const LineArgs& args;
     Shared<D>& shared;
-    const T *k, *v;  // of the key/value head
+    Stored<D, S> k, v;
+    int kv_head;
     int warp, lane, position;
     float m[kWarpRows], l[kWarpRows], o[kWarpRows][kOwn];
 
-    __device__ Rows(const LineArgs& a, Shared<D>& s, const T* keys, const T* values, int first_position)
-        : args(a), shared(s), k(keys), v(values), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+    __device__ Rows(const LineArgs& a, Shared<D>& s, Stored<D, S> keys, Stored<D, S> values, int head,
+                    int first_position)
+        : args(a),
+          shared(s),
+          k(keys),
+          v(values),
+          kv_head(head),
+          warp(threadIdx.x / 32),
+          lane(threadIdx.x % 32) {
         position = first_position + warp * kWarpRows;
         for (int r = 0; r < kWarpRows; ++r) {
             m[r] = -INFINITY;
@@ -105,13 +113,12 @@ struct Rows {
 
     // Lane j brings key `row`, or none where it is negative.
     __device__ __forceinline__ void attend(int row) {
-        const int64_t stride = static_cast<int64_t>(args.kv_heads) * D;
         __syncthreads();  // the keys before have been read
         for (int j = warp; j < kPiece; j += kWarps) {
             const int from = __shfl_sync(kAllLanes, row, j);
             for (int c = lane; c < D; c += 32) {
-                shared.k[j][c] = from < 0 ? 0.f : to_float(k[from * stride + c]);
-                shared.v[j][c] = from < 0 ? 0.f : to_float(v[from * stride + c]);
+                shared.k[j][c] = from < 0 ? 0.f : k.number(from, kv_head, c);
+                shared.v[j][c] = from < 0 ? 0.f : v.number(from, kv_head, c);
             }
         }
         __syncthreads();
@@ -156,9 +163,9 @@ struct Rows {
     }
 };
 
-template <int D, class T>
+template <int D, class T, class S>
 __global__ void __launch_bounds__(kThreads)
-    attend_lines(LineArgs args, const T* q, const T* k, const T* v, T* o) {
+    attend_lines(LineArgs args, const T* q, Stored<D, S> k, Stored<D, S> v, T* o) {
     Shared<D>& shared = *reinterpret_cast<Shared<D>*>(dynamic_shared());
     const int tile = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % 32;
     const int kv_head = head / (args.heads / args.kv_heads), rows = min(kTile, args.n - tile * kTile);
@@ -173,8 +180,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t at = row_0 + static_cast<int64_t>(r) * args.heads * D + c;
         shared.q[r][c] = r < rows ? to_float(q[at]) * args.scale : 0.f;
     }
-    Rows<D, T> own(args, shared, k + static_cast<int64_t>(kv_head) * D, v + static_cast<int64_t>(kv_head) * D,
-                   start);
+    Rows<D, T, S> own(args, shared, k, v, kv_head, start);
     for (int i = 0; i < count; ++i) {
         const int stop = min(runs[i].end, min(length, start + rows));
         for (int key = runs[i].begin; key < stop; key += kPiece)
@@ -211,9 +217,12 @@ h2o_status attend(const h2o_cuda_shape& shape, const LineArgs& args, const void*
     const dim3 grid(static_cast<unsigned>(args.tiles()), static_cast<unsigned>(args.heads), 1);
     return dispatch_head_size(shape.head_size, [&](auto d) {
         constexpr int D = decltype(d)::value;
-        return launch(attend_lines<D, T>, grid, kThreads, sizeof(Shared<D>), stream, args,
-                      static_cast<const T*>(q), static_cast<const T*>(kv.k), static_cast<const T*>(kv.v),
-                      static_cast<T*>(o));
+        return with_stored<T>(kv, [&](auto zero) {
+            using S = decltype(zero);
+            return launch(attend_lines<D, T, S>, grid, kThreads, sizeof(Shared<D>), stream, args,
+                          static_cast<const T*>(q), stored<D, S>(kv.k, kv.k_scales, shape.kv_heads),
+                          stored<D, S>(kv.v, kv.v_scales, shape.kv_heads), static_cast<T*>(o));
+        });
     });
 }
 
@@ -239,7 +248,7 @@ extern "C" h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, 
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || vertical < 0 || slash < 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
     if ((vertical > 0 && !columns) || (slash > 0 && !distances)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
     const int capacity = static_cast<int>(kv->rows);
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, capacity, slash, pieces);

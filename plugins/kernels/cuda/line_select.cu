@@ -29,9 +29,9 @@ struct LineArgs {
 };
 
 // by_distance [Hq, rows]: thread d of head h adds up what the queries give the key d before them.
-template <int D, class T>
+template <int D, class T, class S>
 __global__ void __launch_bounds__(kThreads)
-    sum_diagonals(LineArgs args, const T* q, const T* k, float* by_distance) {
+    sum_diagonals(LineArgs args, const T* q, Stored<D, S> k, float* by_distance) {
     float* const staged = reinterpret_cast<float*>(dynamic_shared());  // [kStaged][D]
     const int distance = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y, length = args.keys();
     const int kv_head = head / (args.heads / args.kv_heads), first = length - args.n;
@@ -48,8 +48,7 @@ __global__ void __launch_bounds__(kThreads)
             const int key = first + from + r - distance;
             if (key < 0 || key >= length) continue;
             const int64_t state = static_cast<int64_t>(from + r) * args.heads + head;
-            const float score =
-                dot<D>(staged + r * D, k + (static_cast<int64_t>(key) * args.kv_heads + kv_head) * D);
+            const float score = k.times(staged + r * D, key, kv_head);
             sum += expf(score - args.m[state]) / args.l[state];
         }
     }
@@ -111,7 +110,7 @@ struct Select {
     int rows() const { return static_cast<int>(kv.rows); }
 
     KeySource keys(int sets) const {
-        KeySource keys = token_major_keys(shape, kv.k, nullptr, rows(), sets);
+        KeySource keys = cache_keys(shape, kv, false, rows(), sets);
         keys.length = length;
         keys.causal = true;
         return keys;
@@ -150,8 +149,12 @@ struct Select {
         const dim3 grid(ceil_div(rows(), kThreads), static_cast<unsigned>(shape.query_heads), 1);
         return dispatch_head_size(shape.head_size, [&](auto d) {
             constexpr int D = decltype(d)::value;
-            return launch(sum_diagonals<D, T>, grid, kThreads, sizeof(float) * kStaged * D, stream, args,
-                          static_cast<const T*>(q), static_cast<const T*>(kv.k), scratch.by_distance);
+            return with_stored<T>(kv, [&](auto zero) {
+                using S = decltype(zero);
+                return launch(sum_diagonals<D, T, S>, grid, kThreads, sizeof(float) * kStaged * D, stream,
+                              args, static_cast<const T*>(q), stored<D, S>(kv.k, kv.k_scales, shape.kv_heads),
+                              scratch.by_distance);
+            });
         });
     }
 
@@ -194,7 +197,7 @@ extern "C" h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, con
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
     if (!q || !length || any_null(columns, distances)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_keys(kv, n); status != H2O_OK) return status;
+    if (const h2o_status status = check_keys(*shape, kv, n); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     const Select op{*shape, n, vertical, slash, sink, near, q, *kv, length, columns, distances, stream};
     return op.run(Workspace(workspace, workspace_bytes));

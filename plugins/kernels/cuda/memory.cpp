@@ -97,7 +97,7 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || slots <= 0 || !q || !memory || !complete(intra)) return H2O_BAD_ARGUMENT;
     if (!fused || !fused->o) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, slots, true, pieces);
@@ -105,7 +105,7 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
 
     AttentionArgs attention;
     attention.rows = rows_of(*shape, q, n, shape->score_heads);
-    attention.keys = token_major_keys(*shape, kv->k, kv->v, slots, shape->score_heads);
+    attention.keys = cache_keys(*shape, *kv, true, slots, shape->score_heads);
     attention.keys.memory = memory;
     attention.keys.last_row = static_cast<int>(kv->rows - 1);
     attention.scale = shape->scale;

@@ -28,15 +28,14 @@ struct Shared {
     float m[kWarps], l[kWarps];
 };
 
-template <int D, class T>
+template <int D, class T, class S>
 __global__ void __launch_bounds__(kThreads)
-    attend_pages(PageArgs args, const T* q, const T* k, const T* v, T* o) {
+    attend_pages(PageArgs args, const T* q, Stored<D, S> k, Stored<D, S> v, T* o) {
     constexpr int kColumns = (D + 31) / 32;
     Shared<D>& shared = *reinterpret_cast<Shared<D>*>(dynamic_shared());
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
     const int kv_head = head / (args.heads / args.kv_heads), set = head / (args.heads / args.sets);
     const int32_t* const pages = args.page_list + static_cast<int64_t>(set) * args.budget;
-    const int64_t stride = static_cast<int64_t>(args.kv_heads) * D, skip = static_cast<int64_t>(kv_head) * D;
     const int length = bounded(*args.length, 1, args.rows), last = (length - 1) / args.page_size;
 
     for (int c = threadIdx.x; c < D; c += kThreads) shared.q[c] = to_float(q[head * D + c]) * args.scale;
@@ -50,9 +49,10 @@ __global__ void __launch_bounds__(kThreads)
             const int row = first + lane;
             float score = -INFINITY;
             if (row < stop) {
+                const S* const key = k.row(row, kv_head);
                 score = 0;
-                for (int c = 0; c < D; ++c)
-                    score = fmaf(shared.q[c], to_float(k[row * stride + skip + c]), score);
+                for (int c = 0; c < D; ++c) score = fmaf(shared.q[c], to_float(key[c]), score);
+                score *= k.scale(row, kv_head);
             }
             const float top = fmaxf(m, lanes_max<32>(score));
             const float p = row < stop ? expf(score - top) : 0.f, keep = l > 0 ? expf(m - top) : 0.f;
@@ -63,11 +63,12 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
             for (int j = 0; j < kColumns; ++j) sum[j] *= keep;
             for (int r = 0; r < min(32, stop - first); ++r) {
-                const int64_t at = (first + r) * stride + skip;
+                const S* const value = v.row(first + r, kv_head);
+                const float weight = shared.p[warp][r] * v.scale(first + r, kv_head);
 #pragma unroll
                 for (int j = 0; j < kColumns; ++j) {
                     const int c = lane + 32 * j;
-                    if (c < D) sum[j] = fmaf(shared.p[warp][r], to_float(v[at + c]), sum[j]);
+                    if (c < D) sum[j] = fmaf(weight, to_float(value[c]), sum[j]);
                 }
             }
             __syncwarp();
@@ -97,9 +98,13 @@ h2o_status attend(const h2o_cuda_shape& shape, const PageArgs& args, const void*
                   cudaStream_t stream) {
     return dispatch_head_size(shape.head_size, [&](auto d) {
         constexpr int D = decltype(d)::value;
-        return launch(attend_pages<D, T>, dim3(static_cast<unsigned>(shape.query_heads), 1, 1), kThreads,
-                      sizeof(Shared<D>), stream, args, static_cast<const T*>(q), static_cast<const T*>(kv.k),
-                      static_cast<const T*>(kv.v), static_cast<T*>(o));
+        return with_stored<T>(kv, [&](auto zero) {
+            using S = decltype(zero);
+            return launch(attend_pages<D, T, S>, dim3(static_cast<unsigned>(shape.query_heads), 1, 1),
+                          kThreads, sizeof(Shared<D>), stream, args, static_cast<const T*>(q),
+                          stored<D, S>(kv.k, kv.k_scales, shape.kv_heads),
+                          stored<D, S>(kv.v, kv.v_scales, shape.kv_heads), static_cast<T*>(o));
+        });
     });
 }
 
@@ -114,7 +119,7 @@ extern "C" h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_
                                               void* o) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (page_size <= 0 || budget <= 0 || !q || !length || !page_list || !o) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
     const PageArgs args = {length,
                            page_list,
                            shape->scale,

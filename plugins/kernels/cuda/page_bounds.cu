@@ -15,12 +15,14 @@ constexpr int kThreads = 128;
 struct Pages {
     const int64_t *start, *length;
     int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
-    bool in_place;                 // pages without new rows need not be copied
+    int d;
+    const float* scales;  // of integers
+    bool in_place;        // pages without new rows need not be copied
 };
 
-template <class T>
+template <class S>
 __global__ void __launch_bounds__(kThreads)
-    update_bounds(Pages pages, const T* k, const float* k_min, const float* k_max, float* min_next,
+    update_bounds(Pages pages, const S* k, const float* k_min, const float* k_max, float* min_next,
                   float* max_next) {
     const int column = blockIdx.x * kThreads + threadIdx.x;
     if (column >= pages.width) return;
@@ -33,7 +35,8 @@ __global__ void __launch_bounds__(kThreads)
     if (pages.in_place && begin >= stop) return;
     float low = k_min[to], high = k_max[to];
     for (int64_t row = begin; row < stop; ++row) {
-        const float x = to_float(k[row * pages.width + column]);
+        const int64_t at = row * pages.width + column;
+        const float x = scaled(k, at, pages.scales, pages.d);
         // The first row of a page replaces what was there, which may be anything.
         low = row == first ? x : fminf(low, x);
         high = row == first ? x : fmaxf(high, x);
@@ -55,16 +58,18 @@ extern "C" h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_cud
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (most_rows <= 0 || page_size <= 0 || pages <= 0) return H2O_BAD_ARGUMENT;
     if (any_null(start, length) || any_null(k_min, k_max, min_next, max_next)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_keys(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_keys(*shape, kv, 1); status != H2O_OK) return status;
     const bool in_place = min_next == k_min && max_next == k_max;
     const int width = shape->kv_heads * shape->head_size;
     const int64_t touched = (static_cast<int64_t>(most_rows) + page_size - 2) / page_size + 1;
     const int64_t height = in_place && touched < pages ? touched : pages;
-    const Pages args = {start, length, page_size, pages, width, static_cast<int>(kv->rows), in_place};
+    const Pages args = {
+        start,        length,  page_size, pages, width, static_cast<int>(kv->rows), shape->head_size,
+        kv->k_scales, in_place};
     const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
-    if (shape->dtype == H2O_F16)
-        return launch(update_bounds<half>, grid, kThreads, 0, stream, args, static_cast<const half*>(kv->k),
-                      k_min, k_max, min_next, max_next);
-    return launch(update_bounds<float>, grid, kThreads, 0, stream, args, static_cast<const float*>(kv->k),
-                  k_min, k_max, min_next, max_next);
+    return with_stored<float>(*kv, [&](auto zero) {
+        using S = decltype(zero);
+        return launch(update_bounds<S>, grid, kThreads, 0, stream, args, static_cast<const S*>(kv->k), k_min,
+                      k_max, min_next, max_next);
+    });
 }

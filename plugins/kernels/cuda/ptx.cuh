@@ -44,6 +44,11 @@ __device__ __forceinline__ void copy4_async(shared_t to, const void* from, bool 
                  : "memory");
 }
 
+__device__ __forceinline__ void store16(shared_t to, uint4 x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
 __device__ __forceinline__ void copy_commit() {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }

@@ -129,7 +129,7 @@ struct Query {
     }
 
     KeySource keys_of(int tile, int places) const {
-        KeySource keys = token_major_keys(shape, kv.k, nullptr, places, shape.score_heads);
+        KeySource keys = cache_keys(shape, kv, false, places, shape.score_heads);
         if (tiles.listed > 0) {
             keys.memory =
                 candidates + static_cast<int64_t>(tile / tiles.share) * shape.score_heads * tiles.listed;
@@ -212,7 +212,7 @@ extern "C" h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cu
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (!good(tiles) || any_null(q) || !past || !memory_next) return H2O_BAD_ARGUMENT;
     if (slots > 0 && !candidates) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_keys(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_keys(*shape, kv, 1); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(*shape, tile); status != H2O_OK) return status;
     const Query op{*shape, tiles, q, *kv, candidates, past, memory_next, stream};
     return op.run(Workspace(workspace, workspace_bytes));

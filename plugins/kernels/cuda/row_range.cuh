@@ -59,12 +59,32 @@ __device__ __forceinline__ int64_t row_index(const RowSource& rows, const Extent
            (row - token * rows.group);
 }
 
-// First element of key `key` of the chunk; `slot` is that key's entry in the memory, if there is one.
-template <class T>
-__device__ __forceinline__ const T* key_pointer(const void* base, const KeySource& source, int set,
-                                                int64_t row) {
-    return static_cast<const T*>(base) + (set / source.sets_per_head) * source.head_stride +
-           row * source.row_stride;
+// The keys or the values of one set from some row on, stored as S.
+template <class S>
+struct SetRows {
+    const S* first = nullptr;
+    int64_t stride = 0;
+    const float* scales = nullptr;  // of integers
+    int scale_stride = 0;
+
+    __device__ __forceinline__ const S* row(int64_t i) const { return first + i * stride; }
+    __device__ __forceinline__ float scale(int64_t i) const {
+        return sizeof(S) == 1 ? scales[i * scale_stride] : 1.f;
+    }
+};
+
+template <class S>
+__device__ __forceinline__ SetRows<S> set_rows(const void* base, const float* scales, const KeySource& source,
+                                               int set, int64_t row) {
+    SetRows<S> rows;
+    if (!base) return rows;
+    const int head = set / source.sets_per_head;
+    rows.first = static_cast<const S*>(base) + head * source.head_stride + row * source.row_stride;
+    rows.stride = source.row_stride;
+    if (sizeof(S) > 1) return rows;
+    rows.scales = scales + row * source.scale_stride + head;
+    rows.scale_stride = source.scale_stride;
+    return rows;
 }
 
 // Sum or maximum over the aligned group of COUNT neighbouring lanes.

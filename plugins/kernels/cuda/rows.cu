@@ -131,7 +131,8 @@ extern "C" h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_c
                                              void* k_mem, void* v_mem) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (slots <= 0 || !memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
+    if (kv->dtype != shape->dtype) return H2O_UNSUPPORTED;  // it only moves
     const int pieces = pieces_of(*shape);
     const int64_t count = static_cast<int64_t>(shape->score_heads) * slots * pieces;
     return launch(gather_rows, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream,

@@ -1,25 +1,67 @@
-// What a decode step needs beside attention, so that all of it can be one graph: the new row goes to a
-// position that the device reads, and the few numbers that change from step to step reach the device without
-// a copy.
+// New rows of the cache, as it stores them; and what else a decode step needs beside attention, so that all
+// of it can be one graph: its row goes to a position that the device reads, and the few numbers that change
+// from step to step reach the device without a copy.
 
 #include "checks.h"
 #include "launch.h"
+#include "numbers.cuh"
 #include "ptx.cuh"
+#include "row_range.cuh"
 
 namespace h2o::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 
-// pieces: 16-byte pieces of one row, all heads together.
-__global__ void __launch_bounds__(kThreads)
-    append_row(const uint4* k, const uint4* v, const int64_t* position, uint4* k_cache, uint4* v_cache,
-               int pieces) {
-    const int i = blockIdx.x * kThreads + threadIdx.x;
-    if (i >= pieces) return;
-    const int64_t to = *position * pieces + i;
-    k_cache[to] = k[i];
-    v_cache[to] = v[i];
+struct Append {
+    const int64_t* position;  // on the device, or null
+    int64_t first;
+    int heads, d, rows;  // heads of keys and values
+    int64_t capacity;
+
+    __device__ __forceinline__ int64_t row(int i) const { return (position ? *position : first) + i; }
+};
+
+// A warp takes one head of one row, of the keys (y = 0) or of the values.
+template <class T, class S>
+__global__ void __launch_bounds__(kThreads) append_rows(Append args, const T* k, const T* v, S* k_cache,
+                                                        S* v_cache, float* k_scales, float* v_scales) {
+    const int index = blockIdx.x * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (index >= args.rows * args.heads) return;  // the whole warp
+    const int64_t row = args.row(index / args.heads);
+    if (row < 0 || row >= args.capacity) return;
+    const bool keys = blockIdx.y == 0;
+    const int64_t from = static_cast<int64_t>(index) * args.d;
+    const int64_t place = row * args.heads + index % args.heads, to = place * args.d;
+    const T* const in = (keys ? k : v) + from;
+    S* const out = (keys ? k_cache : v_cache) + to;
+    if constexpr (sizeof(S) > 1) {
+        for (int c = lane; c < args.d; c += 32) put(out + c, to_float(in[c]));
+    } else {
+        float top = 0, wrong = 0;
+        for (int c = lane; c < args.d; c += 32) {
+            const float x = to_float(in[c]);
+            top = fmaxf(top, fabsf(x));
+            wrong = fmaf(x, 0.f, wrong);  // of what is no number, or infinite, not a number
+        }
+        top = lanes_max<32>(top);
+        wrong = lanes_sum<32>(wrong);
+        const float inverse = top > 0 ? 127.f / top : 0.f;
+        for (int c = lane; c < args.d; c += 32)
+            out[c] = static_cast<int8_t>(fminf(fmaxf(rintf(to_float(in[c]) * inverse), -127.f), 127.f));
+        if (lane == 0) (keys ? k_scales : v_scales)[place] = top / 127.f + wrong;
+    }
+}
+
+template <class T>
+h2o_status append(const Append& args, const void* k, const void* v, const h2o_kv& kv, cudaStream_t stream) {
+    const int64_t warps = static_cast<int64_t>(args.rows) * args.heads;
+    return with_stored<T>(kv, [&](auto zero) {
+        using S = decltype(zero);
+        return launch(append_rows<T, S>, dim3(ceil_div(warps, kThreads / 32), 2, 1), kThreads, 0, stream,
+                      args, static_cast<const T*>(k), static_cast<const T*>(v), static_cast<S*>(kv.k),
+                      static_cast<S*>(kv.v), kv.k_scales, kv.v_scales);
+    });
 }
 
 struct Integers {
@@ -38,16 +80,16 @@ __global__ void __launch_bounds__(kOneWarp) put_integers(Integers integers, int 
 
 using namespace h2o::cuda;
 
-extern "C" h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+extern "C" h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
                                             const void* k, const void* v, const int64_t* position,
-                                            const h2o_kv* kv) {
+                                            int64_t first, const h2o_kv* kv) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (any_null(k, v) || !position) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, 1); status != H2O_OK) return status;
-    const int pieces = shape->kv_heads * pieces_of(*shape);
-    return launch(append_row, dim3(ceil_div(pieces, kThreads), 1, 1), kThreads, 0, stream,
-                  static_cast<const uint4*>(k), static_cast<const uint4*>(v), position,
-                  static_cast<uint4*>(kv->k), static_cast<uint4*>(kv->v), pieces);
+    if (n <= 0 || first < 0 || any_null(k, v)) return H2O_BAD_ARGUMENT;
+    const int64_t needed = position ? n : first + n;
+    if (const h2o_status status = check_kv(*shape, kv, needed); status != H2O_OK) return status;
+    const Append args = {position, first, shape->kv_heads, shape->head_size, n, kv->rows};
+    return shape->dtype == H2O_F16 ? append<half>(args, k, v, *kv, stream)
+                                   : append<float>(args, k, v, *kv, stream);
 }
 
 extern "C" h2o_status h2o_cuda_write_integers(h2o_cuda_stream stream, int32_t count, const int64_t* values,

@@ -84,9 +84,9 @@ struct Shared {
     int landmark[32];
 };
 
-template <int D, class T>
+template <int D, class T, class S>
 __global__ void __launch_bounds__(kThreads)
-    attend_pattern(PatternArgs args, const T* q, const T* k, const T* v, T* o) {
+    attend_pattern(PatternArgs args, const T* q, Stored<D, S> k, Stored<D, S> v, T* o) {
     constexpr int kColumns = (D + 31) / 32;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     Shared<D>& own = reinterpret_cast<Shared<D>*>(dynamic_shared())[warp];
@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(kThreads)
         const Place place = sight.place(first + lane);
         float score = -INFINITY;
         if (place.row >= 0) {
-            const int64_t at = place.row * stride + skip;
-            score = place.landmark ? dot<D>(own.q, args.k_mean + at) + args.pattern.landmark_bias
-                                   : dot<D>(own.q, k + at);
+            score = place.landmark
+                        ? dot<D>(own.q, args.k_mean + place.row * stride + skip) + args.pattern.landmark_bias
+                        : k.times(own.q, place.row, kv_head);
         }
         const float top = fmaxf(m, lanes_max<32>(score));
         const float p = place.row >= 0 ? expf(score - top) : 0.f;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
             for (int i = 0; i < kColumns; ++i) {
                 const int c = lane + 32 * i;
                 if (c >= D) continue;
-                const float x = own.landmark[j] ? args.v_mean[at + c] : to_float(v[at + c]);
+                const float x = own.landmark[j] ? args.v_mean[at + c] : v.number(own.row[j], kv_head, c);
                 sum[i] = fmaf(own.p[j], x, sum[i]);
             }
         }
@@ -144,9 +144,13 @@ h2o_status attend(const h2o_cuda_shape& shape, const PatternArgs& args, const vo
     return dispatch_head_size(shape.head_size, [&](auto d) {
         constexpr int D = decltype(d)::value;
         const int64_t rows = static_cast<int64_t>(args.tokens) * args.heads;
-        return launch(attend_pattern<D, T>, dim3(ceil_div(rows, kWarps), 1, 1), kThreads,
-                      sizeof(Shared<D>) * kWarps, stream, args, static_cast<const T*>(q),
-                      static_cast<const T*>(kv.k), static_cast<const T*>(kv.v), static_cast<T*>(o));
+        return with_stored<T>(kv, [&](auto zero) {
+            using S = decltype(zero);
+            return launch(attend_pattern<D, T, S>, dim3(ceil_div(rows, kWarps), 1, 1), kThreads,
+                          sizeof(Shared<D>) * kWarps, stream, args, static_cast<const T*>(q),
+                          stored<D, S>(kv.k, kv.k_scales, shape.kv_heads),
+                          stored<D, S>(kv.v, kv.v_scales, shape.kv_heads), static_cast<T*>(o));
+        });
     });
 }
 
@@ -165,7 +169,7 @@ extern "C" h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, co
         return H2O_BAD_ARGUMENT;
     if (n <= 0 || !q || !length || !o || slots < 0 || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;
     if (pattern->block_size > 0 && any_null(k_mean, v_mean)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(kv, n); status != H2O_OK) return status;
+    if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
     const PatternArgs args = {*pattern,
                               shape->scale,
                               n,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx.cuh"
+#include "row_range.cuh"
 
 namespace h2o::cuda {
 
@@ -76,6 +77,37 @@ __device__ __forceinline__ void copy_rows_async(shared_t to, const half* somewhe
         const half* from = pointer_of(row);
         copy16_async(to + TileRows<D>::offset(row, piece), (from ? from : somewhere) + piece * 8,
                      from != nullptr);
+    }
+}
+
+// Rows row_of(i) of a set, negative ones as zeros.
+template <int D, int ROWS, int THREADS, class F>
+__device__ __forceinline__ void copy_rows(shared_t to, const SetRows<half>& from, F&& row_of) {
+    copy_rows_async<D, ROWS, THREADS>(to, from.first, [&](int i) -> const half* {
+        const int row = row_of(i);
+        return row < 0 ? nullptr : from.row(row);
+    });
+}
+
+// Integers become halves on the way, which a thread has to wait for.
+template <int D, int ROWS, int THREADS, class F>
+__device__ __forceinline__ void copy_rows(shared_t to, const SetRows<int8_t>& from, F&& row_of) {
+    constexpr int kPieces = TileRows<D>::kPieces;
+#pragma unroll 4
+    for (int i = 0; i < ROWS * kPieces / THREADS; ++i) {
+        const int index = i * THREADS + static_cast<int>(threadIdx.x);
+        const int local = index / kPieces, piece = index % kPieces, row = row_of(local);
+        uint4 halves = make_uint4(0, 0, 0, 0);
+        if (row >= 0) {
+            const uint64_t eight = *reinterpret_cast<const uint64_t*>(from.row(row) + piece * 8);
+            const float scale = from.scale(row);
+            const auto number = [&](int at) {
+                return static_cast<float>(static_cast<int8_t>(eight >> (8 * at))) * scale;
+            };
+            halves = make_uint4(pack_half2(number(0), number(1)), pack_half2(number(2), number(3)),
+                                pack_half2(number(4), number(5)), pack_half2(number(6), number(7)));
+        }
+        store16(to + TileRows<D>::offset(local, piece), halves);
     }
 }
 

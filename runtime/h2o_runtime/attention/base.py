@@ -210,8 +210,12 @@ class AttentionProvider(Protocol):
         of keys before it extends that by 64 where it reaches further.
         """
 
-    def cache_append(self, k: Tensor, v: Tensor, at: Tensor, kv: KV) -> None:
-        """Row `at`, an int64 [1] on the device, of `kv` becomes k, v [1, Hkv, d]: so that it can be recorded."""
+    def cache_append(self, k: Tensor, v: Tensor, at: int | Tensor, kv: KV) -> None:
+        """Rows of `kv` from `at` on become k, v [n, Hkv, d], which have the model's dtype, as `kv` stores them.
+
+        `at` is an int64 [1] on the device for the one row of a decode step: so that it can be recorded. Otherwise
+        the rows come behind dense graphs that were enqueued before, and dense graphs that come now see them.
+        """
 
     def gather_scores(self, score: Float32, rows: Int32, out: Float32) -> None:
         """out [Hs, M] = score [cap, Hs] at rows [Hs, M]."""

@@ -365,14 +365,10 @@ class NativeCudaProvider:
             workspace_bytes=workspace.nbytes,
         )
 
-    def cache_append(self, k: CudaArray, v: CudaArray, at: CudaArray, kv: KV) -> None:
-        self._active.cache_append(
-            self._device.lanes.attention,
-            k=k.address,
-            v=v.address,
-            position=at.address,
-            **_cache(kv),
-        )
+    def cache_append(self, k: CudaArray, v: CudaArray, at: int | CudaArray, kv: KV) -> None:
+        lanes = self._device.lanes  # of a step, both are one
+        where = {"first": at} if isinstance(at, int) else {"position": at.address}
+        self._active.cache_append(lanes.dense, n=len(k), k=k.address, v=v.address, **where, **_cache(kv))
 
     def gather_scores(self, score: CudaArray, rows: CudaArray, out: CudaArray) -> None:
         heads, slots = rows.shape
@@ -441,6 +437,7 @@ def _keys(kv: KV) -> dict[str, int]:
         "page_rows": kv.page_rows,
         "k_scales": _address(k_scales),
         "v_scales": _address(v_scales),
+        "item_bytes": kv.k.dtype.itemsize,
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax, each_tile
-from h2o_runtime.attention.host_rows import HostRows
+from h2o_runtime.attention.host_rows import HostRows, plain_rows
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
@@ -97,7 +97,7 @@ class FunctionProvider(HostRows):
         state: PartialSoftmax,
         colsum: Float32 | None,
     ) -> None:
-        k_cache, v_cache = kv.as_they_lie()
+        k_cache, v_cache = self._plain(kv)
         inputs = {
             "q": q,
             "k_cache": k_cache,
@@ -124,7 +124,7 @@ class FunctionProvider(HostRows):
         score_memory: Float32,
         score_chunk: Float32,
     ) -> None:
-        k_cache, v_cache = kv.as_they_lie()
+        k_cache, v_cache = self._plain(kv)
         k_mem = np.empty((*memory.shape, self._shape.head_size), self._shape.dtype)
         if memory.size:
             gathered = {"k_mem": k_mem, "v_mem": np.empty_like(k_mem)}
@@ -155,7 +155,7 @@ class FunctionProvider(HostRows):
         sink: int,
         out: Int32,
     ) -> None:
-        k_cache, _ = kv.as_they_lie()
+        k_cache, _ = self._plain(kv)
         attributes = {
             "scale": self._shape.scale,
             "tile": tile,
@@ -176,7 +176,7 @@ class FunctionProvider(HostRows):
             self._run(QUERY_SELECT, inputs, {"memory_next": out[i : i + 1]}, attributes)
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
-        k_cache, v_cache = kv.as_they_lie()
+        k_cache, v_cache = self._plain(kv)
         length = int(kv.length)
         past = length - len(q)
         rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
@@ -193,7 +193,7 @@ class FunctionProvider(HostRows):
     def landmark_update(
         self, kv: KV, k_mean: Float32, v_mean: Float32, start: int | Tensor, block_size: int
     ) -> None:
-        k_cache, v_cache = kv.as_they_lie()
+        k_cache, v_cache = self._plain(kv)
         inputs = {
             "k_cache": k_cache,
             "v_cache": v_cache,
@@ -218,7 +218,7 @@ class FunctionProvider(HostRows):
         count_bias: int,
         o: Tensor,
     ) -> None:
-        k_cache, v_cache = kv.as_they_lie()
+        k_cache, v_cache = self._plain(kv)
         inputs = {"k_cache": k_cache, "v_cache": v_cache, "k_mean": k_mean, "v_mean": v_mean}
         attributes: dict[str, float] = {
             "window": window,
@@ -240,7 +240,7 @@ class FunctionProvider(HostRows):
         self, kv: KV, k_min: Float32, k_max: Float32, start: int | Tensor, page_size: int
     ) -> None:
         inputs = {
-            "k_cache": kv.as_they_lie()[0],
+            "k_cache": self._plain(kv)[0],
             "k_min": k_min.copy(),  # the graph may not write over its own input
             "k_max": k_max.copy(),
             "start": np.array(start, np.int64).reshape(()),
@@ -258,7 +258,7 @@ class FunctionProvider(HostRows):
         self._run(PAGE_SELECT, inputs, {"page_list": page_list}, attributes)
 
     def page_attention(self, q: Tensor, kv: KV, page_list: Int32, page_size: int, o: Tensor) -> None:
-        k_cache, v_cache = kv.as_they_lie()
+        k_cache, v_cache = self._plain(kv)
         inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_list": page_list}
         inputs["length"] = np.array(kv.length, np.int64)
         attributes: dict[str, float] = {"page_size": page_size, "scale": self._shape.scale}
@@ -267,7 +267,7 @@ class FunctionProvider(HostRows):
     def vertical_slash_select(
         self, q: Tensor, kv: KV, sink: int, near: int, columns: Int32, distances: Int32
     ) -> None:
-        k_cache, _ = kv.as_they_lie()
+        k_cache, _ = self._plain(kv)
         inputs = {"q": q, "k_cache": k_cache, "length": np.array(kv.length, np.int64)}
         attributes = {
             "scale": self._shape.scale,
@@ -282,7 +282,7 @@ class FunctionProvider(HostRows):
     def vertical_slash_attention(
         self, q: Tensor, kv: KV, columns: Int32, distances: Int32, o: Tensor
     ) -> None:
-        k_cache, v_cache = kv.as_they_lie()
+        k_cache, v_cache = self._plain(kv)
         inputs = {"k_cache": k_cache, "v_cache": v_cache, "columns": columns, "distances": distances}
         length = int(kv.length)
         past = length - len(q)
@@ -291,6 +291,9 @@ class FunctionProvider(HostRows):
             stop = min(start + rows, len(q))
             call = {"q": q[start:stop], **inputs, "length": np.array(past + stop, np.int64)}
             self._run(VERTICAL_SLASH_ATTENTION, call, {"o": o[start:stop]}, {"scale": self._shape.scale})
+
+    def _plain(self, kv: KV) -> tuple[Tensor, Tensor]:
+        return plain_rows(kv, self._shape.dtype)
 
     def _run(
         self,

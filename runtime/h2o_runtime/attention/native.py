@@ -205,6 +205,10 @@ class NativeCpuProvider(HostRows):
             q, kv.k, kv.v, columns, distances, kv.length, o, kv.pages, kv.page_rows, kv.scales
         )
 
+    def cache_append(self, k: Tensor, v: Tensor, at: int | Tensor, kv: KV) -> None:
+        first = at if isinstance(at, int) else int(at[0])
+        self._active.cache_append(k, v, first, kv.k, kv.v, kv.pages, kv.page_rows, kv.scales)
+
     @property
     def _active(self) -> Kernels:
         if self._kernels is None:

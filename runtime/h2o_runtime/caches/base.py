@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from numpy.typing import NDArray
 
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
@@ -42,6 +45,12 @@ class LayerStore(Protocol):
     def commit(self, rows: Rows) -> None:
         """The rows are written: bring them into the cache's own layout."""
 
+    def restore(self, parts: dict[str, NDArray[Any]]) -> None:
+        """The first rows become these, which are named and stored as in `KV.parts`.
+
+        Only asked of a cache that stores rows otherwise than they are computed.
+        """
+
     def view(self, length: int | Tensor) -> KV:
         """The first `length` rows as kernels read them."""
 
@@ -63,6 +72,10 @@ class KVStore(Protocol):
 
     def before_step(self, past: int) -> None:
         """A step is about to write row `past` of every layer. Never a part of what is recorded."""
+        return
+
+    def truncate(self, rows: int) -> None:
+        """Rows from `rows` on are needed no more: of no layer, and before others are written in their place."""
         return
 
     def report(self) -> dict[str, Any]:
@@ -99,6 +112,15 @@ class Cache(ABC):
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
     ) -> KVStore:
         """For `capacity` rows. `provider` is the one that will read it."""
+
+    @classmethod
+    def variants(cls, model: ModelSpec) -> Iterator[Cache]:
+        """Itself under settings that take differently much memory, as h2o-export lists them."""
+        yield cls()
+
+    def stored_dtype(self, model: ModelSpec) -> str:
+        """What a row's numbers are kept as, which a saved session must have too."""
+        return model.dtype
 
     @abstractmethod
     def store_bytes(self, model: ModelSpec, context: int) -> int:

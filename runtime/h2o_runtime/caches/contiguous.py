@@ -1,22 +1,24 @@
-"""One array of keys and one of values a layer, row by row. Dense graphs write straight into it."""
+"""One array of keys and one of values a layer, row by row. Dense graphs write straight into it, where they can."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.caches.base import KVStore, LayerStore, Rows
+from h2o_runtime.caches.stored import Fresh, RowForm, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 
 
 @dataclass(frozen=True)
-class Contiguous(Cache):
+class Contiguous(StoredCache):
     """Memory is reserved for the whole context."""
 
     name: ClassVar[str] = "contiguous"
@@ -25,42 +27,48 @@ class Contiguous(Cache):
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
     ) -> KVStore:
-        return ContiguousStore(model, capacity, device, provider)
+        return ContiguousStore(model, self.form(model), capacity, device, provider)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
-        row = model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize
-        return 2 * model.layers * context * row
+        form = self.form(model)
+        rows = model.layers * context * form.row_bytes
+        return rows if form.dtype == model.dtype else rows + Fresh.size(model, context)
 
 
 class ContiguousStore(KVStore):
-    """keys[layer], values[layer]: [cap, Hkv, d] in the model's dtype, on the device."""
+    """layers[layer]: `capacity` rows as `form` says, on the device."""
 
-    def __init__(self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider) -> None:
-        shape, dtype = (capacity, model.kv_heads, model.head_size), np.dtype(model.dtype)
-        self.keys: list[Tensor] = [device.empty(shape, dtype) for _ in range(model.layers)]
-        self.values: list[Tensor] = [device.empty(shape, dtype) for _ in range(model.layers)]
+    def __init__(
+        self, model: ModelSpec, form: RowForm, capacity: int, device: Device, provider: AttentionProvider
+    ) -> None:
+        self.layers = [form.new(capacity, device) for _ in range(model.layers)]
         # A recorded step has fixed addresses: its row is appended from here.
-        step = {name: device.empty((1, *shape[1:]), dtype) for name in ("k", "v")}
-        pairs = zip(self.keys, self.values, strict=True)
-        self._layers = [_Layer(k, v, step, provider) for k, v in pairs]
+        step = Fresh(model, 1, device)
+        fresh = None if form.dtype == np.dtype(model.dtype) else Fresh(model, capacity, device)
+        self._fresh_bytes = Fresh.size(model, capacity) if fresh else 0
+        self._open = [LayerRows(rows, step, fresh, device, provider) for rows in self.layers]
 
-    def open(self, layer: int) -> _Layer:
-        return self._layers[layer]
+    def open(self, layer: int) -> LayerRows:
+        return self._open[layer]
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (*self.keys, *self.values))
+        return sum(rows.nbytes for rows in self.layers) + self._fresh_bytes
 
 
-class _Layer(LayerStore):
-    """Opening it costs nothing: it is always there."""
+class LayerRows(LayerStore):
+    """Opening it costs nothing: it is always there. `fresh` is None where dense graphs write where rows stay."""
 
-    def __init__(self, k: Tensor, v: Tensor, step: dict[str, Tensor], provider: AttentionProvider) -> None:
-        self._k, self._v = k, v
-        self._step = step
+    def __init__(
+        self, rows: StoredRows, step: Fresh, fresh: Fresh | None, device: Device, provider: AttentionProvider
+    ) -> None:
+        self._device = device
+        self._rows = rows
+        self._step = step.rows(0, 1)
+        self._fresh = fresh
         self._provider = provider
 
-    def __enter__(self) -> _Layer:
+    def __enter__(self) -> LayerRows:
         return self
 
     def __exit__(
@@ -71,11 +79,21 @@ class _Layer(LayerStore):
     def target(self, rows: Rows) -> dict[str, Tensor]:
         if rows.at is not None:
             return self._step
-        return {"k": self._k[rows.start : rows.stop], "v": self._v[rows.start : rows.stop]}
+        if self._fresh is not None:
+            return self._fresh.rows(rows.start, rows.stop)
+        return {"k": self._rows.k[rows.start : rows.stop], "v": self._rows.v[rows.start : rows.stop]}
 
     def commit(self, rows: Rows) -> None:
         if rows.at is not None:
             self._provider.cache_append(self._step["k"], self._step["v"], rows.at, self.view(rows.at))
+        elif self._fresh is not None:
+            new = self._fresh.rows(rows.start, rows.stop)
+            self._provider.cache_append(new["k"], new["v"], rows.start, self.view(rows.stop))
+
+    def restore(self, parts: dict[str, NDArray[Any]]) -> None:
+        places = self.view(0).parts
+        for name, rows in parts.items():
+            self._device.upload(rows, places[name][: len(rows)])
 
     def view(self, length: int | Tensor) -> KV:
-        return KV(self._k, self._v, length)
+        return self._rows.view(length)

@@ -49,6 +49,12 @@ class Evicting(Contiguous):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.cache_dtype != "model":
+            raise ConfigError(
+                f"--cache-tokens keeps rows as the model computes them, not as {self.cache_dtype}: leave out "
+                "--cache-dtype",
+                field="cache_dtype",
+            )
         if self.rule.recent + self.keep >= self.cache_tokens:
             raise ConfigError(
                 f"cache_tokens ({self.cache_tokens}) leaves no token that may be forgotten beside "

@@ -40,6 +40,7 @@ class Service:
         gauge("h2o_queue_length", "Requests that wait for the slot", lambda: self.handler.slot.waiting)
         gauge("h2o_cache_tokens", "Tokens in the cache", lambda: self.inference.cached_tokens)
         gauge("h2o_cache_capacity_tokens", "Tokens that fit", self._capacity)
+        gauge("h2o_cache_bytes", "Memory that is reserved for keys and values", self._cache_bytes)
         gauge("h2o_forgotten_tokens", "Of h2o_cache_tokens those that were forgotten", self._forgotten)
         gauge(
             "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._parked()[0]
@@ -76,6 +77,9 @@ class Service:
 
     def _capacity(self) -> float:
         return self.inference.model.generator.context if self.inference.ready else 0
+
+    def _cache_bytes(self) -> float:
+        return self.inference.model.generator.store.nbytes if self.inference.ready else 0
 
     def _forgotten(self) -> float:
         inference = self.inference

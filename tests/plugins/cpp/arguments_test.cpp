@@ -82,18 +82,33 @@ TEST_F(Arguments, MemoryOutsideTheCache) {
     EXPECT_EQ(out_, Floats(4096, -7.0f));
 }
 
-TEST_F(Arguments, PagesAndScalesAreNotReadYet) {
+TEST_F(Arguments, AFormThatThereIsNotIsRefused) {
     const h2o_kv plain = cache_of(data_.data(), data_.data(), 8);
-    const int32_t pages[] = {0, 1}, memory[] = {0, 1, 2, 3};
-    h2o_kv paged = plain, scaled = plain;
-    paged.pages = pages;
+    const int32_t pages[] = {0, 1}, outside[] = {0, 2}, nowhere[] = {0, -1}, memory[] = {0, 1, 2, 7};
+    h2o_kv paged = plain, scaled = plain, bare = plain, short_page = plain, odd_page = plain, unknown = plain;
+    paged.pages = outside;
     paged.page_rows = 4;
+    paged.pool_rows = 8;
     scaled.v_scales = data_.data();
-    for (const h2o_kv& kv : {paged, scaled}) {
+    bare.dtype = H2O_I8;
+    h2o_kv missing = paged;
+    missing.pages = nowhere;
+    short_page = odd_page = paged;
+    short_page.pages = odd_page.pages = pages;
+    short_page.page_rows = 2;
+    odd_page.page_rows = 6;
+    unknown.dtype = static_cast<h2o_dtype>(7);
+    const auto refused = [&](const h2o_kv& kv, h2o_status wanted) {
         EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, data_.data(), &kv, 8, out_.data()),
-                  H2O_UNSUPPORTED);
-        for (const h2o_status status : remember(kv, memory)) EXPECT_EQ(status, H2O_UNSUPPORTED);
-    }
+                  wanted);
+        EXPECT_EQ(h2o_cpu_cache_append(context_.get(), &good_, 8, data_.data(), data_.data(), 0, &kv),
+                  wanted);
+        EXPECT_EQ(remember(kv, memory).back(), wanted);
+    };
+    for (const h2o_kv& kv : {paged, missing, bare}) refused(kv, H2O_BAD_ARGUMENT);
+    for (const h2o_kv& kv : {short_page, odd_page, unknown}) refused(kv, H2O_UNSUPPORTED);
+    EXPECT_EQ(h2o_cpu_cached_attention(context_.get(), &good_, 1, data_.data(), &scaled, 8, out_.data()),
+              H2O_BAD_ARGUMENT);
     EXPECT_EQ(out_, Floats(4096, -7.0f));
     for (const h2o_status status : remember(plain, memory)) EXPECT_EQ(status, H2O_OK);
 }

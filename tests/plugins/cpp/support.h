@@ -74,6 +74,7 @@ class Stored {
         halves_[i] = float_to_half(x);
     }
     size_t size() const { return floats_.size(); }
+    h2o_dtype dtype() const { return dtype_; }
     bool operator==(const Stored& other) const {
         return dtype_ == H2O_F16 ? halves_ == other.halves_
                                  : std::memcmp(floats_.data(), other.floats_.data(), 4 * size()) == 0;
@@ -156,7 +157,9 @@ inline h2o_kv cache_of(const void* k, const void* v, int64_t rows) {
     return kv;
 }
 inline h2o_kv cache_of(const Stored& k, const Stored& v, int64_t rows) {
-    return cache_of(k.data(), v.data(), rows);
+    h2o_kv kv = cache_of(k.data(), v.data(), rows);
+    kv.dtype = k.dtype();
+    return kv;
 }
 
 // Collects errors against exact values and judges them by design section 8.

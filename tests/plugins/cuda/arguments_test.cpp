@@ -54,9 +54,9 @@ void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
     void* p = memory.device();
     int64_t* integers = memory.device<int64_t>();
     const h2o_kv kv = cache_of(p, p, 8);
-    EXPECT(h2o_cuda_cache_append(nullptr, nullptr, p, p, integers, &kv) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, nullptr, integers, &kv) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, p, nullptr, &kv) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cache_append(nullptr, nullptr, 1, p, p, integers, 0, &kv) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, nullptr, integers, 0, &kv) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_cache_append(nullptr, &shape, 9, p, p, nullptr, 0, &kv) == H2O_BAD_ARGUMENT);
     const int64_t values[H2O_CUDA_MAX_INTEGERS + 1] = {};
     for (const int count : {-1, 0, H2O_CUDA_MAX_INTEGERS + 1})
         EXPECT(h2o_cuda_write_integers(nullptr, count, values, integers) == H2O_BAD_ARGUMENT);
@@ -64,7 +64,7 @@ void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
     EXPECT(h2o_cuda_write_integers(nullptr, 1, values, nullptr) == H2O_BAD_ARGUMENT);
 }
 
-// Every operator that is given a cache: one that is incomplete, and one that no kernel reads yet.
+// Every operator that is given a cache: one that is incomplete, and one that no kernel here reads.
 void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
     void* p = memory.device();
     float* f = memory.device<float>();
@@ -80,17 +80,20 @@ void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
             EXPECT(h2o_cuda_candidate_score(nullptr, &shape, 1, 1, 1, p, p, kv, rows, f, f, p, bytes) ==
                    status);
         EXPECT(h2o_cuda_cached_attention(nullptr, &shape, 1, p, kv, integers, p, p, bytes) == status);
-        EXPECT(h2o_cuda_cache_append(nullptr, &shape, p, p, integers, kv) == status);
+        EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, p, integers, 0, kv) == status);
     };
     const h2o_kv no_rows = cache_of(p, p, 0), no_keys = cache_of(nullptr, p, 8),
                  no_values = cache_of(p, nullptr, 8), too_long = cache_of(p, p, int64_t{1} << 31);
     for (const h2o_kv* kv : {static_cast<const h2o_kv*>(nullptr), &no_rows, &no_keys, &no_values})
         refused(kv, H2O_BAD_ARGUMENT);
-    h2o_kv paged = cache_of(p, p, 8), scaled = paged;
+    h2o_kv paged = cache_of(p, p, 8), scaled = paged, longer = paged, bare = paged;
     paged.pages = rows;
     paged.page_rows = 4;
     scaled.k_scales = f;
-    for (const h2o_kv& kv : {too_long, paged, scaled}) refused(&kv, H2O_UNSUPPORTED);
+    longer.dtype = H2O_F32;
+    bare.dtype = H2O_I8;
+    for (const h2o_kv& kv : {too_long, paged, longer}) refused(&kv, H2O_UNSUPPORTED);
+    for (const h2o_kv& kv : {scaled, bare}) refused(&kv, H2O_BAD_ARGUMENT);
 }
 
 }  // namespace

@@ -147,8 +147,8 @@ void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
     at.reset();
     const h2o_kv kv = cache_of(k_cache, v_cache, capacity);
     run_twice({&k_cache.buffer, &v_cache.buffer}, [&] {
-        return h2o_cuda_cache_append(nullptr, &s, k.buffer.device(), v.buffer.device(), at.device<int64_t>(),
-                                     &kv);
+        return h2o_cuda_cache_append(nullptr, &s, 1, k.buffer.device(), v.buffer.device(),
+                                     at.device<int64_t>(), 0, &kv);
     });
     const auto expect = [&](const Numbers& one, Numbers& cache) {
         std::copy(one.exact.begin(), one.exact.end(), cache.exact.begin() + position * row);

@@ -95,21 +95,23 @@ class Buffer {
 struct Numbers {
     std::vector<double> exact;
     Buffer buffer;
+    h2o_dtype dtype;
 
-    Numbers(size_t count, h2o_dtype dtype)
-        : exact(count), buffer(count * (dtype == H2O_F16 ? 2 : 4), false) {}
+    Numbers(size_t count, h2o_dtype stored)
+        : exact(count), buffer(count * (stored == H2O_F16 ? 2 : 4), false), dtype(stored) {}
 };
 
 // Keys and values with all their rows as a cache.
-inline h2o_kv cache_of(void* k, void* v, int64_t rows) {
+inline h2o_kv cache_of(void* k, void* v, int64_t rows, h2o_dtype dtype = H2O_F16) {
     h2o_kv kv{};
+    kv.dtype = dtype;
     kv.k = k;
     kv.v = v;
     kv.rows = rows;
     return kv;
 }
 inline h2o_kv cache_of(Numbers& k, Numbers& v, int64_t rows) {
-    return cache_of(k.buffer.device(), v.buffer.device(), rows);
+    return cache_of(k.buffer.device(), v.buffer.device(), rows, k.dtype);
 }
 
 inline void store(std::vector<unsigned char>& bytes, size_t i, h2o_dtype dtype, double& value) {

@@ -194,7 +194,7 @@ def test_it_reads_the_c_interface_from_the_headers() -> None:
     assert len(declared.functions) == len(re.findall(r"\bh2o_cuda_\w+\(", re.sub(r"//[^\n]*", "", header)))
     structures = declared.structures
     assert {name: ctypes.sizeof(structure) for name, structure in structures.items()} == {
-        "h2o_kv": 56,
+        "h2o_kv": 64,
         "h2o_cuda_shape": 24,
         "h2o_cuda_state": 24,
     }

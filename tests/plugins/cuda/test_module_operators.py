@@ -275,11 +275,16 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
     at = memory.address
     with pytest.raises(ValueError, match="cache_append: an argument is out of range, or a null pointer"):
         kernels.cache_append(stream, k=0, v=at, position=at, k_cache=at, v_cache=at, capacity=8)
-    for unread in ({"pages": at, "page_rows": 4}, {"k_scales": at, "v_scales": at}):
-        with pytest.raises(ValueError, match=r"cache_append: no kernel for .* pages or scales"):
-            kernels.cache_append(
-                stream, k=at, v=at, position=at, k_cache=at, v_cache=at, capacity=8, **unread
-            )
+    with pytest.raises(ValueError, match=r"cache_append: no kernel for .* pages or what rows are stored as"):
+        kernels.cache_append(
+            stream, k=at, v=at, position=at, k_cache=at, v_cache=at, capacity=8, pages=at, page_rows=4
+        )
+    with pytest.raises(
+        ValueError, match="cache_append: an argument is out of range"
+    ):  # integers without scales
+        kernels.cache_append(
+            stream, k=at, v=at, position=at, k_cache=at, v_cache=at, capacity=8, item_bytes=1
+        )
     with pytest.raises(ValueError, match="cached_attention: the workspace is too small"):
         kernels.cached_attention(
             stream,

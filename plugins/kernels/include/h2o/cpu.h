@@ -161,6 +161,11 @@ h2o_status h2o_cpu_vertical_slash_attention(h2o_cpu* context, const h2o_shape* s
 h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots, const h2o_kv* kv,
                                  const int32_t* memory, void* k_mem, void* v_mem);
 
+// Rows first ... first + n - 1 of the cache become k, v [n, Hkv, d], as it stores them. Integers: a row and
+// head's largest magnitude is 127, to the nearest even; the scale of one with a NaN or an infinity is NaN.
+h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* k,
+                                const void* v, int64_t first, const h2o_kv* kv);
+
 #ifdef __cplusplus
 }
 #endif

@@ -222,10 +222,12 @@ h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_c
                                              const int32_t* distances, void* o, void* workspace,
                                              size_t workspace_bytes);
 
-// Cache row `position` becomes the one row in k and v [1, Hkv, d]. `position` is one int64 on the device,
-// read when the work runs, as `length` is above.
-h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* k,
-                                 const void* v, const int64_t* position, const h2o_kv* kv);
+// Cache rows first ... first + n - 1 become k and v [n, Hkv, d], as the cache stores them: integers as
+// h2o_cpu_cache_append says. `position`, unless null, is one int64 on the device in the place of `first`,
+// read when the work runs, as `length` is above; rows that there are not are left out then.
+h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                 const void* k, const void* v, const int64_t* position, int64_t first,
+                                 const h2o_kv* kv);
 
 // target [count] on the device = values [count] on the host, at most H2O_CUDA_MAX_INTEGERS. They are read
 // before the call returns and travel as arguments of the kernel: a captured call writes the same ones each

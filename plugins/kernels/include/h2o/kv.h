@@ -10,32 +10,41 @@
 extern "C" {
 #endif
 
-// Keys and values by row, k and v [rows, Hkv, d], as the operator's shape says they are stored. A row is the
-// place of a token in the cache, which need not be its position in the text.
+// Keys and values by row, k and v [rows, Hkv, d] of `dtype`. A row is the place of a token in the cache,
+// which need not be its position in the text. Arithmetic is float32, whatever rows are stored as.
 //
-// With pages, row i of the sequence lies at pages[i / page_rows] * page_rows + i % page_rows of k and v;
-// without, at i. With scales, k and v are integers. No kernel reads either yet: one that is given them
-// returns H2O_UNSUPPORTED and reads nothing.
+// Integers have a scale a row and head, k_scales and v_scales [rows, Hkv]: a number is the integer times it.
+//
+// With pages, row i of the sequence lies at pages[i / page_rows] * page_rows + i % page_rows of k, v and the
+// scales, of which there are pool_rows; without, at i. Entries behind the last row in use are not read.
+//
+// A kernel that does not read a form returns H2O_UNSUPPORTED and reads nothing.
 typedef struct h2o_kv {
-    void* k;                // cache_append writes; every other operator only reads
-    void* v;                // null where an operator reads keys alone
-    int64_t rows;           // that there is room for
-    const int32_t* pages;   // or null
-    int32_t page_rows;      // rows of one page
-    const float* k_scales;  // or null
-    const float* v_scales;
+    void* k;               // cache_append writes; every other operator only reads
+    void* v;               // null where an operator reads keys alone
+    int64_t rows;          // that there is room for
+    const int32_t* pages;  // or null
+    int32_t page_rows;     // rows of one page, a power of two from 4 on
+    h2o_dtype dtype;       // of k and v
+    float* k_scales;       // where dtype is H2O_I8, else null; written and read as k and v
+    float* v_scales;
+    int64_t pool_rows;  // where there are pages
 } h2o_kv;
 
 // What every operator asks of a cache that must have at least `needed` rows; with 0 it reads none of them.
 static inline h2o_status h2o_kv_check_keys(const h2o_kv* kv, int64_t needed) {
     if (kv == NULL || kv->rows < needed) return H2O_BAD_ARGUMENT;
-    if (kv->pages != NULL || kv->k_scales != NULL || kv->v_scales != NULL) return H2O_UNSUPPORTED;
-    return needed == 0 || kv->k != NULL ? H2O_OK : H2O_BAD_ARGUMENT;
+    if (kv->dtype != H2O_F32 && kv->dtype != H2O_F16 && kv->dtype != H2O_I8) return H2O_UNSUPPORTED;
+    if (needed > 0 && (kv->k == NULL || (kv->dtype == H2O_I8) != (kv->k_scales != NULL)))
+        return H2O_BAD_ARGUMENT;
+    if (kv->pages == NULL) return H2O_OK;
+    if (kv->page_rows < 4 || (kv->page_rows & (kv->page_rows - 1)) != 0) return H2O_UNSUPPORTED;
+    return kv->pool_rows < 0 ? H2O_BAD_ARGUMENT : H2O_OK;
 }
 static inline h2o_status h2o_kv_check(const h2o_kv* kv, int64_t needed) {
     const h2o_status status = h2o_kv_check_keys(kv, needed);
-    if (status != H2O_OK) return status;
-    return needed == 0 || kv->v != NULL ? H2O_OK : H2O_BAD_ARGUMENT;
+    if (status != H2O_OK || needed == 0) return status;
+    return kv->v != NULL && (kv->dtype == H2O_I8) == (kv->v_scales != NULL) ? H2O_OK : H2O_BAD_ARGUMENT;
 }
 
 #ifdef __cplusplus

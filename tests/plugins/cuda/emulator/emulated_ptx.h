@@ -24,6 +24,9 @@ inline void copy16_async(shared_t to, const void* from, bool valid) {
 inline void copy4_async(shared_t to, const void* from, bool valid) {
     emulator::copy_async(reinterpret_cast<void*>(to), from, 4, valid ? 4 : 0);
 }
+inline void store16(shared_t to, uint4 x) {
+    std::memcpy(reinterpret_cast<void*>(to), &x, 16);
+}
 inline void copy_commit() {
     emulator::copy_commit();
 }

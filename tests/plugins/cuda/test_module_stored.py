@@ -1,0 +1,93 @@
+"""CUDA operators that read a cache, on rows stored as float16 and int8. The emulation takes the GPU's place."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.stored_cases import HKV, OPERATORS, Stored, assert_alike
+
+from h2o_runtime.attention.cuda import NativeCudaProvider
+from h2o_runtime.attention.host_rows import plain_rows, quantized
+from h2o_runtime.devices.cuda import CudaDevice
+
+
+class OnHost:
+    """A provider on a device, called with NumPy arrays: all go there before a call, and come back after it."""
+
+    def __init__(self, rows: Stored) -> None:
+        self._device = CudaDevice()
+        self._provider = NativeCudaProvider(self._device)
+        self._provider.activate(rows.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> None:
+            there: list[tuple[np.ndarray[Any, Any], Any]] = []
+            getattr(self._provider, name)(*(self._put(each, there) for each in arguments))
+            self._device.synchronize()
+            for host, array in there:
+                host[...] = self._device.download(array)
+
+        return call
+
+    def _put(self, value: Any, there: list[tuple[np.ndarray[Any, Any], Any]]) -> Any:
+        if isinstance(value, np.ndarray):
+            array = self._device.empty(value.shape, value.dtype)
+            if value.size:
+                self._device.upload(np.ascontiguousarray(value), array)
+                there.append((value, array))
+            return array
+        if isinstance(value, tuple):
+            return tuple(self._put(each, there) for each in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{f.name: self._put(getattr(value, f.name), there) for f in fields(value)})
+        return value
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"), [("float32", "float16"), ("float32", "int8"), ("float16", "int8")]
+)
+def test_shorter_rows_are_read_as_the_floats_that_they_are(
+    emulated_cuda: ModuleType, dtype: str, form: str
+) -> None:
+    rows = Stored(length=170, d=32, dtype=dtype)
+    provider: Any = OnHost(rows)
+    kv = rows.rows(form)
+    for run in OPERATORS.values():
+        share = 2e-5 if dtype == "float32" else 4e-3
+        assert_alike(run(rows, provider, kv), run(rows, provider, rows.as_floats(kv)), share)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("form", ["float16", "int8"])
+def test_rows_are_converted_as_they_are_written(emulated_cuda: ModuleType, dtype: str, form: str) -> None:
+    rows = Stored(length=50, d=32, dtype=dtype)
+    provider: Any = OnHost(rows)
+    kv = rows.rows(form)
+    before = plain_rows(replace(kv, length=20), np.dtype(np.float32))[0]
+    k, v = rows.draw(30, HKV), rows.draw(30, HKV)[::-1].copy()
+    k[1, 0] = 0
+    provider.cache_append(k, v, 20, kv)
+    if form == "int8":
+        for new, stored, scales in zip((k, v), (kv.k, kv.v), kv.scales or (), strict=True):
+            integers, shares = quantized(new)
+            np.testing.assert_allclose(scales[20:50], shares, rtol=1e-6)
+            assert np.abs(stored[20:50].astype(int) - integers).max() <= 1
+            assert (stored[20:50] != integers).mean() < 1e-2
+    else:
+        np.testing.assert_array_equal(kv.k[20:50], k.astype(np.float16))
+        np.testing.assert_array_equal(kv.v[20:50], v.astype(np.float16))
+    provider.cache_append(v[:1], k[:1], np.array([30]), kv)  # as a step does
+    again = plain_rows(replace(kv, length=50), np.dtype(np.float32))
+    assert np.abs(again[0][30] - v[0].astype(np.float32)).max() <= 0.02
+    np.testing.assert_array_equal(again[0][:20], before)
+
+
+def test_pages_are_refused(emulated_cuda: ModuleType) -> None:
+    rows = Stored(length=50, d=32)
+    provider: Any = OnHost(rows)
+    with pytest.raises(ValueError, match=r"cached_attention: no kernel for .* pages"):
+        rows.cached(provider, rows.on_pages(rows.rows("float32"), 1), 1)

@@ -1,0 +1,178 @@
+"""Every operator that reads a cache, run on rows that are stored in one form or another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from h2o_runtime.attention import AttentionProvider
+from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
+from h2o_runtime.attention.host_rows import plain_rows, quantized
+from h2o_runtime.kv import KV
+
+Array = np.ndarray[Any, Any]
+Results: TypeAlias = tuple[Array, ...]
+HQ, HKV, SPARE, PAGE, BLOCK = 6, 2, 20, 16, 24
+SCALE = float(np.float32(0.3))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Random rows of one length, and calls of the operators on them; queries and new rows are `dtype`."""
+
+    length: int
+    d: int
+    dtype: str = "float32"
+
+    @property
+    def shape(self) -> AttentionShape:
+        return AttentionShape(HQ, HKV, self.d, SCALE, np.dtype(self.dtype))
+
+    def draw(self, *shape: int) -> Array:
+        numbers = np.random.default_rng(sum(shape)).standard_normal((*shape, self.d))
+        return numbers.astype(np.float32).astype(self.dtype)
+
+    def rows(self, form: str) -> KV:
+        """Of that dtype. Those from `length` on are not written: not numbers, or the largest integers."""
+        k, v = self.draw(self.length + SPARE, HKV), self.draw(self.length + SPARE, HKV)[::-1].copy()
+        free = slice(self.length, None)
+        if form == "int8":
+            (k8, k_scales), (v8, v_scales) = quantized(k), quantized(v)
+            k8[free], v8[free], k_scales[free], v_scales[free] = 127, -127, np.nan, np.nan
+            return KV(k8, v8, self.length, scales=(k_scales, v_scales))
+        k, v = k.astype(form), v.astype(form)
+        k[free], v[free] = np.nan, np.nan
+        return KV(k, v, self.length)
+
+    def as_floats(self, kv: KV) -> KV:
+        """The same numbers as plain rows of the model's dtype."""
+        poison = np.full((SPARE, HKV, self.d), np.nan, self.dtype)
+        plain = plain_rows(replace(kv, length=self.length), np.dtype(self.dtype))
+        return KV(*(np.concatenate([rows[: self.length], poison]) for rows in plain), self.length)
+
+    def on_pages(self, kv: KV, seed: int, page: int = PAGE) -> KV:
+        """The same rows on pages in a pool twice as large, in any order; entries behind them lead nowhere."""
+        rng, n = np.random.default_rng(seed), self.length
+        used = -(-n // page)
+        table = rng.permutation(2 * used)[:used].astype(np.int32)
+        at = table[np.arange(n) // page].astype(np.int64) * page + np.arange(n) % page
+
+        def spread(rows: Array) -> Array:
+            poison = np.nan if rows.dtype.kind == "f" else 111
+            out = np.full((2 * used * page, *rows.shape[1:]), poison, rows.dtype)
+            out[at] = rows[:n]
+            return out
+
+        scales = kv.scales and (spread(kv.scales[0]), spread(kv.scales[1]))
+        beyond = np.array([-1, 1 << 30], np.int32)
+        return KV(spread(kv.k), spread(kv.v), n, np.concatenate([table, beyond]), page, scales)
+
+    def memory(self, heads: int, slots: int) -> Array:
+        rng = np.random.default_rng(slots)
+        return np.sort(rng.permutation(self.length)[: heads * slots].reshape(heads, slots)).astype(np.int32)
+
+    def cached(self, provider: AttentionProvider, kv: KV, n: int) -> Results:
+        q = self.draw(n, HQ)
+        o = np.full_like(q, np.nan)
+        provider.cached_attention(q, kv, o)
+        return (o,)
+
+    def fused(self, provider: AttentionProvider, kv: KV) -> Results:
+        n, memory = 30, self.memory(HQ, 15)
+        q, k = self.draw(n, HQ), self.draw(n, HKV)
+        m, l = np.empty((2, n, HQ), np.float32)
+        state, colsum = PartialSoftmax(np.empty_like(q), m, l), np.empty(memory.shape, np.float32)
+        provider.chunked_intra_attention(q, k, k, n, state, None)
+        provider.memory_fused_attention(q, kv, memory, state, colsum)
+        return state.o, m, l, colsum
+
+    def tiled(self, provider: AttentionProvider, kv: KV) -> Results:
+        n, tile = 30, 12
+        memory = np.stack([self.memory(HKV, slots)[:, :9] for slots in (9, 10, 11)])
+        q, k = self.draw(n, HQ), self.draw(n, HKV)
+        m, l = np.empty((2, n, HQ), np.float32)
+        state = PartialSoftmax(np.empty_like(q), m, l)
+        provider.chunked_intra_attention(q, k, k, n, state, None)
+        provider.tiled_memory_attention(q, kv, np.ascontiguousarray(memory), tile, state)
+        return state.o, m, l
+
+    def voted(self, provider: AttentionProvider, kv: KV) -> Results:
+        memory = self.memory(HKV, 21)
+        votes, chunk = np.empty(memory.shape, np.float32), np.empty((50, HKV), np.float32)
+        provider.candidate_score(self.draw(9, HQ), self.draw(50, HKV), kv, memory, votes, chunk)
+        return votes, chunk
+
+    def chosen(self, provider: AttentionProvider, kv: KV, listed: int) -> Results:
+        early = 2 * self.length // 3
+        past = np.array([early, early, early if listed else self.length], np.int64)
+        candidates = np.zeros((2, HKV, listed), np.int32)
+        candidates[:] = np.arange(early - listed, early)
+        out = np.full((3, HKV, 40), -1, np.int32)
+        provider.query_select(self.draw(45, HQ), kv, candidates, past, 16, 2, 2, 1, 8, 2, out)
+        return (out,)
+
+    def landmarks(self, provider: AttentionProvider, kv: KV) -> Results:
+        k_mean, v_mean = np.full((2, -(-self.length // BLOCK), HKV, self.d), np.nan, np.float32)
+        provider.landmark_update(replace(kv, length=self.length // 2), k_mean, v_mean, 0, BLOCK)
+        provider.landmark_update(kv, k_mean, v_mean, self.length // 2, BLOCK)
+        return k_mean, v_mean
+
+    def subquadratic(self, provider: AttentionProvider, kv: KV, n: int) -> Results:
+        k_mean, v_mean = self.landmarks(provider, self.as_floats(kv))
+        q, first = self.draw(n, HQ), np.arange(7, dtype=np.int32)
+        o = np.full_like(q, np.nan)
+        provider.subquadratic_attention(q, kv, k_mean, v_mean, first, 70, BLOCK, 1, 1, o)
+        return (o,)
+
+    def bounds(self, provider: AttentionProvider, kv: KV) -> Results:
+        low, high = np.full((2, -(-self.length // BLOCK), HKV, self.d), np.nan, np.float32)
+        provider.page_bounds(replace(kv, length=self.length // 2), low, high, 0, BLOCK)
+        provider.page_bounds(kv, low, high, self.length // 2, BLOCK)
+        return low, high
+
+    def paged(self, provider: AttentionProvider, kv: KV) -> Results:
+        last = (self.length - 1) // BLOCK
+        pages = np.array([[0, 3, last - 1, last, -1], [1, 2, 3, 4, last]], np.int32)
+        q = self.draw(1, HQ)
+        o = np.full_like(q, np.nan)
+        provider.page_attention(q, kv, pages, BLOCK, o)
+        return (o,)
+
+    def lines(self, provider: AttentionProvider, kv: KV) -> Results:
+        columns, distances = np.full((HQ, 20), -1, np.int32), np.full((HQ, 12), -1, np.int32)
+        provider.vertical_slash_select(self.draw(20, HQ), kv, 2, 3, columns, distances)
+        q = self.draw(130, HQ)
+        o = np.full_like(q, np.nan)
+        provider.vertical_slash_attention(q, kv, columns, distances, o)
+        return columns, distances, o
+
+
+OPERATORS: dict[str, Callable[[Stored, AttentionProvider, KV], Results]] = {
+    "one token": lambda stored, provider, kv: stored.cached(provider, kv, 1),
+    "a few tokens": lambda stored, provider, kv: stored.cached(provider, kv, 4),
+    "many tokens": lambda stored, provider, kv: stored.cached(provider, kv, 90),
+    "memory": Stored.fused,
+    "memory of tiles": Stored.tiled,
+    "votes": Stored.voted,
+    "queries choose": lambda stored, provider, kv: stored.chosen(provider, kv, 0),
+    "queries choose of a list": lambda stored, provider, kv: stored.chosen(provider, kv, 70),
+    "landmarks": Stored.landmarks,
+    "subquadratic step": lambda stored, provider, kv: stored.subquadratic(provider, kv, 1),
+    "subquadratic": lambda stored, provider, kv: stored.subquadratic(provider, kv, 90),
+    "page bounds": Stored.bounds,
+    "page attention": Stored.paged,
+    "lines": Stored.lines,
+}
+
+
+def assert_alike(got: Results, want: Results, share: float = 2e-5) -> None:
+    """Numbers within that share of the largest; choices equal, but for a few where numbers are rough."""
+    for ours, theirs in zip(got, want, strict=True):
+        if theirs.dtype == np.int32:
+            assert (ours != theirs).mean() <= (0 if share < 1e-4 else 0.1)
+        else:
+            difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max()
+            assert difference <= share * np.abs(theirs.astype(np.float64)).max()

@@ -1,0 +1,220 @@
+"""How rows are stored and where they lie: what changes no bit, what little rounding changes, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import bundles
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import CACHES, Contiguous, Paged
+from h2o_runtime.caches.paged import PagedStore, Pages
+from h2o_runtime.caches.stored import CacheDtype, StoredCache
+from h2o_runtime.errors import Cancelled, ConfigError, InputError
+from h2o_runtime.footprint import cache_bytes
+from h2o_runtime.forward import Watch
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.saved_session import SavedSession, save_session
+
+COLSUM = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
+CONFIGS = {
+    "colsum": COLSUM,
+    "query": replace(COLSUM, score="query", score_tile=16, score_queries=8, score_candidates=16),
+    "full": replace(COLSUM, policy="full"),
+    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
+}
+SHAPE, CONTEXT = "llama-g2-d64-llama3", 192
+PROMPT = bundles.random_ids(100, 1).tolist()
+DTYPES: tuple[CacheDtype, ...] = ("model", "float16", "int8")
+ALL = [kind(cache_dtype=dtype) for kind in (Contiguous, Paged) for dtype in DTYPES]
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, SHAPE)[1]
+
+
+def load(bundle: Path, cache: StoredCache, **more: object) -> Generator:
+    return Generator.load(bundle, context=CONTEXT, threads=1, cache=cache, **more)  # type: ignore[arg-type]
+
+
+def conversation(generator: Generator, config: PrefillConfig) -> Iterator[np.ndarray]:
+    """Logits of a prompt, answers, a next turn, another question to the same text, and a shorter prompt."""
+    yield generator.prefill(PROMPT, config)
+    for token in (7, 9, 11):
+        yield generator.decode(token)
+    yield generator.prefill([*PROMPT, 7, 9, 11, *bundles.random_ids(40, 2).tolist()], config)
+    yield generator.prefill([*PROMPT[:80], *bundles.random_ids(30, 3).tolist()], config)
+    yield generator.prefill(PROMPT[:37], config)
+    yield generator.decode(5)
+
+
+@pytest.mark.parametrize("dtype", ["model", "int8"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_pages_change_no_bit(name: str, dtype: str, bundle: Path) -> None:
+    """In order, and in any order in a pool where nothing else is a number."""
+    rng = np.random.default_rng(5)
+    with (
+        load(bundle, Contiguous(cache_dtype=dtype)) as plain,
+        load(bundle, Paged(cache_dtype=dtype)) as paged,
+    ):
+        store = paged.store
+        assert isinstance(store, PagedStore)
+        for mixed in (False, True):
+            paged.reset()
+            plain.reset()
+            if mixed:
+                store.pages.free = rng.permutation(store.pages.free).tolist()
+            for rows in store.layers:
+                for array in (rows.k, rows.v, *(rows.scales or ())):
+                    array[:] = np.nan if array.dtype.kind == "f" else 111
+            for ours, theirs in zip(
+                conversation(paged, CONFIGS[name]), conversation(plain, CONFIGS[name]), strict=True
+            ):
+                assert np.isfinite(ours).all()
+                np.testing.assert_array_equal(ours, theirs)
+
+
+def test_pages_of_another_size_and_those_of_quest(bundle: Path) -> None:
+    decoding = Quest(quest_page=8, quest_budget=32, quest_dense_layers=0)
+    with (
+        load(bundle, Contiguous(), decoding=decoding) as plain,
+        load(bundle, Paged(page_rows=64), decoding=decoding) as paged,
+    ):
+        for ours, theirs in zip(conversation(paged, COLSUM), conversation(plain, COLSUM), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("float16", 5e-3), ("int8", 0.15)])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_shorter_rows_are_almost_the_same(name: str, dtype: str, share: float, bundle: Path) -> None:
+    with load(bundle, Contiguous()) as exact, load(bundle, Contiguous(cache_dtype=dtype)) as rounded:
+        for ours, theirs in zip(
+            conversation(rounded, CONFIGS[name]), conversation(exact, CONFIGS[name]), strict=True
+        ):
+            assert 0 < np.abs(ours - theirs).max() <= share * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_the_function_bodies_read_what_the_kernels_read(dtype: str, bundle: Path) -> None:
+    pytest.importorskip("onnx")
+    for kind in (Contiguous, Paged):
+        with (
+            load(bundle, kind(cache_dtype=dtype), attention="functions") as bodies,
+            load(bundle, kind(cache_dtype=dtype), attention="native") as kernels,
+        ):
+            for ours, theirs in zip(conversation(kernels, COLSUM), conversation(bodies, COLSUM), strict=True):
+                # integers next to a half may be rounded either way
+                assert (
+                    np.abs(ours - theirs).max() <= (0.02 if dtype == "int8" else 1e-3) * np.abs(theirs).max()
+                )
+
+
+@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
+def test_a_saved_session_goes_on_to_the_bit(cache: StoredCache, bundle: Path, tmp_path: Path) -> None:
+    question = [*PROMPT, 7, *bundles.random_ids(40, 2).tolist()]
+    with load(bundle, cache) as generator, load(bundle, cache) as other:
+        generator.prefill(PROMPT, COLSUM)
+        generator.decode(7)
+        save_session(generator, tmp_path / "session")
+        other.prefill(question[::-1], COLSUM)  # what was there before is gone
+        SavedSession.open(tmp_path / "session").load_into(other, COLSUM)
+        np.testing.assert_array_equal(other.decode(9), generator.decode(9))
+        np.testing.assert_array_equal(other.prefill(question, COLSUM), generator.prefill(question, COLSUM))
+        assert other.reused == generator.reused > 0
+
+
+def test_a_session_of_another_dtype_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
+    with load(bundle, Contiguous(cache_dtype="int8")) as generator:
+        generator.prefill(PROMPT, COLSUM)
+        save_session(generator, tmp_path / "session")
+    with load(bundle, Contiguous()) as other:
+        saved = SavedSession.open(tmp_path / "session")
+        with pytest.raises(
+            InputError, match="are int8, and this run keeps them as float32: give the same --cache-dtype"
+        ):
+            saved.load_into(other, COLSUM)
+
+
+@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
+def test_conversations_take_turns(cache: StoredCache, bundle: Path) -> None:
+    with load(bundle, cache, parked_bytes=1 << 24) as generator, load(bundle, cache) as alone:
+        first, second = PROMPT, bundles.random_ids(90, 8).tolist()
+        generator.prefill(first, COLSUM)
+        generator.prefill(second, COLSUM)
+        got = generator.prefill([*first, 3, 4], COLSUM)
+        assert generator.reused == len(first)
+        alone.prefill(first, COLSUM)
+        np.testing.assert_array_equal(got, alone.prefill([*first, 3, 4], COLSUM))
+
+
+# --- Pages ------------------------------------------------------------------------------------------------
+
+
+def test_pages_are_taken_as_rows_come_and_given_back() -> None:
+    pages = Pages(100, 16)
+    assert len(pages.table) == 7
+    for rows, used in ((1, 1), (16, 1), (17, 2), (100, 7)):
+        pages.reach(rows)
+        assert pages.used == used
+    assert pages.table.tolist() == list(range(7))
+    pages.truncate(17)
+    assert (pages.used, pages.table.tolist()) == (2, [0, 1, -1, -1, -1, -1, -1])
+    pages.truncate(17)
+    pages.reach(40)
+    assert pages.table.tolist() == [0, 1, 2, -1, -1, -1, -1]
+    pages.truncate(16)
+    assert pages.used == 1
+    pages.truncate(0)
+    assert sorted(pages.free) == list(range(7))
+
+
+def test_the_store_has_the_pages_of_its_session(bundle: Path) -> None:
+    with load(bundle, Paged()) as generator:
+        store = generator.store
+        assert isinstance(store, PagedStore)
+        generator.prefill(PROMPT, COLSUM)
+        assert store.pages.used == 7
+        for token in range(20):
+            generator.decode(token)
+        assert store.pages.used == 8
+        generator.prefill(PROMPT[:20], COLSUM)
+        assert store.pages.used == 2
+        with pytest.raises(Cancelled):
+            generator.prefill(PROMPT[::-1], COLSUM, Watch(cancelled=lambda: True))
+        generator.reset()
+        assert store.pages.used == 0
+
+
+@pytest.mark.parametrize("rows", [8, 24, 8192])
+def test_pages_that_there_are_not(rows: int) -> None:
+    with pytest.raises(ConfigError, match="page_rows must be"):
+        Paged(page_rows=rows)
+
+
+# --- What they take ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
+def test_what_a_store_takes_is_known_before(cache: StoredCache, bundle: Path) -> None:
+    with load(bundle, cache) as generator:
+        assert generator.store.nbytes == cache.store_bytes(generator.model, CONTEXT)
+
+
+def test_every_form_is_listed(bundle: Path) -> None:
+    with load(bundle, Contiguous()) as generator:
+        model = generator.model
+    sizes = cache_bytes(model, 4096)
+    names = {
+        f"{kind.name} {dtype}" for kind in (Contiguous, Paged) for dtype in ("float32", "float16", "int8")
+    }
+    assert names <= set(sizes)
+    assert {kind.name for kind in CACHES} == {name.split()[0] for name in sizes}
+    per_row = model.layers * 2 * model.kv_heads
+    assert sizes["contiguous float32"] == 4096 * per_row * 64 * 4
+    fresh = 4096 * 2 * model.kv_heads * 64 * 4  # rows of one layer, as dense graphs write them
+    assert sizes["contiguous int8"] == 4096 * per_row * (64 + 4) + fresh
