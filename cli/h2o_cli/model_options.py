@@ -85,7 +85,7 @@ def decode_options(command: Command) -> Command:
 
 def decode_policy(flags: dict[str, Any]) -> DecodePolicy[Any]:
     """Takes its own settings out of `flags`. Raises ConfigError for some that contradict."""
-    return DECODE.make(_given(DECODE, flags))
+    return DECODE.chosen(_given(DECODE, flags))
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
     Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
     """
     plain = ("backend", "device", "attention", "context", "threads", "form")
-    decoding, cache = (registry.make(_given(registry, flags)) for registry in _CHOICES)
+    decoding, cache = (registry.chosen(_given(registry, flags)) for registry in _CHOICES)
     return {name: flags.pop(name) for name in plain} | {"decoding": decoding, "cache": cache}
 
 

@@ -105,6 +105,26 @@ class Registry(Generic[T]):
         own = {one.name for one in options_of(chosen)}
         return chosen(**{name: value for name, value in settings.items() if name in own})
 
+    def chosen(self, given: Mapping[str, Any]) -> T:
+        """What `make` makes of settings that somebody gave. Raises ConfigError for one that would do nothing."""
+        made = self.make(given)
+        own = {self._field} | {one.name for one in options_of(type(made))}
+        for option in self.options:
+            if option.name in given and option.name not in own:
+                kinds = (kind for kind in (*self, *self._variants) if option in options_of(kind))
+                raise ConfigError(
+                    f"{option.flags[0]} does nothing with {self._flag} {made.name}: it goes with "
+                    f"{' or '.join(map(self._asked_for_by, kinds))}",
+                    field=option.name,
+                )
+        return made
+
+    def _asked_for_by(self, kind: type[Named]) -> str:
+        entry = self[kind.name]
+        if kind is entry:
+            return f"{self._flag} {kind.name}"
+        return next(option.flags[0] for option in options_of(kind) if option not in options_of(entry))
+
     def _choice(self) -> Option:
         titles = ", ".join(one.name if one.title == one.name else f"{one.name} ({one.title})" for one in self)
         return Option(

@@ -19,6 +19,7 @@ def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
     assert report["forgotten_tokens"] == report["timings"]["prompt_n"] + 5 - 64 > 0
     assert report["cache"] == {
         "name": "contiguous",
+        "cache_dtype": "model",
         "cache_tokens": 64,
         "cache_recent": "half",
         "keep": 2,
@@ -52,6 +53,16 @@ def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
         (("--cache", "offload"), "give --cache-file, or leave out"),
         ((*offload, "--cache-tokens", 64), "--cache-tokens goes with --cache contiguous alone"),
         (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
+        (
+            (*offload, "--cache-dtype", "int8"),
+            "--cache-dtype does nothing with --cache offload: it goes with",
+        ),
+        (("--keep", 2), "--keep does nothing with --cache contiguous: it goes with --cache-tokens"),
+        (
+            ("--quest-budget", 64),
+            "--quest-budget does nothing with --decode full: it goes with --decode quest",
+        ),
+        (("--cache-tokens", 64, "--cache-dtype", "int8"), "--cache-dtype"),
     ):
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
         assert done.returncode in (1, 2)

@@ -50,6 +50,7 @@ class LayerStore(Protocol):
 
         Only asked of a cache that stores rows otherwise than they are computed.
         """
+        raise AssertionError("asked of a cache that stores rows as they are computed")
 
     def view(self, length: int | Tensor) -> KV:
         """The first `length` rows as kernels read them."""
