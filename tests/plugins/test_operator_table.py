@@ -32,7 +32,7 @@ KNOWN |= {"vertical": (), "slash": ()}
 IN_PLACE = {"o_intra": ("o",), "m_intra": ("m",), "l_intra": ("l",)}
 IN_PLACE |= {f"{name}_next": (name,) for name in ("k_mean", "v_mean", "k_min", "k_max")}
 FROM_CACHE = {"CandidateScore": {"k_mem": ("k_cache", "memory")}}
-LAYOUT = {"pages", "page_rows", "scales", "k_scales", "v_scales"}  # of a cache
+LAYOUT = {"pages", "page_rows", "scales", "k_scales", "v_scales", "item_bytes"}  # of a cache
 SIZES = {
     "n",
     "slots",

@@ -53,6 +53,8 @@ def scripted(tokens: Sequence[int]) -> TextModel:
     generator: Any = SimpleNamespace(
         generate=generate,
         context=1000,
+        length=0,
+        forgets=lambda tokens: 0,
         model=SimpleNamespace(vocab_size=4096),
         bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=PrefillConfig())),
     )

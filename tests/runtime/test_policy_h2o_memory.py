@@ -286,8 +286,8 @@ def test_a_conversations_next_turn(
     for token in everything[first:past].tolist():
         generator.decode(token)
     cache, state = generator.store, generator.session.prefill_state
-    keys = [array[:past].astype(np.float64) for array in cache.keys]
-    values = [array[:past].astype(np.float64) for array in cache.values]
+    keys = [rows.k[:past].astype(np.float64) for rows in cache.layers]
+    values = [rows.v[:past].astype(np.float64) for rows in cache.layers]
     scores = [array[:past].astype(np.float64) for array in state.score]
     got = generator.prefill(everything, config)
     assert generator.reused == past
@@ -380,8 +380,8 @@ def test_decoding_attends_to_everything(generator: Generator, checkpoint: Path) 
     generator.prefill(ids[:80], config)
     model = bundles.reference_model(checkpoint)
     for position in range(80, 90):
-        keys = [array[:position].astype(np.float64) for array in generator.store.keys]
-        values = [array[:position].astype(np.float64) for array in generator.store.values]
+        keys = [rows.k[:position].astype(np.float64) for rows in generator.store.layers]
+        values = [rows.v[:position].astype(np.float64) for rows in generator.store.layers]
         got = generator.decode(int(ids[position]))
         x = model.weights["model.embed_tokens.weight"][ids[position : position + 1]]
         for layer in range(model.layers):

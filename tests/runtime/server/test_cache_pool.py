@@ -39,7 +39,12 @@ def test_a_conversation_goes_on_after_a_restart(serve: Serve, tmp_path: Path) ->
     read = []
     for _ in range(2):
         server = serve("--cache-dir", tmp_path / "conversations", "--prefill", "full")
-        answer = server.post("/v1/chat/completions", {"messages": talk, "max_tokens": 8}).json()
+        request = {
+            "messages": talk,
+            "max_tokens": 8,
+            "temperature": 0,
+        }  # an answer that reads back as it was written
+        answer = server.post("/v1/chat/completions", request).json()
         read.append(answer["timings"]["prompt_n"])
         talk += [answer["choices"][0]["message"], {"role": "user", "content": "And then?"}]
         server.process.terminate()
