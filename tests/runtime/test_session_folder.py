@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -151,11 +150,12 @@ def test_a_folder_that_cannot_be(bundle: Path, tmp_path: Path) -> None:
         filing(bundle, tmp_path / "file")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_nobody_may_write_costs_a_line(
+def test_a_folder_that_cannot_be_written_costs_a_line(
     bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tmp_path.chmod(0o500)
-    with filing(bundle, tmp_path) as generator:
+    folder = tmp_path / "conversations"
+    with filing(bundle, folder) as generator:
+        folder.rmdir()
+        folder.write_text("a file, in which not even root can write others")
         generator.prefill(TALKS[0], FULL)
     assert "is not kept" in caplog.text

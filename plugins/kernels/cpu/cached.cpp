@@ -41,7 +41,7 @@ class Decode {
         carve_shared(shared);
         Carver placed(context->shared.at_least(shared.used()));
         carve_shared(placed);
-        const size_t scores = static_cast<size_t>(decode_scratch(rows(), kRun)) * sizeof(float);
+        const size_t scores = static_cast<size_t>(run_scores()) * sizeof(float);
         for (Arena& arena : context->own) arena.at_least(scores);
     }
 
@@ -57,9 +57,7 @@ class Decode {
     int64_t group() const { return op_.group() * op_.n; }  // rows a key/value head
     int64_t rows() const { return op_.shape.kv_heads * group(); }
     int64_t runs() const { return (op_.length + kRun - 1) / kRun; }
-    int64_t run_scores() const {
-        return (rows() + 2) * kRun;
-    }  // two rows for what a kernel keeps beside them
+    int64_t run_scores() const { return decode_scratch(rows(), kRun); }
     int64_t token(int64_t r) const { return r % group() / op_.group(); }
     // Where row r stands among [n, Hq].
     int64_t at(int64_t r) const {

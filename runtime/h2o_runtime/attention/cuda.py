@@ -193,17 +193,13 @@ class NativeCudaProvider:
 
     def cached_attention(self, q: CudaArray, kv: KV, o: CudaArray) -> None:
         need = self._active.cached_attention_workspace(len(q), len(kv.k))
-        if isinstance(kv.length, int):
-            self._device.lanes.attention.write_integers(self._integers.address, [kv.length])
-            length, workspace = self._integers, self._reserve(need)
-        else:  # maybe of a recorded step
-            length, workspace = kv.length, self._reserve_step(need)
+        workspace = self._room(kv, need)
         self._active.cached_attention(
             self._device.lanes.attention,
             n=len(q),
             q=q.address,
             **_cache(kv),
-            length=length.address,
+            length=self._length(kv),
             o=o.address,
             workspace=workspace.address,
             workspace_bytes=workspace.nbytes,
@@ -211,16 +207,12 @@ class NativeCudaProvider:
 
     def scored_attention(self, q: CudaArray, kv: KV, o: CudaArray) -> None:
         need = self._active.scored_attention_workspace(len(kv.k))
-        if isinstance(kv.length, int):
-            self._device.lanes.attention.write_integers(self._integers.address, [kv.length])
-            length, workspace = self._integers, self._reserve(need)
-        else:  # maybe of a recorded step
-            length, workspace = kv.length, self._reserve_step(need)
+        workspace = self._room(kv, need)
         self._active.scored_attention(
             self._device.lanes.attention,
             q=q.address,
             **_cache(kv),
-            length=length.address,
+            length=self._length(kv),
             o=o.address,
             seen=_address(kv.seen),
             workspace=workspace.address,
@@ -408,6 +400,10 @@ class NativeCudaProvider:
         first = self._integers.address
         self._device.lanes.attention.write_integers(first, [start, kv.length])
         return {"start": first, "length": first + 8, "most_rows": kv.length - start}
+
+    def _room(self, kv: KV, nbytes: int) -> CudaArray:
+        """Workspace; a step, maybe a recorded one, has its own."""
+        return self._reserve(nbytes) if isinstance(kv.length, int) else self._reserve_step(nbytes)
 
     def _reserve_step(self, nbytes: int) -> CudaArray:
         if self._step_workspace.nbytes < nbytes:

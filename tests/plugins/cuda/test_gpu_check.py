@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.scripts import importable
 
 from h2o_runtime import PrefillConfig
 
@@ -25,14 +26,9 @@ GPU_CHECK = REPO / "bench" / "gpu_check"
 
 
 @pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """bench/gpu_check is a folder of scripts and no package: they import each other by their names alone."""
-    monkeypatch.syspath_prepend(str(GPU_CHECK))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if str(GPU_CHECK) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def scripts() -> Iterator[None]:
+    with importable(GPU_CHECK):
+        yield
 
 
 def script(name: str) -> Any:
