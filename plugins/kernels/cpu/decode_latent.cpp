@@ -77,6 +77,15 @@ class LatentHead {
         return (int64_t{args_.pages[row >> args_.page_bits]} << args_.page_bits) + within;
     }
 
+    // The next keys, where they lie behind these.
+    void fetch_later(int64_t key, BlockArgs* args) const {
+        const int64_t count = std::min(kBlock, args_.keys - key), bytes = element_size(args_.dtype);
+        if (count <= 0 || args_.pages != nullptr) return;
+        const int64_t at = (args_.first + key) * args_.k.stride;
+        args->ahead = static_cast<const char*>(args_.k.at) + at * bytes;
+        args->ahead_bytes = count * args_.k.stride * bytes;
+    }
+
     void attend(int64_t block, int64_t key, int64_t count, const float* keys, int64_t stride) const {
         float visible[kLanes];
         BlockArgs args{};
@@ -101,6 +110,7 @@ class LatentHead {
         args.l = scratch_.l + block * kLanes;
         args.o = scratch_.o + block * args.dv * kLanes;
         args.fresh = key == 0;
+        if (block == 0) fetch_later(key + kBlock, &args);
         kernels_.attend(args);
     }
 
