@@ -77,6 +77,6 @@ def test_what_is_not_there_is_refused_with_a_sentence() -> None:
     means = np.zeros((2, 4, 24), np.float32)
     with pytest.raises(ValueError, match=r"landmark_update: not supported .* value_size"):
         provider.landmark_update(kv, means, means, 0, 16)
-    odd = replace(spanning, dv=12)
+    odd = replace(spanning, dv=14)
     with pytest.raises(ValueError, match=r"not supported .* multiple of 8"):
         cached(odd, provider_for(odd), 1)

@@ -18,7 +18,7 @@ struct LatentScratch {
         p = carver.take<float>(kBlock * kLanes);
         m = carver.take<float>(blocks * kLanes);
         l = carver.take<float>(blocks * kLanes);
-        o = carver.take<float>(blocks * dv * kLanes);
+        o = carver.take<float>(blocks * round_up(dv, kPanel) * kLanes);
     }
     float *rows, *q, *p, *m, *l, *o;
 };
@@ -108,7 +108,7 @@ class LatentHead {
         args.p = scratch_.p;
         args.m = scratch_.m + block * kLanes;
         args.l = scratch_.l + block * kLanes;
-        args.o = scratch_.o + block * args.dv * kLanes;
+        args.o = scratch_.o + block * round_up(args.dv, kPanel) * kLanes;
         args.fresh = key == 0;
         if (block == 0) fetch_later(key + kBlock, &args);
         kernels_.attend(args);
@@ -125,7 +125,8 @@ class LatentHead {
             args_.m[to] = scratch_.m[block * kLanes + r];
             args_.l[to] = scratch_.l[block * kLanes + r];
         }
-        kernels_.store_rows(scratch_.o + block * dv * kLanes, nullptr, one, H2O_F32, lanes(block), dv, rows);
+        kernels_.store_rows(scratch_.o + block * round_up(dv, kPanel) * kLanes, nullptr, one, H2O_F32,
+                            lanes(block), dv, rows);
     }
 
     const KernelTable& kernels_;

@@ -3,7 +3,8 @@
 //
 // Packed forms, all float32 (P = kPanel, R = kLanes):
 //     queries, outputs and scores have the block's rows innermost: q [d][R], o [dv][R], p [keys][R]
-//     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [dv / P][keys][P]
+//     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [dv / P][keys][P]; where
+//     dv is no multiple of P, the columns that it lacks are zeros, and rows of o follow its last
 // so that one matrix-product tile serves both products: for every k, R consecutive floats times P floats.
 #pragma once
 
