@@ -24,9 +24,8 @@ __all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]
 def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None, folder: Path) -> Checkpoint:
     """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
 
-    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is, and so
-    does one whose weights get offsets.
-    Raises InputError for a text that cannot be read.
+    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
+    and so does one whose weights get offsets. Raises InputError for a text that cannot be read.
     """
     made = formats.projections
     if type(made) is not Blocks or _holds(checkpoint, formats):

@@ -1,7 +1,8 @@
 """Weights as integers of 4 bits, each block of a row with a scale and an offset.
 
-A block's offset adds to a product what the block's inputs come to in all: x · (s q + m) = s (x · q) + m Σ x. So sums
-of the activations' blocks are multiplied with a small matrix of offsets; what multiplies integers knows nothing of it.
+A block's offset adds to a product what the block's inputs come to in all: x · (s q + m) = s (x · q) + m Σ x. So
+sums of the activations' blocks are multiplied with a small matrix of offsets, and what multiplies integers knows
+nothing of it.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ class OffsetBlocks(Blocks):
         assert x is not None
         assert weight is not None
         sums = self._block_sums(graph, x)
-        rest = ir.node(
-            "MatMul", [sums, graph.initializers[_offsets(weight)]], name=renamed(gemm, "MatMulOffsets")
-        )
-        return [rest, ir.node("Add", [product, rest.outputs[0]], name=renamed(gemm, "AddOffsets"))]
+        return [
+            ir.node(
+                "Gemm", [sums, graph.initializers[_offsets(weight)], product], name=renamed(gemm, "Offsets")
+            )
+        ]
 
     def _block_sums(self, graph: ir.Graph, x: ir.Value) -> ir.Value:
         """x [n, K] → [n, K / block size], once for all products that read x."""
