@@ -34,8 +34,8 @@ h2o = Opset(DOMAIN, VERSION)
 def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: int):
     """Causal attention inside chunks of `chunk_size`; row 0 starts a chunk, the last one may be partial.
 
-    q [n, Hq, d]; k, v [n, Hkv, d] → o [n, Hq, d], m, l [n, Hq], colsum [n, score_heads]: the probability that
-    each key received, summed over its chunk's queries and the score head's query heads.
+    q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv] → o [n, Hq, dv], m, l [n, Hq], colsum [n, score_heads]: the
+    probability that each key received, summed over its chunk's queries and the score head's query heads.
     """
     one = op.Constant(value_ints=[1])
     minus_one = op.Constant(value_ints=[-1])
@@ -49,16 +49,16 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
     q_rows = op.Reshape(
         op.Pad(op.Cast(q, to=1), pads), op.Concat(chunks, size, kv_heads, minus_one, d, axis=0)
     )
-    kv_shape = op.Concat(chunks, size, kv_heads, d, axis=0)
-    k_rows = op.Reshape(op.Pad(op.Cast(k, to=1), pads), kv_shape)
-    v_rows = op.Reshape(op.Pad(op.Cast(v, to=1), pads), kv_shape)
+    dv = op.Shape(v, start=2, end=3)
+    k_rows = op.Reshape(op.Pad(op.Cast(k, to=1), pads), op.Concat(chunks, size, kv_heads, d, axis=0))
+    v_rows = op.Reshape(op.Pad(op.Cast(v, to=1), pads), op.Concat(chunks, size, kv_heads, dv, axis=0))
     q_group = op.Transpose(q_rows, perm=[0, 2, 3, 1, 4])  # [C, Hkv, G, S, d]
     k_group = op.Unsqueeze(
         op.Transpose(k_rows, perm=[0, 2, 3, 1]), op.Constant(value_ints=[2])
     )  # [C, Hkv, 1, d, S]
     v_group = op.Unsqueeze(
         op.Transpose(v_rows, perm=[0, 2, 1, 3]), op.Constant(value_ints=[2])
-    )  # [C, Hkv, 1, S, d]
+    )  # [C, Hkv, 1, S, dv]
     scores = op.Mul(op.MatMul(q_group, k_group), op.Constant(value_float=scale))  # [C, Hkv, G, S, S]
     steps = op.Range(op.Constant(value_int=0), op.Squeeze(size, zero), op.Constant(value_int=1))  # [S]
     causal = op.LessOrEqual(op.Unsqueeze(steps, zero), op.Unsqueeze(steps, one))  # [S, S]
@@ -67,7 +67,7 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
     weights = op.Exp(op.Sub(scores, row_max))
     row_sum = op.ReduceSum(weights, minus_one, keepdims=1)
     probabilities = op.Div(weights, row_sum)
-    mixed = op.MatMul(probabilities, v_group)  # [C, Hkv, G, S, d]
+    mixed = op.MatMul(probabilities, v_group)  # [C, Hkv, G, S, dv]
     # Padded queries stand behind the last real one, so they would vote for real keys: leave them out.
     rows = op.Mul(chunks, size)  # C*S, padding included
     every = op.Range(op.Constant(value_int=0), op.Squeeze(rows, zero), op.Constant(value_int=1))
@@ -81,7 +81,7 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
         colsum_real, op.Concat(n, op.Reshape(op.Constant(value_int=score_heads), one), minus_one, axis=0)
     )
     colsum = op.ReduceSum(colsum_split, minus_one, keepdims=0)  # [n, Hs]
-    o_rows = op.Reshape(op.Transpose(mixed, perm=[0, 3, 1, 2, 4]), op.Concat(rows, minus_one, d, axis=0))
+    o_rows = op.Reshape(op.Transpose(mixed, perm=[0, 3, 1, 2, 4]), op.Concat(rows, minus_one, dv, axis=0))
     o = op.CastLike(op.Slice(o_rows, zero, n, zero), q)
     m = op.Slice(op.Reshape(op.Transpose(row_max, perm=[0, 3, 1, 2, 4]), head_rows), zero, n, zero)
     l = op.Slice(op.Reshape(op.Transpose(row_sum, perm=[0, 3, 1, 2, 4]), head_rows), zero, n, zero)
@@ -90,7 +90,8 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
 
 @script(h2o, default_opset=op)
 def MemoryGather(k_cache, v_cache, memory):
-    """Rows of the cache by position. k_cache, v_cache [cap, Hkv, d]; memory [Hs, M] → k_mem, v_mem [Hs, M, d].
+    """Rows of the cache by position. k_cache [cap, Hkv, d]; v_cache [cap, Hkv, dv]; memory [Hs, M]
+    → k_mem [Hs, M, d], v_mem [Hs, M, dv].
 
     With Hs = Hq, score head s reads key/value head s // (Hq / Hkv).
     """
@@ -101,16 +102,21 @@ def MemoryGather(k_cache, v_cache, memory):
     steps = op.Range(op.Constant(value_int=0), op.Squeeze(score_heads, zero), op.Constant(value_int=1))
     head = op.Unsqueeze(op.Div(steps, group), op.Constant(value_ints=[1]))  # [Hs, 1]
     rows = op.Add(op.Mul(op.Cast(memory, to=7), kv_heads), head)  # [Hs, M]
-    flat = op.Concat(op.Constant(value_ints=[-1]), op.Shape(k_cache, start=2, end=3), axis=0)
-    k_mem = op.Gather(op.Reshape(k_cache, flat), rows, axis=0)
-    v_mem = op.Gather(op.Reshape(v_cache, flat), rows, axis=0)
+    minus_one = op.Constant(value_ints=[-1])
+    flat_keys = op.Concat(minus_one, op.Shape(k_cache, start=2, end=3), axis=0)
+    flat_values = op.Concat(minus_one, op.Shape(v_cache, start=2, end=3), axis=0)
+    k_mem = op.Gather(op.Reshape(k_cache, flat_keys), rows, axis=0)
+    v_mem = op.Gather(op.Reshape(v_cache, flat_values), rows, axis=0)
     return k_mem, v_mem
 
 
 @script(h2o, default_opset=op)
 def MemoryAttention(q, k_mem, v_mem, scale: float):
-    """Every query attends to its score head's whole memory. q [n, Hq, d]; k_mem, v_mem [Hs, M, d], M ≥ 1
-    → o [n, Hq, d], m, l [n, Hq], colsum [Hs, M]: this pass's own probabilities, summed over queries."""
+    """Every query attends to its score head's whole memory.
+
+    q [n, Hq, d]; k_mem [Hs, M, d]; v_mem [Hs, M, dv], M ≥ 1
+    → o [n, Hq, dv], m, l [n, Hq], colsum [Hs, M]: this pass's own probabilities, summed over queries.
+    """
     minus_one = op.Constant(value_ints=[-1])
     n = op.Shape(q, start=0, end=1)
     d = op.Shape(q, start=2, end=3)
@@ -126,9 +132,10 @@ def MemoryAttention(q, k_mem, v_mem, scale: float):
     probabilities = op.Div(weights, row_sum)
     colsum = op.ReduceSum(probabilities, op.Constant(value_ints=[1]), keepdims=0)  # [Hs, M]
     mixed = op.MatMul(probabilities, op.Cast(v_mem, to=1))
-    o_shape = op.Concat(score_heads, minus_one, n, d, axis=0)
-    o_rows = op.Transpose(op.Reshape(mixed, o_shape), perm=[2, 0, 1, 3])  # [n, Hs, Hq/Hs, d]
-    o = op.CastLike(op.Reshape(o_rows, op.Shape(q)), q)
+    dv = op.Shape(v_mem, start=2, end=3)
+    o_shape = op.Concat(score_heads, minus_one, n, dv, axis=0)
+    o_rows = op.Transpose(op.Reshape(mixed, o_shape), perm=[2, 0, 1, 3])  # [n, Hs, Hq/Hs, dv]
+    o = op.CastLike(op.Reshape(o_rows, op.Concat(op.Shape(q, start=0, end=2), dv, axis=0)), q)
     state_shape = op.Concat(score_heads, minus_one, n, axis=0)
     head_shape = op.Concat(n, minus_one, axis=0)
     m = op.Reshape(op.Transpose(op.Reshape(row_max, state_shape), perm=[2, 0, 1]), head_shape)  # [n, Hq]
@@ -138,7 +145,7 @@ def MemoryAttention(q, k_mem, v_mem, scale: float):
 
 @script(h2o, default_opset=op)
 def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):
-    """Join two partial softmaxes over disjoint keys (Milakov and Gimelshein, 2018). o [n, Hq, d]; m, l [n, Hq].
+    """Join two partial softmaxes over disjoint keys (Milakov and Gimelshein, 2018). o [n, Hq, dv]; m, l [n, Hq].
 
     An empty state changes nothing; two empty states give an empty one with o = 0.
     """
@@ -163,10 +170,24 @@ def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):
 
 @script(h2o, default_opset=op)
 def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra, scale: float):
-    """MemoryGather, MemoryAttention and OnlineSoftmaxFusion in sequence → o [n, Hq, d], colsum [Hs, M]."""
-    k_mem, v_mem = h2o.MemoryGather(k_cache, v_cache, memory)
-    o_mem, m_mem, l_mem, colsum = h2o.MemoryAttention(q, k_mem, v_mem, scale=scale)
+    """MemoryGather, MemoryAttention and OnlineSoftmaxFusion in sequence → o [n, Hq, dv], colsum [Hs, M].
+
+    Hs may also be a number that divides Hkv: the key/value heads of a score head read the same memory.
+    """
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
+    score_heads = op.Shape(memory, start=0, end=1)
+    slots = op.Shape(memory, start=1, end=2)
+    spanned = op.Max(
+        op.Div(op.Shape(k_cache, start=1, end=2), score_heads), one
+    )  # key/value heads a score head
+    shared = op.Expand(op.Unsqueeze(memory, one), op.Concat(one, spanned, one, axis=0))
+    sets = op.Reshape(shared, op.Concat(minus_one, slots, axis=0))
+    k_mem, v_mem = h2o.MemoryGather(k_cache, v_cache, sets)
+    o_mem, m_mem, l_mem, received = h2o.MemoryAttention(q, k_mem, v_mem, scale=scale)
     o, m, l = h2o.OnlineSoftmaxFusion(o_intra, m_intra, l_intra, o_mem, m_mem, l_mem)
+    split = op.Reshape(received, op.Concat(score_heads, spanned, slots, axis=0))
+    colsum = op.ReduceSum(split, one, keepdims=0)
     return o, colsum
 
 
@@ -264,7 +285,8 @@ def QuerySelect(
 
     q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile i
     chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below past:
-    list i // share is what tile i looks at; of Mp = 0 it looks at every row.
+    list i // share is what tile i looks at; of Mp = 0 it looks at every row. Hs may also be a number that divides
+    Hkv: the key/value heads of a score head look at the same rows.
     → memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best
     of the others. What a row gets is its softmax probability over all that are looked at, summed over the votes
     and the score head's query heads; its score adds a quarter of what the rows up to `reach` before and behind it
@@ -281,12 +303,12 @@ def QuerySelect(
     kv_heads = op.Shape(k_cache, start=1, end=2)
     score_heads = op.Shape(candidates, start=1, end=2)
     size = op.Reshape(op.Constant(value_int=tile), one)
-    # The votes, [t, Hs, w, Hq/Hs, d]. Rows behind the last real one do not vote.
+    spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads a score head
+    votings = op.Mul(score_heads, spanned)  # Hv = max(Hs, Hkv)
+    # The votes, [t, Hv, w, Hq/Hv, d]. Rows behind the last real one do not vote.
     missing = op.Sub(op.Mul(tiles, size), n)
     pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), missing, zero, zero, axis=0)
-    tiled = op.Reshape(
-        op.Pad(op.Cast(q, to=1), pads), op.Concat(tiles, size, score_heads, minus_one, d, axis=0)
-    )
+    tiled = op.Reshape(op.Pad(op.Cast(q, to=1), pads), op.Concat(tiles, size, votings, minus_one, d, axis=0))
     steps = op.Reshape(op.Constant(value_int=stride), one)
     sample = op.Transpose(op.Slice(tiled, zero, size, one, steps), perm=[0, 2, 1, 3, 4])
     every_row = op.Range(first, op.Squeeze(op.Mul(tiles, size), zero), step)
@@ -299,19 +321,24 @@ def QuerySelect(
     every = op.Squeeze(op.Mul(op.Shape(k_cache, start=0, end=1), unlisted), zero)  # cap, or 0
     unlisted_rows = op.Expand(op.Range(first, every, step), op.Concat(tiles, score_heads, one, axis=0))
     rows = op.Concat(listed, unlisted_rows, axis=2)
-    heads = op.Range(first, op.Squeeze(score_heads, zero), step)
-    head = op.Unsqueeze(op.Div(heads, op.Div(score_heads, kv_heads)), one)  # [Hs, 1]
+    shared = op.Unsqueeze(rows, op.Constant(value_ints=[2]))
+    shared = op.Expand(shared, op.Concat(one, one, spanned, one, axis=0))
+    looked_at = op.Reshape(shared, op.Concat(tiles, votings, minus_one, axis=0))  # [t, Hv, K]
+    heads = op.Range(first, op.Squeeze(votings, zero), step)
+    head = op.Unsqueeze(op.Div(heads, op.Div(votings, kv_heads)), one)  # [Hv, 1]
     flat = op.Reshape(op.Cast(k_cache, to=1), op.Concat(minus_one, d, axis=0))
-    keys = op.Gather(flat, op.Add(op.Mul(rows, kv_heads), head), axis=0)  # [t, Hs, K, d]
+    keys = op.Gather(flat, op.Add(op.Mul(looked_at, kv_heads), head), axis=0)  # [t, Hv, K, d]
     # Their scores.
-    packed = op.Reshape(sample, op.Concat(tiles, score_heads, minus_one, d, axis=0))
+    packed = op.Reshape(sample, op.Concat(tiles, votings, minus_one, d, axis=0))
     dots = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[0, 1, 3, 2])), op.Constant(value_float=scale))
     end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
-    seen = op.Unsqueeze(op.Less(rows, end), op.Constant(value_ints=[2]))
+    seen = op.Unsqueeze(op.Less(looked_at, end), op.Constant(value_ints=[2]))
     votes = op.Softmax(op.Where(seen, dots, op.Constant(value_float=float("-inf"))), axis=-1)
     by_vote = op.Concat(op.Shape(sample, start=0, end=4), minus_one, axis=0)
     counted = op.Where(real, op.Reshape(votes, by_vote), op.Constant(value_float=0.0))
-    got = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hs, K]
+    of_each = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hv, K]
+    split = op.Reshape(of_each, op.Concat(tiles, score_heads, spanned, minus_one, axis=0))
+    got = op.ReduceSum(split, op.Constant(value_ints=[2]), keepdims=0)  # [t, Hs, K]
     # By row, with `reach` empty rows before and behind; then what stands around each, itself not.
     margin = op.Constant(value_int=reach)
     room = op.Add(
@@ -349,7 +376,7 @@ def QuerySelect(
 def CachedAttention(q, k_cache, v_cache, length, scale: float):
     """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself.
 
-    k_cache, v_cache [cap, Hkv, d]; length int64 scalar ≥ n → o [n, Hq, d].
+    k_cache [cap, Hkv, d]; v_cache [cap, Hkv, dv]; length int64 scalar ≥ n → o [n, Hq, dv].
     """
     zero = op.Constant(value_ints=[0])
     minus_one = op.Constant(value_ints=[-1])
@@ -370,9 +397,10 @@ def CachedAttention(q, k_cache, v_cache, length, scale: float):
     row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), minus_one)  # [n, 1]
     scores = op.Where(op.LessOrEqual(key, row), scores, op.Constant(value_float=float("-inf")))
     probabilities = op.Reshape(op.Softmax(scores, axis=-1), op.Concat(kv_heads, minus_one, end, axis=0))
-    mixed = op.MatMul(probabilities, op.Transpose(values, perm=[1, 0, 2]))  # [Hkv, G * n, d]
-    o_rows = op.Transpose(op.Reshape(mixed, op.Concat(kv_heads, minus_one, n, d, axis=0)), perm=[2, 0, 1, 3])
-    o = op.CastLike(op.Reshape(o_rows, op.Shape(q)), q)
+    dv = op.Shape(v_cache, start=2, end=3)
+    mixed = op.MatMul(probabilities, op.Transpose(values, perm=[1, 0, 2]))  # [Hkv, G * n, dv]
+    o_rows = op.Transpose(op.Reshape(mixed, op.Concat(kv_heads, minus_one, n, dv, axis=0)), perm=[2, 0, 1, 3])
+    o = op.CastLike(op.Reshape(o_rows, op.Concat(op.Shape(q, start=0, end=2), dv, axis=0)), q)
     return o
 
 

@@ -24,6 +24,7 @@ enum Size {
     kKvHeads,
     kScoreHeads,
     kHeadSize,
+    kValueSize,
     kRows,
     kSlots,
     kPrevious,
@@ -34,8 +35,8 @@ enum Size {
     kTwo
 };
 constexpr int kSizeCount = kTwo + 1;
-constexpr const char* kSizeNames[kSizeCount] = {"",  "n",  "w", "Hq", "Hkv", "Hs", "d", "cap",
-                                                "M", "Mp", "t", "c",  "Nb",  "D",  "2"};
+constexpr const char* kSizeNames[kSizeCount] = {"",    "n", "w",  "Hq", "Hkv", "Hs", "d", "dv",
+                                                "cap", "M", "Mp", "t",  "c",   "Nb", "D", "2"};
 
 // Every attribute is required: ONNX graphs always carry them all.
 struct AttributeSpec {

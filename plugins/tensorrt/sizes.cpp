@@ -69,12 +69,19 @@ bool resolve(const Operator& op, const Attributes& attributes, const std::vector
     const int32_t sets = sizes[kScoreHeads] ? sizes[kScoreHeads]
                          : sizes[kKvHeads]  ? sizes[kKvHeads]
                                             : sizes[kQueryHeads];
-    shape = {
-        sizes[kQueryHeads] ? sizes[kQueryHeads] : sets,     sizes[kKvHeads] ? sizes[kKvHeads] : sets, sets,
-        sizes[kHeadSize] ? sizes[kHeadSize] : kAnyHeadSize, scale_of(op.signature, attributes),       dtype};
+    const int32_t head_size = sizes[kHeadSize]    ? sizes[kHeadSize]
+                              : sizes[kValueSize] ? sizes[kValueSize]
+                                                  : kAnyHeadSize;
+    shape = {sizes[kQueryHeads] ? sizes[kQueryHeads] : sets,
+             sizes[kKvHeads] ? sizes[kKvHeads] : sets,
+             sets,
+             head_size,
+             scale_of(op.signature, attributes),
+             dtype};
     const bool heads = shape.query_heads > 0 && shape.kv_heads > 0 &&
                        shape.query_heads % shape.kv_heads == 0 &&
                        (sets == shape.kv_heads || sets == shape.query_heads);
+    if (sizes[kValueSize] && sizes[kValueSize] != head_size) return false;
     return heads && (!op.fits || op.fits(sizes));
 }
 

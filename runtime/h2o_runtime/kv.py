@@ -14,10 +14,12 @@ from h2o_runtime.devices import Tensor
 class KV:
     """Keys and values of one layer, by row.
 
-    k, v     [rows, Hkv, d] float32, float16 or int8; where values are a part of the keys, v looks into k
+    k, v     [rows, Hkv, d] and [rows, Hkv, dv], float32, float16 or int8. v is k, the same object: the values of
+             a row are the first dv numbers of its keys, and nothing else is stored
     length   rows in use; an int64 [1] on the device where a recorded step reads it there
     pages    int32: row i lies at pages[i // page_rows] * page_rows + i % page_rows; None: at i
-    scales   [rows, Hkv] float32 of keys and of values, where they are int8: a number is the integer times it
+    scales   [rows, Hkv] float32 of keys and of values, where they are int8: a number is the integer times it; where
+             v is k, the same object twice
     seen     float32 [rows, Hkv], where a step's attention is to leave each row's probability, summed over the query
              heads that share its key; None: nobody asks
 
@@ -33,10 +35,16 @@ class KV:
     seen: Tensor | None = None
 
     @property
+    def latent(self) -> bool:
+        """Whether values are a part of the keys."""
+        return self.v is self.k
+
+    @property
     def parts(self) -> dict[str, Tensor]:
         """All that rows are stored in, by name."""
         names = ("k", "v", "k_scales", "v_scales")
-        return dict(zip(names, (self.k, self.v, *(self.scales or ())), strict=False))
+        parts = dict(zip(names, (self.k, self.v, *(self.scales or ())), strict=False))
+        return {name: part for name, part in parts.items() if not (self.latent and name.startswith("v"))}
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where rows of the sequence lie, on the host."""

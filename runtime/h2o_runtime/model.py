@@ -13,13 +13,24 @@ from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What an attention provider must know of the model, fixed at load time."""
+    """What an attention provider must know of the model, fixed at load time.
+
+    query_heads, kv_heads  Hq, Hkv
+    head_size              d, of queries and keys
+    scale                  of the dot products; it need not follow from d
+    value_size             dv, of values and outputs; 0: as head_size
+    """
 
     query_heads: int
     kv_heads: int
     head_size: int
     scale: float
     dtype: np.dtype[Any]
+    value_size: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.value_size:
+            object.__setattr__(self, "value_size", self.head_size)
 
     @property
     def half(self) -> bool:

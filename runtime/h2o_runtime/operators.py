@@ -3,8 +3,10 @@
 The exporter's function bodies, the kernels' Python modules, the TensorRT plugins and the attention providers are
 held to this table by one test. Sizes have the names they have everywhere:
 
-    n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads (Hkv or Hq),
-    d head size, cap cache capacity, M memory slots, Mp slots of the memory before (may be 0),
+    n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads,
+    Hs score heads (Hkv or Hq; where `AttentionProvider` says so, also less than Hkv),
+    d head size of queries and keys, dv that of values and outputs (operators of landmarks, pages and lines want d),
+    cap cache capacity, M memory slots, Mp slots of the memory before (may be 0),
     t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows: those that landmarks are
     means of, or pages, D diagonals.
 
@@ -81,22 +83,22 @@ def _int64(name: str, shape: str) -> TensorArgument:
 
 
 _SCALE = Attribute("scale")  # of the dot products
-_Q, _O = _model("q", "n Hq d"), _model("o", "n Hq d")
+_Q, _O = _model("q", "n Hq d"), _model("o", "n Hq dv")
 _M, _L = _float("m", "n Hq"), _float("l", "n Hq")
-_CACHES = (_model("k_cache", "cap Hkv d"), _model("v_cache", "cap Hkv d"))
-_GATHERED = (_model("k_mem", "Hs M d"), _model("v_mem", "Hs M d"))
-_LANDMARKS = (_float("k_mean", "Nb Hkv d"), _float("v_mean", "Nb Hkv d"))
+_CACHES = (_model("k_cache", "cap Hkv d"), _model("v_cache", "cap Hkv dv"))
+_GATHERED = (_model("k_mem", "Hs M d"), _model("v_mem", "Hs M dv"))
+_LANDMARKS = (_float("k_mean", "Nb Hkv d"), _float("v_mean", "Nb Hkv dv"))
 _LENGTH = _int64("length", "")
 _MEMORY, _COLSUM = _int32("memory", "Hs M"), _float("colsum", "Hs M")
 
 
 def _state(suffix: str) -> tuple[TensorArgument, ...]:
-    return _model(f"o_{suffix}", "n Hq d"), _float(f"m_{suffix}", "n Hq"), _float(f"l_{suffix}", "n Hq")
+    return _model(f"o_{suffix}", "n Hq dv"), _float(f"m_{suffix}", "n Hq"), _float(f"l_{suffix}", "n Hq")
 
 
 CHUNKED_INTRA_ATTENTION = Operator(
     "ChunkedIntraAttention",
-    inputs=(_Q, _model("k", "n Hkv d"), _model("v", "n Hkv d")),
+    inputs=(_Q, _model("k", "n Hkv d"), _model("v", "n Hkv dv")),
     outputs=(_O, _M, _L, _float("colsum", "n Hs")),
     attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs")),
 )
@@ -146,7 +148,7 @@ CACHED_ATTENTION = Operator(
 LANDMARK_UPDATE = Operator(
     "LandmarkUpdate",
     inputs=(*_CACHES, *_LANDMARKS, _int64("start", ""), _LENGTH),
-    outputs=(_float("k_mean_next", "Nb Hkv d"), _float("v_mean_next", "Nb Hkv d")),
+    outputs=(_float("k_mean_next", "Nb Hkv d"), _float("v_mean_next", "Nb Hkv dv")),
     attributes=(Attribute("block_size", 1),),
 )
 SUBQUADRATIC_ATTENTION = Operator(

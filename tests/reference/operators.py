@@ -2,11 +2,12 @@
 
 Written from the formulas, for reading rather than for speed. Sizes:
 
-    n tokens in this call, Hq query heads, Hkv key/value heads, d head size, cap cache capacity,
-    Hs score heads (Hkv or Hq), M memory slots.
+    n tokens in this call, Hq query heads, Hkv key/value heads, d head size, dv that of values and outputs,
+    cap cache capacity, Hs score heads (Hkv, Hq, or less than Hkv), M memory slots.
 
 Query head h reads key/value head ``h // (Hq // Hkv)`` and belongs to score head ``h // (Hq // Hs)``.
-The key/value head of score head s is ``s // (Hs // Hkv)``, which is s itself when Hs = Hkv.
+The key/value head of score head s is ``s // (Hs // Hkv)``, which is s itself when Hs = Hkv. With Hs < Hkv
+key/value head g belongs to score head ``g // (Hkv // Hs)``.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def chunked_intra_attention(
 ) -> tuple[Float64, Float64, Float64, Float64]:
     """Causal attention inside every chunk; row 0 starts a chunk and the last chunk may be partial.
 
-    q [n, Hq, d]; k, v [n, Hkv, d] -> o [n, Hq, d], m [n, Hq], l [n, Hq], colsum [n, Hs].
+    q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv] -> o [n, Hq, dv], m [n, Hq], l [n, Hq], colsum [n, Hs].
     """
     q, k, v = _float64(q, k, v)
     n, query_heads, _ = q.shape
     kv_heads = k.shape[1]
-    o = np.zeros_like(q)
+    o = np.zeros((n, query_heads, v.shape[2]), q.dtype)
     m = np.zeros((n, query_heads))
     l = np.zeros((n, query_heads))
     colsum = np.zeros((n, score_heads))
@@ -68,7 +69,7 @@ def chunked_intra_attention(
 
 
 def memory_gather(k_cache: Array, v_cache: Array, memory: Array) -> tuple[Array, Array]:
-    """Copy the cache rows in memory [Hs, M]: caches [cap, Hkv, d] -> k_mem, v_mem [Hs, M, d].
+    """Copy the cache rows in memory [Hs, M]: caches [cap, Hkv, d or dv] -> k_mem [Hs, M, d], v_mem [Hs, M, dv].
 
     The only operator that keeps its input's dtype: it moves numbers and computes none.
     """
@@ -84,12 +85,12 @@ def memory_attention(
 ) -> tuple[Float64, Float64, Float64, Float64]:
     """Attention of every query to every memory slot; no mask, all slots lie in the past. M may be 0.
 
-    q [n, Hq, d]; k_mem, v_mem [Hs, M, d] -> o [n, Hq, d], m [n, Hq], l [n, Hq], colsum [Hs, M].
+    q [n, Hq, d]; k_mem [Hs, M, d]; v_mem [Hs, M, dv] -> o [n, Hq, dv], m [n, Hq], l [n, Hq], colsum [Hs, M].
     """
     q, k_mem, v_mem = _float64(q, k_mem, v_mem)
     n, query_heads, _ = q.shape
     score_heads, slots, _ = k_mem.shape
-    o = np.zeros_like(q)
+    o = np.zeros((n, query_heads, v_mem.shape[2]), q.dtype)
     m = np.zeros((n, query_heads))
     l = np.zeros((n, query_heads))
     colsum = np.zeros((score_heads, slots))
@@ -135,9 +136,11 @@ def memory_fused_attention(
     *,
     scale: float,
 ) -> tuple[Float64, Float64]:
-    """Gather, memory attention and fusion in sequence: o [n, Hq, d] and the inter pass's colsum [Hs, M]."""
-    k_mem, v_mem = memory_gather(k_cache, v_cache, memory)
-    o_inter, m_inter, l_inter, colsum = memory_attention(q, k_mem, v_mem, scale=scale)
+    """Gather, memory attention and fusion in sequence: o [n, Hq, dv] and the inter pass's colsum [Hs, M]."""
+    spanned = max(k_cache.shape[1] // len(memory), 1)
+    k_mem, v_mem = memory_gather(k_cache, v_cache, memory.repeat(spanned, axis=0))
+    o_inter, m_inter, l_inter, received = memory_attention(q, k_mem, v_mem, scale=scale)
+    colsum = received.reshape(len(memory), spanned, -1).sum(axis=1)
     o, _, _ = online_softmax_fusion(o_intra, m_intra, l_intra, o_inter, m_inter, l_inter)
     return o, colsum
 
@@ -310,12 +313,12 @@ def query_select(
 def cached_attention(q: Array, k_cache: Array, v_cache: Array, length: int, *, scale: float) -> Float64:
     """Exact causal attention: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to it.
 
-    Caches [cap, Hkv, d] -> o [n, Hq, d].
+    Caches [cap, Hkv, d] and [cap, Hkv, dv] -> o [n, Hq, dv].
     """
     q, k_cache, v_cache = _float64(q, k_cache, v_cache)
     n, query_heads, _ = q.shape
     kv_heads = k_cache.shape[1]
-    o = np.zeros_like(q)
+    o = np.zeros((n, query_heads, v_cache.shape[2]), q.dtype)
     for h in range(query_heads):
         kv = h // (query_heads // kv_heads)
         for r in range(n):

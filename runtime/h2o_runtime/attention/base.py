@@ -3,8 +3,15 @@
 One method an operator of ONNX domain ``h2o``. Every method writes into arrays that the caller owns, so
 that nothing is allocated per chunk or per token. Sizes are read off the arrays:
 
-    n tokens in this call, Hq query heads, Hkv key/value heads, d head size, cap cache capacity,
-    Hs score heads (Hkv or Hq; query head h belongs to score head h // (Hq // Hs)), M memory slots.
+    n tokens in this call, Hq query heads, Hkv key/value heads, d head size, dv that of values and outputs,
+    cap cache capacity, M memory slots,
+    Hs score heads: Hkv or Hq, or in some operators a number that divides Hkv; query head h belongs to score head
+    h // (Hq // Hs), which then spans several key/value heads.
+
+Values may be a part of the keys (`KV.latent`). dv may differ from d, and Hs be less than Hkv, in
+`chunked_intra_attention`, `memory_fused_attention`, `tiled_memory_attention`, `memory_select` and `query_select`;
+dv alone in `candidate_score`, `cached_attention`, `scored_attention` and `cache_append` too. The other operators
+refuse such calls.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ Int32: TypeAlias = Tensor
 class PartialSoftmax:
     """State of a softmax over some of the keys: normalised output, row maximum, denominator."""
 
-    o: Tensor  # [n, Hq, d]
+    o: Tensor  # [n, Hq, dv]
     m: Float32  # [n, Hq]
     l: Float32  # [n, Hq]
 
@@ -61,8 +68,9 @@ class AttentionProvider(Protocol):
     ) -> None:
         """Causal attention inside every chunk; row 0 starts a chunk, the last chunk may be partial.
 
-        q [n, Hq, d]; k, v [n, Hkv, d]. Writes `state` and, unless it is None, `colsum` [n, Hs]: the sum
-        over the chunk's query rows and the score head's query heads of each key's probability.
+        q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv], or k itself: the first dv numbers of its rows. Writes `state`
+        and, unless it is None, `colsum` [n, Hs]: the sum over the chunk's query rows and the score head's query
+        heads of each key's probability.
         """
 
     def memory_fused_attention(
@@ -137,7 +145,10 @@ class AttentionProvider(Protocol):
         """
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
-        """Exact causal attention: row r of q [n, Hq, d] stands at row kv.length - n + r and sees `kv` up to it."""
+        """Exact causal attention: row r of q [n, Hq, d] stands at row kv.length - n + r and sees `kv` up to it.
+
+        o [n, Hq, dv].
+        """
 
     def scored_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         """`cached_attention` of one row, the last; kv.seen gets what each row's probability was."""
@@ -210,8 +221,9 @@ class AttentionProvider(Protocol):
         of keys before it extends that by 64 where it reaches further.
         """
 
-    def cache_append(self, k: Tensor, v: Tensor, at: int | Tensor, kv: KV) -> None:
-        """Rows of `kv` from `at` on become k, v [n, Hkv, d], which have the model's dtype, as `kv` stores them.
+    def cache_append(self, k: Tensor, v: Tensor | None, at: int | Tensor, kv: KV) -> None:
+        """Rows of `kv` from `at` on become k [n, Hkv, d] and v [n, Hkv, dv], which have the model's dtype, as `kv`
+        stores them. Where values are a part of the keys, v is not read.
 
         `at` is an int64 [1] on the device for the one row of a decode step: so that it can be recorded. Otherwise
         the rows come behind dense graphs that were enqueued before, and dense graphs that come now see them.

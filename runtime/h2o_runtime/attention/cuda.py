@@ -357,10 +357,12 @@ class NativeCudaProvider:
             workspace_bytes=workspace.nbytes,
         )
 
-    def cache_append(self, k: CudaArray, v: CudaArray, at: int | CudaArray, kv: KV) -> None:
+    def cache_append(self, k: CudaArray, v: CudaArray | None, at: int | CudaArray, kv: KV) -> None:
         lanes = self._device.lanes  # of a step, both are one
         where = {"first": at} if isinstance(at, int) else {"position": at.address}
-        self._active.cache_append(lanes.dense, n=len(k), k=k.address, v=v.address, **where, **_cache(kv))
+        self._active.cache_append(
+            lanes.dense, n=len(k), k=k.address, v=(k if v is None else v).address, **where, **_cache(kv)
+        )
 
     def gather_scores(self, score: CudaArray, rows: CudaArray, out: CudaArray) -> None:
         heads, slots = rows.shape

@@ -79,13 +79,14 @@ class FunctionProvider(HostRows):
     ) -> None:
         # One chunk at a time: the body holds a whole score matrix, and chunks do not see each other.
         heads = self._shape.kv_heads if colsum is None else colsum.shape[1]
+        values = np.ascontiguousarray(k[:, :, : self._shape.value_size]) if v is k else v
         for start in range(0, len(q), chunk_size):
             stop = min(start + chunk_size, len(q))
             part = state.rows(start, stop)
             outputs = {"o": part.o, "m": part.m, "l": part.l}
             if colsum is not None:
                 outputs["colsum"] = colsum[start:stop]
-            inputs = {"q": q[start:stop], "k": k[start:stop], "v": v[start:stop]}
+            inputs = {"q": q[start:stop], "k": k[start:stop], "v": values[start:stop]}
             attributes = {"chunk_size": chunk_size, "scale": self._shape.scale, "score_heads": heads}
             self._run(CHUNKED_INTRA_ATTENTION, inputs, outputs, attributes)
 
@@ -127,7 +128,7 @@ class FunctionProvider(HostRows):
         k_cache, v_cache = self._plain(kv)
         k_mem = np.empty((*memory.shape, self._shape.head_size), self._shape.dtype)
         if memory.size:
-            gathered = {"k_mem": k_mem, "v_mem": np.empty_like(k_mem)}
+            gathered = {"k_mem": k_mem}
             inputs = {"k_cache": k_cache, "v_cache": v_cache, "memory": memory}
             self._run(MEMORY_GATHER, inputs, gathered, {})
         outputs = {"score_mem": score_memory, "score_chunk": score_chunk}
@@ -293,7 +294,7 @@ class FunctionProvider(HostRows):
             self._run(VERTICAL_SLASH_ATTENTION, call, {"o": o[start:stop]}, {"scale": self._shape.scale})
 
     def _plain(self, kv: KV) -> tuple[Tensor, Tensor]:
-        return plain_rows(kv, self._shape.dtype)
+        return plain_rows(kv, self._shape.dtype, self._shape.value_size)
 
     def _run(
         self,

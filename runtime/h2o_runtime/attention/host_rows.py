@@ -27,38 +27,55 @@ def check_form(kv: KV) -> None:
         raise ValueError("a cache of integers has scales, and no other has")
 
 
-def plain_rows(kv: KV, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """k and v as floats of `dtype`, row i at i: themselves where they are that, else copies of rows in use."""
+def plain_rows(
+    kv: KV, dtype: np.dtype[Any], value_size: int | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """k and v as floats of `dtype`, row i at i: themselves where they are that, else copies of rows in use.
+
+    Values that are a part of the keys, `value_size` numbers of each, are copied too.
+    """
     check_form(kv)
-    if kv.pages is None and kv.k.dtype == dtype:
-        return kv.k, kv.v
-    rows = kv.places(np.arange(int(kv.length)))
-    if kv.scales is None:
-        return kv.k[rows].astype(dtype), kv.v[rows].astype(dtype)
-    k_scales, v_scales = kv.scales
-    k, v = kv.k[rows] * k_scales[rows][..., None], kv.v[rows] * v_scales[rows][..., None]
-    return k.astype(dtype), v.astype(dtype)
+    if kv.latent:
+        k = _plain(kv.k, kv.scales and kv.scales[0], kv, dtype)
+        return k, np.ascontiguousarray(k[: int(kv.length), :, :value_size])
+    k_scales, v_scales = kv.scales or (None, None)
+    return _plain(kv.k, k_scales, kv, dtype), _plain(kv.v, v_scales, kv, dtype)
+
+
+def _plain(stored: NDArray[Any], scales: NDArray[Any] | None, kv: KV, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if kv.pages is None and stored.dtype == dtype:
+        return stored
+    at = kv.places(np.arange(int(kv.length)))
+    rows = stored[at] if scales is None else stored[at] * scales[at][..., None]
+    return rows.astype(dtype)
 
 
 class HostRows:
     """Part of a provider: see `AttentionProvider` for what its methods do."""
 
-    def cache_append(self, k: NDArray[Any], v: NDArray[Any], at: int | NDArray[np.int64], kv: KV) -> None:
+    def cache_append(
+        self, k: NDArray[Any], v: NDArray[Any] | None, at: int | NDArray[np.int64], kv: KV
+    ) -> None:
         first = at if isinstance(at, int) else int(at[0])
         check_form(kv)
         rows = kv.places(np.arange(first, first + len(k)))
-        if kv.scales is None:
-            kv.k[rows], kv.v[rows] = k, v
-            return
-        for new, stored, scales in zip((k, v), (kv.k, kv.v), kv.scales, strict=True):
-            stored[rows], scales[rows] = quantized(new)
+        stored = kv.parts
+        for name, new in (("k", k), ("v", v)):
+            if name not in stored:  # values that are a part of the keys
+                continue
+            assert new is not None
+            if kv.scales is None:
+                stored[name][rows] = new
+            else:
+                stored[name][rows], stored[f"{name}_scales"][rows] = quantized(new)
 
     def scored_attention(self: AttentionProvider, q: Tensor, kv: KV, o: Tensor) -> None:
         assert kv.seen is not None
         self.cached_attention(q, kv, o)
         nothing = np.empty((kv.seen.shape[1], 0), np.int32)
         length = int(kv.length)
-        self.candidate_score(q, kv.k[:length], kv, nothing, nothing.view(np.float32), kv.seen[:length])
+        keys, _ = plain_rows(kv, np.dtype(q.dtype))
+        self.candidate_score(q, keys[:length], kv, nothing, nothing.view(np.float32), kv.seen[:length])
 
     def gather_scores(self, score: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
         out[:] = score[rows.T, np.arange(len(rows))].T

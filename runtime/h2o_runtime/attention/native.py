@@ -205,9 +205,10 @@ class NativeCpuProvider(HostRows):
             q, kv.k, kv.v, columns, distances, kv.length, o, kv.pages, kv.page_rows, kv.scales
         )
 
-    def cache_append(self, k: Tensor, v: Tensor, at: int | Tensor, kv: KV) -> None:
+    def cache_append(self, k: Tensor, v: Tensor | None, at: int | Tensor, kv: KV) -> None:
         first = at if isinstance(at, int) else int(at[0])
-        self._active.cache_append(k, v, first, kv.k, kv.v, kv.pages, kv.page_rows, kv.scales)
+        values = k if v is None else v  # then the cache has none of its own
+        self._active.cache_append(k, values, first, kv.k, kv.v, kv.pages, kv.page_rows, kv.scales)
 
     @property
     def _active(self) -> Kernels:
