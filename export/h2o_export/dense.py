@@ -31,7 +31,10 @@ from h2o_runtime.model import WeightSpec
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 FREQUENCIES = "inv_freq"  # the one parameter that no checkpoint has
-FLOAT32 = (FREQUENCIES, "e_score_correction_bias")  # whatever the model's dtype: float16 would decide otherwise
+FLOAT32 = (
+    FREQUENCIES,
+    "e_score_correction_bias",
+)  # whatever the model's dtype: float16 would decide otherwise
 ROUTER = ".mlp.gate.weight"
 
 

@@ -36,9 +36,10 @@ class MixtureOfExperts(nn.Module):
         n, k = x.shape[0], self.config.chosen
         weights, chosen = self.gate(x)  # float32 [n, k], int64 [n, k]
         matrices = [getattr(expert, name).weight for expert in self.experts for name in MATRICES]
+        shape = (n, k, x.shape[1])
         said = torch.onnx.ops.symbolic(
-            "::".join(PLACEHOLDER), (x, chosen, *matrices), {}, dtype=x.dtype, shape=(n, k, x.shape[1]), version=1
-        )
+            "::".join(PLACEHOLDER), (x, chosen, *matrices), {}, dtype=x.dtype, shape=shape, version=1
+        ).to(x.device)  # the tracer puts it elsewhere
         mixed = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
         out: Tensor = mixed + self.shared_experts(x)
         return out
@@ -160,11 +161,13 @@ class _Layout:
         return self.add_all(op_type, inputs, (name,), **attributes)[0]
 
     def add_all(
-        self, op_type: str, inputs: list[ir.Value | None], names: tuple[str, ...] | list[str], **attributes: int
+        self,
+        op_type: str,
+        inputs: list[ir.Value | None],
+        names: tuple[str, ...] | list[str],
+        **attributes: int,
     ) -> tuple[ir.Value, ...]:
-        node = ir.node(
-            op_type, inputs, attributes, num_outputs=len(names), name=f"{self.scope}/{names[-1]}"
-        )
+        node = ir.node(op_type, inputs, attributes, num_outputs=len(names), name=f"{self.scope}/{names[-1]}")
         for value, name in zip(node.outputs, names, strict=True):
             value.name = f"{self.scope}/{name}"
         self.nodes.append(node)

@@ -1,4 +1,4 @@
-"""The small graphs of latent attention: between the dense graphs' queries and latents, and their forms in attention.
+"""Small graphs of latent attention: between dense graphs' queries and latents, and their forms in attention.
 
 A layer has three: `absorb` and `contract` around attention to the latents themselves, `expand` before attention to
 keys and values of every head. W_uk and W_uv are stored once, each for two of them.

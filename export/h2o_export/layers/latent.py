@@ -50,9 +50,7 @@ class Latent(LayerKind):
         return LatentProjection(config)
 
     def output(self, config: ModelConfig) -> nn.Module:
-        return nn.Linear(
-            config.query_heads * _latent(config).value_size, config.hidden_size, config.o_bias
-        )
+        return nn.Linear(config.query_heads * _latent(config).value_size, config.hidden_size, config.o_bias)
 
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
         latent = _latent(config)
@@ -90,7 +88,11 @@ class LatentProjection(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         n, latent = x.shape[0], self.latent
-        q = self.q_proj(x) if latent.query_rank is None else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        q = (
+            self.q_proj(x)
+            if latent.query_rank is None
+            else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        )
         q = q.view(n, self.heads, latent.query_size)
         q_nope, q_rope = q.split([latent.nope_size, latent.rope_size], dim=-1)
         c, k_rope = self.kv_a_proj_with_mqa(x).split([latent.rank, latent.rope_size], dim=-1)
