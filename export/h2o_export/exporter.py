@@ -97,6 +97,7 @@ def _latent_spec(config: ModelConfig) -> LatentSpec | None:
         nope_size=latent.nope_size,
         rope_size=latent.rope_size,
         value_size=latent.value_size,
+        query_rank=latent.query_rank,
     )
 
 

@@ -112,11 +112,15 @@ class Forward:
         self.give(prompt.tokens)
         self.stopwatch = self.device.stopwatch(prompt.policy.phases)
         past = session.length
-        if self.latent is not None:
-            self.latent.begin(prompt.policy, past, n)
+        self.settle(prompt.policy, past, n)
         call = PromptCall(n, past, prompt.prefix, session.generated[:past])
         prompt.policy.begin(call, session.prefill_state)
         self._flow = self.device.flow(self._tiles)
+
+    def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
+        """In which form latent attention will read n tokens behind `past`. Raises ConfigError for no such form."""
+        if self.latent is not None:
+            self.latent.begin(policy, past, n)
 
     def layer(self, layer: int, prompt: PromptRun) -> None:
         """All of one layer for a prompt that has begun: dense part, cache rows, attention."""

@@ -27,7 +27,7 @@ from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenera
 from h2o_runtime.forward import Forward, PromptRun, Watch
 from h2o_runtime.latent import LatentAttention, check_latent, check_policy, is_plain
 from h2o_runtime.limits import MAX_CONTEXT
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, LatentForm, ProviderChoice
 from h2o_runtime.parked_sessions import ParkedSessions
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
@@ -77,6 +77,7 @@ class Generator:
         self.decoding = decoding or FullDecode()
         self._check_cache(parked_bytes > 0 or folder is not None)
         check_latent(self.model, self.cache, self.decoding, latent)
+        self.latent = latent
         self.store = self.cache.new_store(self.model, context, device, provider)
         self.session = Session(context)
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
@@ -325,6 +326,12 @@ class Generator:
         self.store.truncate(0)
 
     @property
+    def latent_form(self) -> LatentForm | None:
+        """How latent attention read the last prompt; None where there is none."""
+        between = self._forward.latent
+        return None if between is None else between.form
+
+    @property
     def length(self) -> int:
         """Tokens in the cache."""
         return self.session.length
@@ -390,6 +397,7 @@ class Generator:
         """
         session, policy, before = self.session, config.algorithm, self.session.origin
         n = len(tokens) - reuse.length
+        self._forward.settle(policy, reuse.length, n)  # what it refuses has changed nothing
         self.prepare_state(config)
         self.reused, session.logits = reuse.length, None
         session.truncate(reuse.length)

@@ -79,6 +79,7 @@ class LatentSpec(BaseModel):
     nope_size   dn, of a head's query and key, not rotated
     rope_size   dr, rotated; the key's are shared by all heads, and lie in the cache behind the latent
     value_size  dv, of a head's value
+    query_rank  of the low-rank step that makes queries; None: there is none
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,6 +88,7 @@ class LatentSpec(BaseModel):
     nope_size: int = Field(gt=0, le=MAX_SIZE)
     rope_size: int = Field(gt=0, le=MAX_SIZE)
     value_size: int = Field(gt=0, le=MAX_SIZE)
+    query_rank: int | None = Field(default=None, gt=0, le=MAX_SIZE)
 
 
 class ExpertsSpec(BaseModel):
@@ -138,6 +140,11 @@ class ModelSpec(BaseModel):
     def weight_bytes(self) -> int:
         """All weights on disk, each once."""
         return self.weights.total if self.weights else self.parameters * np.dtype(self.dtype).itemsize
+
+    @property
+    def token_bytes(self) -> int:
+        """What the cache holds of a token in all layers, in the model's dtype."""
+        return self.layers * self.row_elements * np.dtype(self.dtype).itemsize
 
     @property
     def attention(self) -> AttentionShape:
