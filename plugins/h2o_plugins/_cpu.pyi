@@ -28,6 +28,7 @@ class Kernels:
         head_size: int,
         scale: float,
         half: bool,
+        value_size: int = 0,
     ) -> None: ...
     @property
     def threads(self) -> int: ...

@@ -36,8 +36,10 @@ void check(h2o_status status, const char* what) {
     if (status == H2O_UNSUPPORTED) {
         throw nb::value_error(
             (name +
-             ": not supported by this build; head_size must be a multiple of 8, and a page must have a "
-             "power of two of rows, at least 4")
+             ": not supported by this build; head_size and value_size must be a multiple of 8, and equal for "
+             "landmarks, pages and lines; score_heads may not be less than kv_heads there, nor in votes; a "
+             "page "
+             "must have a power of two of rows, at least 4")
                 .c_str());
     }
     throw nb::value_error((name +
@@ -68,16 +70,23 @@ int64_t size_of(const Array& array, size_t axis) {
     return axis < array.ndim() ? static_cast<int64_t>(array.shape(axis)) : -1;
 }
 
+// Values that are a part of the keys come as these.
+template <class Array>
+bool same(const Array& a, const Array& b) {
+    return a.data() != nullptr && a.data() == b.data();
+}
+
 class Kernels {
   public:
     Kernels(int threads, std::optional<std::string> isa, int64_t query_heads, int64_t kv_heads,
-            int64_t head_size, double scale, bool half)
+            int64_t head_size, double scale, bool half, int64_t value_size)
         : shape_{query_heads,
                  kv_heads,
                  kv_heads,
                  head_size,
                  static_cast<float>(scale),
-                 half ? H2O_F16 : H2O_F32} {
+                 half ? H2O_F16 : H2O_F32,
+                 value_size > 0 ? value_size : head_size} {
         check(h2o_cpu_create(threads, isa ? isa->c_str() : nullptr, &context_), "Kernels");
     }
     ~Kernels() { h2o_cpu_destroy(context_); }
@@ -93,7 +102,7 @@ class Kernels {
         const int64_t n = size_of(q, 0);
         expect_rows(q, "q", n, shape_.query_heads);
         expect_rows(k, "k", n, shape_.kv_heads);
-        expect_rows(v, "v", n, shape_.kv_heads);
+        expect_values(v, "v", n, shape_.kv_heads, same(v, k));
         expect_state(n, o, m, l);
         const h2o_shape shape = scored(colsum ? size_of(*colsum, 1) : shape_.kv_heads);
         if (colsum) expect(*colsum, "colsum", {n, shape.score_heads});
@@ -128,7 +137,7 @@ class Kernels {
         const h2o_shape shape = scored(size_of(k_mem, 0));
         expect_rows(q, "q", n, shape_.query_heads);
         expect_tensor(k_mem, "k_mem", {shape.score_heads, slots, shape_.head_size});
-        expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.head_size});
+        expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.value_size});
         expect_state(n, o, m, l);
         if (colsum) expect(*colsum, "colsum", {shape.score_heads, slots});
         float* const sums = colsum ? colsum->data() : nullptr;
@@ -141,8 +150,8 @@ class Kernels {
     void online_softmax_fusion(Input o_a, Float32In m_a, Float32In l_a, Input o_b, Float32In m_b,
                                Float32In l_b, Output o, Float32 m, Float32 l) {
         const int64_t n = size_of(o_a, 0);
-        expect_rows(o_a, "o_a", n, shape_.query_heads);
-        expect_rows(o_b, "o_b", n, shape_.query_heads);
+        expect_outputs(o_a, "o_a", n);
+        expect_outputs(o_b, "o_b", n);
         for (const Float32In* state : {&m_a, &l_a, &m_b, &l_b})
             expect(*state, "a state", {n, shape_.query_heads});
         expect_state(n, o, m, l);
@@ -159,7 +168,7 @@ class Kernels {
         const h2o_shape shape = scored(size_of(memory, 0));
         expect(memory, "memory", {shape.score_heads, -1});
         expect_tensor(k_mem, "k_mem", {shape.score_heads, slots, shape_.head_size});
-        expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.head_size});
+        expect_tensor(v_mem, "v_mem", {shape.score_heads, slots, shape_.value_size});
         const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("memory_gather", [&] {
             return h2o_cpu_memory_gather(context_, &shape, slots, &kv, memory.data(), k_mem.data(),
@@ -171,7 +180,7 @@ class Kernels {
                       int32_t page_rows, const OwnScales& scales) {
         const int64_t n = size_of(k, 0);
         expect_rows(k, "k", n, shape_.kv_heads);
-        expect_rows(v, "v", n, shape_.kv_heads);
+        expect_values(v, "v", n, shape_.kv_heads, same(v_cache, k_cache));
         const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("cache_append",
             [&] { return h2o_cpu_cache_append(context_, &shape_, n, k.data(), v.data(), first, &kv); });
@@ -235,7 +244,7 @@ class Kernels {
                           int32_t page_rows, const Scales& scales) {
         const int64_t n = size_of(q, 0);
         expect_rows(q, "q", n, shape_.query_heads);
-        expect_rows(o, "o", n, shape_.query_heads);
+        expect_outputs(o, "o", n);
         const h2o_kv kv = cache_of(k_cache, &v_cache, pages, page_rows, scales);
         run("cached_attention",
             [&] { return h2o_cpu_cached_attention(context_, &shape_, n, q.data(), &kv, length, o.data()); });
@@ -244,7 +253,7 @@ class Kernels {
     void scored_attention(Input q, Input k_cache, Input v_cache, int64_t length, Output o, Float32 seen,
                           const Pages& pages, int32_t page_rows, const Scales& scales) {
         expect_rows(q, "q", 1, shape_.query_heads);
-        expect_rows(o, "o", 1, shape_.query_heads);
+        expect_outputs(o, "o", 1);
         expect(seen, "seen", {-1, shape_.kv_heads});
         if (size_of(seen, 0) < length)
             throw nb::value_error("seen must have a row for every row of the cache");
@@ -398,7 +407,8 @@ class Kernels {
         const int64_t rows = size_of(k, 0);
         expect(k, "k_cache", {-1, shape_.kv_heads, shape_.head_size});
         if (v != nullptr) {
-            expect(*v, "v_cache", {rows, shape_.kv_heads, shape_.head_size});
+            const bool in_keys = same(*v, k);
+            expect(*v, "v_cache", {rows, shape_.kv_heads, in_keys ? shape_.head_size : shape_.value_size});
             if (stored_as(*v, "v_cache") != kv.dtype)
                 throw nb::value_error("k_cache and v_cache must have the same dtype");
         }
@@ -423,8 +433,19 @@ class Kernels {
         return kv;
     }
 
+    // Those in the keys have the size of these.
+    template <class Array>
+    void expect_values(const Array& array, const char* name, int64_t n, int64_t heads, bool in_keys) const {
+        expect_tensor(array, name, {n, heads, in_keys ? shape_.head_size : shape_.value_size});
+    }
+
+    template <class Array>
+    void expect_outputs(const Array& array, const char* name, int64_t n) const {
+        expect_tensor(array, name, {n, shape_.query_heads, shape_.value_size});
+    }
+
     void expect_state(int64_t n, const Output& o, const Float32& m, const Float32& l) const {
-        expect_rows(o, "o", n, shape_.query_heads);
+        expect_outputs(o, "o", n);
         expect(m, "m", {n, shape_.query_heads});
         expect(l, "l", {n, shape_.query_heads});
     }
@@ -462,8 +483,9 @@ NB_MODULE(_cpu, module) {
         module, "Kernels",
         "One model shape's operators and the threads that run them. threads <= 0: all that the process may "
         "use.\n\nValueError: an argument that the kernels refuse; MemoryError: no room for their scratch.")
-        .def(nb::init<int, std::optional<std::string>, int64_t, int64_t, int64_t, double, bool>(),
-             "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a)
+        .def(nb::init<int, std::optional<std::string>, int64_t, int64_t, int64_t, double, bool, int64_t>(),
+             "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a,
+             "value_size"_a = 0)
         .def_prop_ro("threads", &Kernels::threads)
         .def_prop_ro("isa", &Kernels::isa)
         .def_prop_ro("scratch_bytes", &Kernels::scratch_bytes)

@@ -84,7 +84,7 @@ struct Candidate {
 h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* shape, int64_t w, int64_t n,
                                    int64_t slots, const void* q_window, const void* k, const h2o_kv* kv,
                                    const int32_t* memory, float* score_memory, float* score_chunk) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_heads(shape); status != H2O_OK) return status;
     if (context == nullptr || w <= 0 || n < w || slots < 0) return H2O_BAD_ARGUMENT;
     if (!q_window || !k || !score_chunk) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o_kv_check_keys(kv, slots > 0); status != H2O_OK) return status;
@@ -93,7 +93,7 @@ h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* shape, int
     h2o::Candidate op{*shape, w, n, slots, q_window, k, *kv, nullptr, memory, score_memory, score_chunk};
     return h2o::guarded(context, [&] {
         std::vector<h2o::SweepScratch*>& scratch = context->scratch;
-        h2o::prepare(context, {shape->head_size, op.keys(), 1, false, true}, scratch.data());
+        h2o::prepare(context, {shape->head_size, 0, op.keys(), 1, false, true}, scratch.data());
         const bool alike = kv->dtype == shape->dtype || slots == 0;
         const int64_t rows = alike ? 0 : op.heads() * slots, sums = op.heads() * op.parts() * op.keys();
         const auto carve = [&](char* base, size_t* bytes) {

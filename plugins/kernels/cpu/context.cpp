@@ -69,11 +69,23 @@ h2o_status check_shape(const h2o_shape* shape) {
     if (shape == nullptr || shape->query_heads <= 0 || shape->kv_heads <= 0 || shape->head_size <= 0) {
         return H2O_BAD_ARGUMENT;
     }
-    if (shape->query_heads % shape->kv_heads != 0) return H2O_BAD_ARGUMENT;
-    if (shape->score_heads != shape->kv_heads && shape->score_heads != shape->query_heads)
-        return H2O_BAD_ARGUMENT;
+    if (shape->query_heads % shape->kv_heads != 0 || shape->value_size < 0) return H2O_BAD_ARGUMENT;
+    const int64_t sets = shape->score_heads;
+    if (sets <= 0 || (sets != shape->query_heads && shape->kv_heads % sets != 0)) return H2O_BAD_ARGUMENT;
     if (shape->dtype != H2O_F32 && shape->dtype != H2O_F16) return H2O_UNSUPPORTED;
-    return shape->head_size % 8 == 0 ? H2O_OK : H2O_UNSUPPORTED;
+    return shape->head_size % 8 == 0 && shape->value_size % 8 == 0 ? H2O_OK : H2O_UNSUPPORTED;
+}
+
+h2o_status check_heads(const h2o_shape* shape) {
+    const h2o_status status = check_shape(shape);
+    if (status != H2O_OK) return status;
+    return shape->score_heads >= shape->kv_heads ? H2O_OK : H2O_UNSUPPORTED;
+}
+
+h2o_status check_alike(const h2o_shape* shape) {
+    const h2o_status status = check_heads(shape);
+    if (status != H2O_OK) return status;
+    return value_size(*shape) == shape->head_size ? H2O_OK : H2O_UNSUPPORTED;
 }
 
 bool in_range(const int32_t* memory, int64_t count, int64_t cap) {

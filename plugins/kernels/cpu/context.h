@@ -73,6 +73,19 @@ struct h2o_cpu {
 namespace h2o {
 
 h2o_status check_shape(const h2o_shape* shape);
+// For operators that want a score head to have one key/value head, or to be a query head.
+h2o_status check_heads(const h2o_shape* shape);
+// For those that want values of the keys' size besides.
+h2o_status check_alike(const h2o_shape* shape);
+
+inline int64_t value_size(const h2o_shape& shape) {
+    return shape.value_size == 0 ? shape.head_size : shape.value_size;
+}
+// Heads with rows and keys of their own: score heads, or the key/value heads that those span.
+inline int64_t own_heads(const h2o_shape& shape) {
+    return shape.score_heads > shape.kv_heads ? shape.score_heads : shape.kv_heads;
+}
+
 // Every entry of memory is a row of a cache of cap rows.
 bool in_range(const int32_t* memory, int64_t count, int64_t cap);
 

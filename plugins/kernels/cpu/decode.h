@@ -8,6 +8,7 @@
 namespace {
 
 using h2o::DecodeArgs;
+using h2o::StoredHeads;
 
 constexpr int kTogether = 4;  // keys
 constexpr int kWeighed = 16;  // values
@@ -27,8 +28,9 @@ struct Form {
         return (int64_t{args.pages[row >> args.page_bits]} << args.page_bits) + within;
     }
     // Where head `head` of it is.
-    static const char* row(const void* base, const DecodeArgs& args, int64_t head, int64_t key) {
-        return static_cast<const char*>(base) + (place(args, key) * args.stride + head * args.d) * kSize;
+    static const char* row(const StoredHeads& heads, const DecodeArgs& args, int64_t head, int64_t key) {
+        const int64_t at = place(args, key) * heads.stride + head * heads.apart;
+        return static_cast<const char*>(heads.at) + at * kSize;
     }
     // How many rows from `key` on, `most` or fewer, lie one behind the other.
     static int64_t together(const DecodeArgs& args, int64_t key, int64_t most) {
@@ -38,24 +40,24 @@ struct Form {
     }
     // Where a few rows in turn are.
     template <int kRows>
-    static void rows(const void* base, const DecodeArgs& args, int64_t head, int64_t key,
+    static void rows(const StoredHeads& heads, const DecodeArgs& args, int64_t head, int64_t key,
                      const char* (&to)[kRows]) {
-        to[0] = row(base, args, head, key);
+        to[0] = row(heads, args, head, key);
         const bool apart = together(args, key, kRows) < kRows;
 #pragma GCC unroll 4
         for (int i = 1; i < kRows; ++i)
-            to[i] = apart ? row(base, args, head, key + i) : to[0] + i * args.stride * kSize;
+            to[i] = apart ? row(heads, args, head, key + i) : to[0] + i * heads.stride * kSize;
     }
 };
 
 // Must be inlined: GCC takes a function that only prefetches for one that does nothing, and drops the call.
 template <class F, int kRows>
-__attribute__((always_inline)) inline void fetch_ahead(const void* base, const DecodeArgs& args, int64_t head,
-                                                       int64_t key) {
-    const int64_t ahead = h2o::round_up(kAhead / (args.stride * F::kSize) + 1, kRows);
+__attribute__((always_inline)) inline void fetch_ahead(const StoredHeads& heads, const DecodeArgs& args,
+                                                       int64_t head, int64_t key) {
+    const int64_t ahead = h2o::round_up(kAhead / (heads.stride * F::kSize) + 1, kRows);
     if (key + ahead + kRows > args.keys) return;
-    const int64_t share = kRows * args.d * F::kSize;
-    const char* from = F::row(base, args, 0, key + ahead) + head * share;
+    const int64_t share = kRows * heads.apart * F::kSize;
+    const char* from = F::row(heads, args, 0, key + ahead) + head * share;
     for (int64_t at = 0; at < share; at += 64) Simd::prefetch(from + at);
 }
 
@@ -63,7 +65,8 @@ __attribute__((always_inline)) inline void fetch_ahead(const void* base, const D
 template <class F, int kRows, int kVectors>
 inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t c, int count) {
     using S = Simd;
-    const int64_t width = h2o::round_up(args.d, 16), pitch = h2o::round_up(args.keys, 16), group = args.group;
+    const int64_t width = h2o::round_up(args.k.d, 16), pitch = h2o::round_up(args.keys, 16);
+    const int64_t group = args.group;
     const char* k[kRows];
     F::rows(args.k, args, head, key, k);
     S::Vec x[kRows][kVectors];
@@ -98,7 +101,7 @@ template <class F, int kQueries, int kVectors>
 inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows, int64_t c,
                         int count) {
     using S = Simd;
-    const int64_t width = h2o::round_up(args.d, 16), pitch = h2o::round_up(args.keys, 16);
+    const int64_t width = h2o::round_up(args.v.d, 16), pitch = h2o::round_up(args.keys, 16);
     const float* const p = args.p + (head * args.group + g) * pitch;
     float* const o = args.o + (head * args.group + g) * width + c;
     S::Vec sum[kQueries][kVectors];
@@ -107,7 +110,7 @@ inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t
         for (int j = 0; j < kVectors; ++j) sum[q][j] = S::load(o + q * width + j * kWidth);
     }
     const char* v = F::row(args.v, args, head, key);
-    for (int64_t i = key; i < key + rows; ++i, v += args.stride * F::kSize) {
+    for (int64_t i = key; i < key + rows; ++i, v += args.v.stride * F::kSize) {
         S::Vec x[kVectors];
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) x[j] = load_stored(v, F::kDtype, c + j * kWidth, count);
@@ -129,20 +132,21 @@ template <class F, int kRows>
 inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key) {
     constexpr int kBlock = Simd::kDecodeVectors;
     int64_t c = 0;
-    for (; c + kBlock * kWidth <= args.d; c += kBlock * kWidth) {
+    for (; c + kBlock * kWidth <= args.k.d; c += kBlock * kWidth) {
         dot_block<F, kRows, kBlock>(args, head, key, c, kWidth);
     }
-    for (; c < args.d; c += kWidth) dot_block<F, kRows, 1>(args, head, key, c, part(c, args.d));
+    for (; c < args.k.d; c += kWidth) dot_block<F, kRows, 1>(args, head, key, c, part(c, args.k.d));
 }
 
 template <class F, int kQueries>
 inline void weigh_queries(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows) {
     constexpr int kBlock = Simd::kDecodeVectors;
     int64_t c = 0;
-    for (; c + kBlock * kWidth <= args.d; c += kBlock * kWidth) {
+    for (; c + kBlock * kWidth <= args.v.d; c += kBlock * kWidth) {
         weigh_block<F, kQueries, kBlock>(args, head, g, key, rows, c, kWidth);
     }
-    for (; c < args.d; c += kWidth) weigh_block<F, kQueries, 1>(args, head, g, key, rows, c, part(c, args.d));
+    for (; c < args.v.d; c += kWidth)
+        weigh_block<F, kQueries, 1>(args, head, g, key, rows, c, part(c, args.v.d));
 }
 
 // As many query rows at a time as the registers hold outputs of.
@@ -240,7 +244,7 @@ void decode_run(const DecodeArgs& args) {
         soften<kScaled>(p, args.keys, args.visible[r % args.group], k_scales, v_scales, args.m + r,
                         args.l + r);
     }
-    __builtin_memset(args.o, 0, static_cast<std::size_t>(rows * h2o::round_up(args.d, 16)) * sizeof(float));
+    __builtin_memset(args.o, 0, static_cast<std::size_t>(rows * h2o::round_up(args.v.d, 16)) * sizeof(float));
     weigh_run<F>(args);
 }
 

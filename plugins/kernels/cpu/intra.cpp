@@ -16,7 +16,8 @@ struct Intra {
     void* o;
     float *m, *l, *colsum;
 
-    int64_t heads() const { return colsum != nullptr ? shape.score_heads : shape.kv_heads; }
+    // A score head that spans several key/value heads has the sums of theirs.
+    int64_t heads() const { return colsum != nullptr ? own_heads(shape) : shape.kv_heads; }
     int64_t units() const { return (n + chunk_size - 1) / chunk_size * heads(); }
     int64_t start(int64_t unit) const { return unit / heads() * chunk_size; }
     int64_t length(int64_t unit) const { return std::min(chunk_size, n - start(unit)); }
@@ -24,12 +25,12 @@ struct Intra {
 
     Sweep sweep(const h2o_cpu* context, int64_t unit) const {
         const int64_t size = element_size(shape.dtype), head = unit % heads(), first = start(unit);
-        const int64_t q_row = shape.query_heads * shape.head_size * size;
-        const int64_t k_row = shape.kv_heads * shape.head_size * size;
-        Sweep made = head_sweep(context, shape, heads(), head, static_cast<const char*>(q) + first * q_row,
-                                length(unit));
-        const h2o_kv rows = plain_rows(shape, static_cast<const char*>(k) + first * k_row,
-                                       static_cast<const char*>(v) + first * k_row, length(unit));
+        const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
+        Sweep made = head_sweep(context, shape, heads(), head, queries, length(unit));
+        const int64_t before = first * shape.kv_heads * size;  // of numbers of a size of 1
+        const char* const keys = static_cast<const char*>(k) + before * shape.head_size;
+        const char* const values = v == k ? keys : static_cast<const char*>(v) + before * value_size(shape);
+        const h2o_kv rows = plain_rows(shape, keys, values, length(unit));
         made.keys = cache_rows(shape, kv_head(shape, heads(), head), rows, nullptr, length(unit));
         made.total_keys = length(unit);
         made.offset = 0;
@@ -51,28 +52,31 @@ struct Intra {
         }
         if (begin == end) return;
         const int64_t first = start(unit) * shape.query_heads;
-        char* const out = static_cast<char*>(o) + first * shape.head_size * element_size(shape.dtype);
+        char* const out = static_cast<char*>(o) + start(unit) * output_bytes(shape);
         rows.run(scratch, begin, end, 0, keys, colsum != nullptr, [&](int64_t block, int64_t slot) {
             rows.store_state(scratch, block, slot, out, m + first, l + first);
         });
         if (colsum != nullptr) context->kernels->sum_lanes(scratch.colsum, keys, sums);
     }
 
-    void add_parts(const float* partial, int64_t unit) const {
-        const float* const sums = partial + unit * kParts * chunk_size;
-        float* const out = colsum + start(unit) * heads() + unit % heads();
-        for (int64_t key = 0; key < length(unit); ++key) {
+    // Of `spanned` units, whose sums are one score head's.
+    void add_parts(const float* partial, int64_t first_unit, int64_t spanned) const {
+        const float* const sums = partial + first_unit * kParts * chunk_size;
+        const int64_t sets = shape.score_heads;
+        float* const out = colsum + start(first_unit) * sets + first_unit % heads() / spanned;
+        for (int64_t key = 0; key < length(first_unit); ++key) {
             float sum = 0.0f;
-            for (int64_t i = 0; i < kParts; ++i) sum += sums[i * chunk_size + key];
-            out[key * heads()] = sum;
+            for (int64_t i = 0; i < spanned * kParts; ++i) sum += sums[i * chunk_size + key];
+            out[key * sets] = sum;
         }
     }
 
     SweepSize size() const {
         const int64_t rows = std::min(n, chunk_size) * (shape.query_heads / heads());
         const bool single = colsum != nullptr || std::min(n, chunk_size) <= kKeyBlock;
-        return {shape.head_size, key_block(), single ? 1 : (rows + kLanes - 1) / kLanes, true,
-                colsum != nullptr};
+        return {
+            shape.head_size,  value_size(shape), key_block(), single ? 1 : (rows + kLanes - 1) / kLanes, true,
+            colsum != nullptr};
     }
 };
 
@@ -97,6 +101,8 @@ h2o_status h2o_cpu_chunked_intra_attention(h2o_cpu* context, const h2o_shape* sh
             op.part(context, *scratch[static_cast<size_t>(thread)], partial, unit, part);
         });
         if (colsum == nullptr) return;
-        context->pool.each(op.units(), [&](int64_t unit, int) { op.add_parts(partial, unit); });
+        const int64_t spanned = op.heads() / shape->score_heads;
+        context->pool.each(op.units() / spanned,
+                           [&](int64_t set, int) { op.add_parts(partial, set * spanned, spanned); });
     });
 }

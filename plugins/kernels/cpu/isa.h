@@ -2,8 +2,8 @@
 // blocks is written once, above this table, and never depends on the instruction set.
 //
 // Packed forms, all float32 (P = kPanel, R = kLanes):
-//     queries, outputs and scores have the block's rows innermost: q, o [d][R], p [keys][R]
-//     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [d / P][keys][P]
+//     queries, outputs and scores have the block's rows innermost: q [d][R], o [dv][R], p [keys][R]
+//     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [dv / P][keys][P]
 // so that one matrix-product tile serves both products: for every k, R consecutive floats times P floats.
 #pragma once
 
@@ -34,11 +34,13 @@ struct RowList {
 // Adds keys to the running softmax of one block of rows.
 struct BlockArgs {
     int64_t d;
+    int64_t dv;        // of values and outputs
     int64_t keys;      // keys that at least one row sees
     int64_t unmasked;  // the first of them, which every row sees
     int64_t lanes;     // rows in use; those above are computed and ignored
     const float* q;
     const float* k;
+    int64_t stride;        // 0, or k is not packed: floats from one key to the next, and values lie in keys
     const float* v;        // null: states and column sums only
     int64_t v_keys;        // keys for which v's panels have room
     const float* visible;  // [R] keys that each row sees, from key 0; read where key >= unmasked
@@ -48,7 +50,7 @@ struct BlockArgs {
     float* p;              // [round_up(keys, P)][R] scratch
     float* m;              // [R] running state, in and out
     float* l;
-    float* o;  // [d][R], not divided by l
+    float* o;  // [dv][R], not divided by l
     bool fresh;
     float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
     float* tops;    // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
@@ -75,6 +77,14 @@ struct OwnKeysArgs {
     void* const* out;  // [rows]
 };
 
+// Rows of all heads: of each head `d` numbers are read.
+struct StoredHeads {
+    const void* at;
+    int64_t stride;  // elements from one row to the next
+    int64_t apart;   // from one head to the next
+    int64_t d;
+};
+
 // One run of consecutive rows for a few queries of every key/value head.
 //
 // Row `i` of the run lies at row `first + i` of k, v and their scales; with pages, at the place of the
@@ -82,23 +92,20 @@ struct OwnKeysArgs {
 struct DecodeArgs {
     int64_t kv_heads;
     int64_t group;  // query rows a key/value head, those of different tokens included
-    int64_t d;
     int64_t keys;
-    int64_t stride;  // elements from one cache row to the next
     h2o_dtype dtype;
-    const void* k;  // [rows][kv_heads][d]
-    const void* v;
+    StoredHeads k, v;
     const float* k_scales;  // [rows][kv_heads] where they are integers, else null
     const float* v_scales;
     int64_t first;
     const int32_t* pages;    // or null
     int page_bits;           // a page has 1 << page_bits rows
-    const float* q;          // [kv_heads * group][round_up(d, 16)], scaled, zero padded
+    const float* q;          // [kv_heads * group][round_up(k.d, 16)], scaled, zero padded
     const int64_t* visible;  // [group] rows of the run that each query row sees
     float* p;                // [decode_scratch(kv_heads * group, keys)]
     float* m;                // [kv_heads * group] out
     float* l;
-    float* o;  // [kv_heads * group][round_up(d, 16)] out, not divided by l
+    float* o;  // [kv_heads * group][round_up(v.d, 16)] out, not divided by l
 };
 
 // Floats that DecodeArgs::p has room for: scores of `rows` query rows, and a head's scales of keys and of

@@ -47,7 +47,7 @@ struct Landmarks {
 h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv, int64_t start,
                                    int64_t length, int64_t block_size, int64_t blocks, float* k_mean,
                                    float* v_mean) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
     if (context == nullptr || start < 0 || length < start || block_size <= 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (start == length) return H2O_OK;

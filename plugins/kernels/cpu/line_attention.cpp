@@ -265,7 +265,7 @@ h2o_status h2o_cpu_vertical_slash_attention(h2o_cpu* context, const h2o_shape* s
                                             const void* q, const h2o_kv* kv, int64_t length, int64_t vertical,
                                             const int32_t* columns, int64_t slash, const int32_t* distances,
                                             void* o) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
     if (context == nullptr || n < 0 || length < n || length > INT32_MAX) return H2O_BAD_ARGUMENT;
     if (vertical < 0 || slash < 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;

@@ -33,7 +33,7 @@ struct LineSelect {
     };
     Own carve_own(char* base, size_t* bytes) const {
         Carver carver(base);
-        const Own own{carve(carver, {shape.head_size, length, 1, false, false}),
+        const Own own{carve(carver, {shape.head_size, 0, length, 1, false, false}),
                       carver.take<uint64_t>(rank_room(length))};
         if (bytes != nullptr) *bytes = carver.used();
         return own;
@@ -65,7 +65,7 @@ struct LineSelect {
         context->kernels->pack_queries({scratch.rows, shape.dtype, nullptr}, used, shape.head_size,
                                        shape.scale, scratch.q);
         BlockArgs args{};
-        args.d = shape.head_size;
+        args.d = args.dv = shape.head_size;
         args.keys = most;
         args.unmasked = least;
         args.lanes = used;
@@ -140,7 +140,7 @@ struct LineSelect {
 h2o_status h2o_cpu_vertical_slash_select(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
                                          const h2o_kv* kv, int64_t length, int64_t vertical, int64_t slash,
                                          int64_t sink, int64_t near, int32_t* columns, int32_t* distances) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
     if (context == nullptr || n <= 0 || length < n || length > INT32_MAX) return H2O_BAD_ARGUMENT;
     if (vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
     if (!q || !columns || !distances) return H2O_BAD_ARGUMENT;

@@ -24,20 +24,20 @@ struct Memory {
     // The rows of one tile by themselves.
     Memory only(int64_t which) const {
         const int64_t first = which * tile, states = first * shape.query_heads;
-        const int64_t skip = states * shape.head_size * element_size(shape.dtype);
         Memory made = *this;
         made.index = which;
         made.n = std::min(tile, n - first);
-        made.q = static_cast<const char*>(q) + skip;
-        made.o = static_cast<char*>(o) + skip;
+        made.q = static_cast<const char*>(q) + first * query_bytes(shape);
+        made.o = static_cast<char*>(o) + first * output_bytes(shape);
         made.m += states;
         made.l += states;
-        if (memory != nullptr) made.memory += which * heads() * slots;
+        if (memory != nullptr) made.memory += which * shape.score_heads * slots;
         return made;
     }
 
     int64_t tiles() const { return (n + tile - 1) / tile; }
-    int64_t heads() const { return shape.score_heads; }
+    int64_t heads() const { return own_heads(shape); }
+    int64_t spanned() const { return heads() / shape.score_heads; }  // that share a memory
     // Of a whole tile.
     int64_t rows() const { return std::min(n, tile) * (shape.query_heads / heads()); }
     int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
@@ -46,15 +46,16 @@ struct Memory {
 
     KeyRows keys(int64_t head) const {
         if (memory != nullptr) {
-            return cache_rows(shape, kv_head(shape, heads(), head), kv, memory + head * slots, slots);
+            return cache_rows(shape, kv_head(shape, heads(), head), kv, memory + head / spanned() * slots,
+                              slots);
         }
         h2o_shape alone = shape;
         alone.kv_heads = 1;
-        const int64_t skip = head * slots * shape.head_size * element_size(shape.dtype);
-        return cache_rows(alone, 0,
-                          plain_rows(shape, static_cast<const char*>(kv.k) + skip,
-                                     static_cast<const char*>(kv.v) + skip, slots),
-                          nullptr, slots);
+        const int64_t before = head * slots * element_size(shape.dtype);  // of numbers of a size of 1
+        const char* const k = static_cast<const char*>(kv.k) + before * shape.head_size;
+        const char* const v =
+            h2o_kv_latent(&kv) ? k : static_cast<const char*>(kv.v) + before * value_size(shape);
+        return cache_rows(alone, 0, plain_rows(shape, k, v, slots), nullptr, slots);
     }
 
     Sweep sweep(const h2o_cpu* context, int64_t head) const {
@@ -103,17 +104,19 @@ struct Memory {
         rows.store(scratch, block, slot, keep, factor, static_cast<char*>(o));
     }
 
-    void add_parts(const float* partial, int64_t head) const {
+    void add_parts(const float* partial, int64_t set) const {
+        const int64_t count = spanned() * parts();
         for (int64_t slot = 0; slot < slots; ++slot) {
             float sum = 0.0f;
-            for (int64_t i = 0; i < parts(); ++i) sum += partial[(head * parts() + i) * slots + slot];
-            colsum[head * slots + slot] = sum;
+            for (int64_t i = 0; i < count; ++i) sum += partial[(set * count + i) * slots + slot];
+            colsum[set * slots + slot] = sum;
         }
     }
 
     SweepSize size() const {
         const bool single = key_block() == slots;
-        return {shape.head_size, key_block(), single ? 1 : blocks() / parts() + 1, true, colsum != nullptr};
+        return {shape.head_size,  value_size(shape), key_block(), single ? 1 : blocks() / parts() + 1, true,
+                colsum != nullptr};
     }
 
     h2o_status run(h2o_cpu* context) const {
@@ -127,7 +130,7 @@ struct Memory {
                 only(unit / heads()).part(context, own, partial, unit % heads(), parts(), part);
             });
             if (colsum == nullptr) return;
-            for (int64_t head = 0; head < heads(); ++head) add_parts(partial, head);
+            for (int64_t set = 0; set < shape.score_heads; ++set) add_parts(partial, set);
         });
     }
 };
@@ -137,7 +140,7 @@ void fill_empty(const h2o_shape& shape, int64_t n, void* o, float* m, float* l) 
     const int64_t rows = n * shape.query_heads;
     std::fill(m, m + rows, -HUGE_VALF);
     std::fill(l, l + rows, 0.0f);
-    std::memset(o, 0, static_cast<size_t>(rows * shape.head_size * element_size(shape.dtype)));
+    std::memset(o, 0, static_cast<size_t>(n * output_bytes(shape)));
 }
 
 }  // namespace
@@ -146,7 +149,7 @@ void fill_empty(const h2o_shape& shape, int64_t n, void* o, float* m, float* l) 
 h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
                                     const void* q, const void* k_mem, const void* v_mem, void* o, float* m,
                                     float* l, float* colsum) {
-    const h2o_status status = h2o::check_shape(shape);
+    const h2o_status status = h2o::check_heads(shape);
     if (status != H2O_OK) return status;
     if (context == nullptr || n < 0 || slots < 0) return H2O_BAD_ARGUMENT;
     if (n > 0 && (!q || !o || !m || !l)) return H2O_BAD_ARGUMENT;

@@ -66,15 +66,13 @@ class PageAttention {
         float m[kMostGroup], l[kMostGroup];
         std::fill(visible, visible + group(), rows);
         DecodeArgs args{};
+        read_from(shape_, kv_, 0, &args);
         args.kv_heads = 1;
         args.group = group();
-        args.d = d();
         args.keys = rows;
-        args.stride = shape_.kv_heads * d();
-        read_from(kv_, 0, &args);
         const int64_t skip = head * d() * element_size(kv_.dtype);
-        args.k = static_cast<const char*>(kv_.k) + skip;
-        args.v = static_cast<const char*>(kv_.v) + skip;
+        args.k.at = static_cast<const char*>(kv_.k) + skip;
+        args.v.at = static_cast<const char*>(kv_.v) + skip;
         if (kv_.dtype == H2O_I8) {
             args.k_scales = kv_.k_scales + head;
             args.v_scales = kv_.v_scales + head;
@@ -132,7 +130,7 @@ bool are_pages(const int32_t* pages, int64_t sets, int64_t slots, int64_t used) 
 h2o_status h2o_cpu_page_attention(h2o_cpu* context, const h2o_shape* shape, const void* q, const h2o_kv* kv,
                                   int64_t length, int64_t page_size, int64_t slots, const int32_t* pages,
                                   void* o) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
     if (context == nullptr || length <= 0 || page_size <= 0 || slots <= 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
     if (!q || !pages || !o) return H2O_BAD_ARGUMENT;

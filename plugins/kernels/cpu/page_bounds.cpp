@@ -42,7 +42,7 @@ struct Bounds {
 
 h2o_status h2o_cpu_page_bounds(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv, int64_t start,
                                int64_t length, int64_t page_size, int64_t pages, float* k_min, float* k_max) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
     if (context == nullptr || start < 0 || length < start || page_size <= 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o::check_keys(kv, length); status != H2O_OK) return status;
     if (start == length) return H2O_OK;

@@ -119,7 +119,7 @@ class PageSelect {
 h2o_status h2o_cpu_page_select(h2o_cpu* context, const h2o_shape* shape, const void* q, int64_t length,
                                int64_t page_size, int64_t pages, const float* k_min, const float* k_max,
                                int64_t wanted, int32_t* out) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
     if (context == nullptr || length <= 0 || page_size <= 0 || wanted <= 0) return H2O_BAD_ARGUMENT;
     const int64_t used = (length + page_size - 1) / page_size;
     if (!q || !k_min || !k_max || !out || pages < used) return H2O_BAD_ARGUMENT;

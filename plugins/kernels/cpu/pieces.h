@@ -10,11 +10,11 @@ constexpr int64_t kPiecesAhead = 4;
 
 // Must be inlined, as fetch() must.
 template <class F>
-__attribute__((always_inline)) inline void fetch_rows(const DecodeArgs& args, const void* rows,
+__attribute__((always_inline)) inline void fetch_rows(const DecodeArgs& args, const StoredHeads& rows,
                                                       const Piece& piece) {
     DecodeArgs there = args;
     there.first = piece.first;
-    for (int64_t row = 0; row < piece.keys; ++row) fetch(F::row(rows, there, 0, row), args.d * F::kSize);
+    for (int64_t row = 0; row < piece.keys; ++row) fetch(F::row(rows, there, 0, row), rows.d * F::kSize);
 }
 
 template <class F>
@@ -49,7 +49,7 @@ template <class F>
 inline void list_scales(const DecodeArgs& args, const Piece* pieces, int64_t count, float* k_scales,
                         float* v_scales) {
     DecodeArgs here = args;
-    const int64_t heads = args.stride / args.d;
+    const int64_t heads = args.k.stride / args.k.apart;
     for (int64_t i = 0; i < count; ++i) {
         here.first = pieces[i].first;
         for (int64_t key = 0; key < pieces[i].keys; ++key) {
@@ -63,7 +63,7 @@ inline void list_scales(const DecodeArgs& args, const Piece* pieces, int64_t cou
 template <class F>
 inline void decode_pieces_of(const DecodeArgs& args, const Piece* pieces, int64_t count) {
     constexpr bool kScaled = F::kDtype == H2O_I8;
-    const int64_t pitch = h2o::round_up(args.keys, 16), width = h2o::round_up(args.d, 16);
+    const int64_t pitch = h2o::round_up(args.keys, 16), width = h2o::round_up(args.v.d, 16);
     float *const k_scales = args.p + args.group * pitch, *const v_scales = k_scales + pitch;
     dot_pieces<F>(args, pieces, count);
     if constexpr (kScaled) list_scales<F>(args, pieces, count, k_scales, v_scales);

@@ -1,5 +1,6 @@
 // QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory. An
-// item of work is one score head of one tile. Scores are column sums, and no value is read.
+// item of work is one head of one tile: a score head; or one of the key/value heads that it spans, whose sums
+// wait until those of the others are there. Scores are column sums, and no value is read.
 #include <cstdlib>
 
 #include "rank.h"
@@ -7,6 +8,12 @@
 
 namespace h2o {
 namespace {
+
+// One thread's arrays.
+struct Own {
+    float* sums;  // [keys]
+    uint64_t* ranks;
+};
 
 struct Query {
     const h2o_shape& shape;
@@ -17,28 +24,30 @@ struct Query {
     const int64_t* past;
     int32_t* memory_next;
 
-    int64_t heads() const { return shape.score_heads; }
+    int64_t sets() const { return shape.score_heads; }
+    int64_t heads() const { return own_heads(shape); }
+    int64_t spanned() const { return heads() / sets(); }  // that share candidates and a memory
     bool listed() const { return sizes.candidates > 0; }
 
-    const int32_t* list(int64_t tile, int64_t head) const {
-        return listed() ? candidates + (tile / sizes.share * heads() + head) * sizes.candidates : nullptr;
+    const int32_t* list(int64_t tile, int64_t set) const {
+        return listed() ? candidates + (tile / sizes.share * sets() + set) * sizes.candidates : nullptr;
     }
     int64_t keys(int64_t tile) const { return listed() ? sizes.candidates : past[tile]; }
     int64_t most_keys() const {
         return listed() ? sizes.candidates : *std::max_element(past, past + sizes.tiles);
     }
     // How many of the rows that the tile looks at lie before its local window; they are the first ones.
-    int64_t early(int64_t tile, int64_t head) const {
+    int64_t early(int64_t tile, int64_t set) const {
         const int64_t border = past[tile] - sizes.local;
-        const int32_t* const rows = list(tile, head);
+        const int32_t* const rows = list(tile, set);
         return listed() ? std::lower_bound(rows, rows + sizes.candidates, border) - rows : border;
     }
     bool enough() const {
         for (int64_t tile = 0; tile < sizes.tiles; ++tile) {
             if (past[tile] < sizes.slots || past[tile] > kv.rows) return false;
-            for (int64_t head = 0; listed() && head < heads(); ++head) {
-                if (list(tile, head)[sizes.candidates - 1] >= past[tile]) return false;
-                if (early(tile, head) < sizes.slots - sizes.local) return false;
+            for (int64_t set = 0; listed() && set < sets(); ++set) {
+                if (list(tile, set)[sizes.candidates - 1] >= past[tile]) return false;
+                if (early(tile, set) < sizes.slots - sizes.local) return false;
             }
         }
         return true;
@@ -46,28 +55,37 @@ struct Query {
 
     // Tiles that look at the same rows follow each other, those that see the most first: so a thread packs
     // keys once for all of them.
-    void item(const h2o_cpu* context, SweepScratch& scratch, char* own, int64_t index) const {
+    void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, float* waiting,
+              int64_t index) const {
         const int64_t together = listed() ? sizes.share : sizes.tiles;
         const int64_t group = index / (together * heads()), within = index % (together * heads());
         const int64_t tile = group * together + together - 1 - within % together;
         if (tile >= sizes.tiles) return;
         const int64_t head = within / together;
-        Carver carver(own);
-        float* const sums = carver.take<float>(most_keys());
+        float* const sums = waiting ? waiting + (tile * heads() + head) * most_keys() : own.sums;
         score(context, scratch, group * heads() + head, tile, head, sums);
-        choose(tile, head, sums, carver.take<uint64_t>(rank_room(most_keys())));
+        if (!waiting) choose(tile, head, sums, own.ranks);
+    }
+
+    // The sums of a score head's key/value heads, in order, are its own.
+    void join(const Own& own, float* waiting, int64_t index) const {
+        const int64_t tile = index / sets(), set = index % sets(), count = keys(tile);
+        float* const sums = waiting + (tile * heads() + set * spanned()) * most_keys();
+        for (int64_t head = 1; head < spanned(); ++head)
+            for (int64_t i = 0; i < count; ++i) sums[i] += sums[head * most_keys() + i];
+        choose(tile, set, sums, own.ranks);
     }
 
     void score(const h2o_cpu* context, SweepScratch& scratch, int64_t unit, int64_t tile, int64_t head,
                float* sums) const {
         const int64_t count = keys(tile);
         const int64_t first = tile * sizes.tile, rows = std::min(sizes.tile, sizes.n - first);
-        const int64_t row = shape.query_heads * shape.head_size * element_size(shape.dtype);
-        Sweep votes = head_sweep(context, shape, heads(), head, static_cast<const char*>(q) + first * row,
-                                 (rows + sizes.stride - 1) / sizes.stride);
+        const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
+        Sweep votes =
+            head_sweep(context, shape, heads(), head, queries, (rows + sizes.stride - 1) / sizes.stride);
         votes.query_heads *= sizes.stride;  // from one vote to the next
-        votes.keys =
-            cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), list(tile, head), count);
+        votes.keys = cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv),
+                                list(tile, head / spanned()), count);
         votes.total_keys = votes.offset = votes.key_block = count;
         votes.unit = unit;
         std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
@@ -87,32 +105,44 @@ struct Query {
         return sums[i] + 0.25f * beside;
     }
 
-    void choose(int64_t tile, int64_t head, const float* sums, uint64_t* ranks) const {
+    void choose(int64_t tile, int64_t set, const float* sums, uint64_t* ranks) const {
         const int64_t border = past[tile] - sizes.local, best = sizes.slots - sizes.local;
-        const int32_t* const rows = list(tile, head);
-        const int64_t count = early(tile, head);
+        const int32_t* const rows = list(tile, set);
+        const int64_t count = early(tile, set);
         for (int64_t i = 0; i < count; ++i) {
             const int64_t at = listed() ? rows[i] : i;
             ranks[i] = rank(with_neighbours(sums, rows, i, keys(tile)), at, at < sizes.sink);
         }
-        int32_t* const out = memory_next + (tile * heads() + head) * sizes.slots;
+        int32_t* const out = memory_next + (tile * sets() + set) * sizes.slots;
         take_best(ranks, count, best, out);
         for (int64_t i = 0; i < sizes.local; ++i) out[best + i] = static_cast<int32_t>(border + i);
     }
 
+    Own carve(Carver& carver) const {
+        return {carver.take<float>(most_keys()), carver.take<uint64_t>(rank_room(most_keys()))};
+    }
+
     void run(h2o_cpu* context) const {
-        const SweepSize size{shape.head_size, most_keys(), 1, false, true};
+        const SweepSize size{shape.head_size, 0, most_keys(), 1, false, true};
         prepare(context, size, context->scratch.data());
         Carver measure(nullptr);
-        measure.take<float>(most_keys());
-        measure.take<uint64_t>(rank_room(most_keys()));
-        char* const shared = context->shared.at_least(measure.used() * context->own.size());
+        carve(measure);
+        const size_t each = measure.used(), all = each * context->own.size();
+        const int64_t sums = spanned() > 1 ? sizes.tiles * heads() * most_keys() : 0;
+        char* const shared = context->shared.at_least(all + static_cast<size_t>(sums) * sizeof(float));
+        float* const waiting = sums > 0 ? reinterpret_cast<float*>(shared + all) : nullptr;
+        const auto own = [&](int thread) {
+            Carver carver(shared + static_cast<size_t>(thread) * each);
+            return carve(carver);
+        };
         const int64_t together = listed() ? sizes.share : sizes.tiles;
         const int64_t groups = (sizes.tiles + together - 1) / together;
         context->pool.each(groups * together * heads(), [&](int64_t index, int thread) {
-            const size_t own = static_cast<size_t>(thread);
-            item(context, *context->scratch[own], shared + own * measure.used(), index);
+            item(context, *context->scratch[static_cast<size_t>(thread)], own(thread), waiting, index);
         });
+        if (waiting == nullptr) return;
+        context->pool.each(sizes.tiles * sets(),
+                           [&](int64_t index, int thread) { join(own(thread), waiting, index); });
     }
 };
 

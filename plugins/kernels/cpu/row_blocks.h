@@ -45,7 +45,7 @@ class RowBlocks {
     BlockArgs args(int64_t block, int64_t keys) {
         const int64_t at = block - begin_;
         BlockArgs made{};
-        made.d = rows_.d;
+        made.d = made.dv = rows_.d;
         made.keys = keys;
         made.unmasked = round_up(keys, kPanel);
         made.lanes = rows_.lanes(block);
@@ -113,7 +113,7 @@ class RowBlocks {
 
 // How large the scratch of a RowBlocks must be.
 inline SweepSize range_size(int64_t d) {
-    return {d, kRangeKeys, kRangeBlocks, true, false};
+    return {d, d, kRangeKeys, kRangeBlocks, true, false};
 }
 
 }  // namespace h2o

@@ -18,7 +18,8 @@ struct KeyRows {
     h2o_kv kv;
     const char* k;
     const char* v;   // null: keys only
-    int64_t stride;  // bytes
+    int64_t stride;  // bytes, of keys
+    int64_t v_stride;
     int64_t head;
     int64_t heads;
     const int32_t* index;
@@ -27,7 +28,7 @@ struct KeyRows {
 
     // Of row `row` of the cache.
     const char* key(int64_t row) const { return k + place_of(kv, row) * stride; }
-    const char* value(int64_t row) const { return v + place_of(kv, row) * stride; }
+    const char* value(int64_t row) const { return v + place_of(kv, row) * v_stride; }
     float key_scale(int64_t row) const { return scale(kv.k_scales, row); }
     float value_scale(int64_t row) const { return scale(kv.v_scales, row); }
 
@@ -40,12 +41,14 @@ struct KeyRows {
 // Cache rows [0, count) of one key/value head, or those in index.
 inline KeyRows cache_rows(const h2o_shape& shape, int64_t head, const h2o_kv& kv, const int32_t* index,
                           int64_t count) {
-    const int64_t size = element_size(kv.dtype), offset = head * shape.head_size * size;
+    const int64_t key_bytes = shape.head_size * element_size(kv.dtype);
+    const int64_t value_bytes = h2o_kv_latent(&kv) ? key_bytes : value_size(shape) * element_size(kv.dtype);
     KeyRows rows{};
     rows.kv = kv;
-    rows.k = static_cast<const char*>(kv.k) + offset;
-    rows.v = kv.v == nullptr ? nullptr : static_cast<const char*>(kv.v) + offset;
-    rows.stride = shape.kv_heads * shape.head_size * size;
+    rows.k = static_cast<const char*>(kv.k) + head * key_bytes;
+    rows.v = kv.v == nullptr ? nullptr : static_cast<const char*>(kv.v) + head * value_bytes;
+    rows.stride = shape.kv_heads * key_bytes;
+    rows.v_stride = shape.kv_heads * value_bytes;
     rows.head = head;
     rows.heads = shape.kv_heads;
     rows.index = index;
@@ -60,7 +63,8 @@ inline h2o_kv keys_alone(const h2o_kv& kv) {
     return keys;
 }
 
-// Rows as a dense graph writes them, k and v [count, Hkv, d] of the shape's dtype; v may be null.
+// Rows as a dense graph writes them, k [count, Hkv, d] and v [count, Hkv, dv] of the shape's dtype; v may be
+// null, or k.
 inline h2o_kv plain_rows(const h2o_shape& shape, const void* k, const void* v, int64_t count) {
     h2o_kv kv{};
     kv.k = const_cast<void*>(k);
@@ -99,10 +103,12 @@ class Gathered {
 };
 
 // A run of decode begins with the cache's row `first`.
-inline void read_from(const h2o_kv& kv, int64_t first, DecodeArgs* args) {
+inline void read_from(const h2o_shape& shape, const h2o_kv& kv, int64_t first, DecodeArgs* args) {
+    const int64_t d = shape.head_size, dv = value_size(shape), apart = h2o_kv_latent(&kv) ? d : dv;
+    args->kv_heads = shape.kv_heads;
     args->dtype = kv.dtype;
-    args->k = kv.k;
-    args->v = kv.v;
+    args->k = {kv.k, shape.kv_heads * d, d, d};
+    args->v = {kv.v, shape.kv_heads * apart, apart, dv};
     args->k_scales = kv.k_scales;
     args->v_scales = kv.v_scales;
     args->first = first;

@@ -227,7 +227,7 @@ h2o_status h2o_cpu_subquadratic_attention(h2o_cpu* context, const h2o_shape* sha
                                           const h2o_kv* kv, int64_t length, const float* k_mean,
                                           const float* v_mean, int64_t slots, const int32_t* global_rows,
                                           void* o) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
     if (const h2o_status status = h2o::check_pattern(pattern); status != H2O_OK) return status;
     if (context == nullptr || n < 0 || length < n || slots < 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;

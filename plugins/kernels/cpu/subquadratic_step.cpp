@@ -122,12 +122,9 @@ class Step {
         int64_t visible[16];
         std::fill(visible, visible + op_.group(), keys);
         DecodeArgs args{};
-        args.kv_heads = op_.shape.kv_heads;
+        read_from(op_.shape, kv, first, &args);
         args.group = op_.group();
-        args.d = d();
         args.keys = keys;
-        args.stride = row();
-        read_from(kv, first, &args);
         args.q = q_;
         args.visible = visible;
         args.p = reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));

@@ -12,10 +12,10 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     made.more = carver.take<const void*>(keys);
     made.scales = carver.take<float>(keys);
     made.k = carver.take<float>(keys * size.d);
-    if (size.values) made.v = carver.take<float>(keys * size.d);
+    if (size.values) made.v = carver.take<float>(keys * size.dv);
     made.p = carver.take<float>(keys * kLanes);
     made.q = carver.take<float>(size.blocks * size.d * kLanes);
-    if (size.values) made.o = carver.take<float>(size.blocks * size.d * kLanes);
+    if (size.values) made.o = carver.take<float>(size.blocks * size.dv * kLanes);
     made.m = carver.take<float>(size.blocks * kLanes);
     made.l = carver.take<float>(size.blocks * kLanes);
     if (size.colsum) made.colsum = carver.take<float>(keys * kColsumLanes);
@@ -42,6 +42,7 @@ Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_h
     sweep.dtype = shape.dtype;
     sweep.scale = shape.scale;
     sweep.d = shape.head_size;
+    sweep.dv = value_size(shape);
     sweep.query_heads = shape.query_heads;
     sweep.group = shape.query_heads / score_heads;
     sweep.first_head = head * sweep.group;
@@ -78,7 +79,7 @@ void Sweep::pack(SweepScratch& scratch, int64_t first_key, int64_t count, bool r
     scratch.packed_keys = count;
     kernels->pack_keys(list_rows(keys, false, first_key, count, scratch), count, d, scratch.k);
     if (keys.v == nullptr) return;
-    kernels->pack_values(list_rows(keys, true, first_key, count, scratch), count, d,
+    kernels->pack_values(list_rows(keys, true, first_key, count, scratch), count, dv,
                          round_up(key_block, kPanel), scratch.v);
 }
 
@@ -97,6 +98,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     }
     BlockArgs args{};
     args.d = d;
+    args.dv = dv;
     args.keys = static_cast<int64_t>(seen[used - 1]);
     args.unmasked = static_cast<int64_t>(seen[0]);
     if (args.keys == 0 && !fresh) return;
@@ -110,11 +112,11 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.p = scratch.p;
     args.m = scratch.m + slot * kLanes;
     args.l = scratch.l + slot * kLanes;
-    args.o = scratch.o + slot * d * kLanes;
+    args.o = scratch.o + slot * dv * kLanes;
     args.fresh = fresh;
     args.colsum = colsum ? scratch.colsum : nullptr;
     args.tops = colsum && keys.v == nullptr ? scratch.tops : nullptr;
-    if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(d * kLanes) * sizeof(float));
+    if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(dv * kLanes) * sizeof(float));
     kernels->attend(args);
 }
 
@@ -122,8 +124,8 @@ void Sweep::store(const SweepScratch& scratch, int64_t block, int64_t slot, cons
                   const float* factor, char* out) const {
     const int64_t used = lanes(block);
     void* rows[kLanes];
-    for (int64_t r = 0; r < used; ++r) rows[r] = out + at(block * kLanes + r) * d * element_size(dtype);
-    kernels->store_rows(scratch.o + slot * d * kLanes, keep, factor, dtype, used, d, rows);
+    for (int64_t r = 0; r < used; ++r) rows[r] = out + at(block * kLanes + r) * dv * element_size(dtype);
+    kernels->store_rows(scratch.o + slot * dv * kLanes, keep, factor, dtype, used, dv, rows);
 }
 
 void Sweep::store_state(const SweepScratch& scratch, int64_t block, int64_t slot, char* o, float* m,

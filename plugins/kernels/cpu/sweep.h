@@ -22,7 +22,7 @@ struct SweepScratch {
     float* v;
     float* p;
     float* q;  // [blocks][d][R]
-    float* o;  // [blocks][d][R]
+    float* o;  // [blocks][dv][R]
     float* m;  // [blocks][R]
     float* l;
     float* colsum;        // [keys][kColsumLanes]
@@ -33,7 +33,7 @@ struct SweepScratch {
 
 // How large the arrays must be.
 struct SweepSize {
-    int64_t d;
+    int64_t d, dv;
     int64_t keys;    // most keys in one key block
     int64_t blocks;  // row blocks whose state is kept across key blocks; 1 when there is one key block
     bool values;
@@ -46,7 +46,7 @@ struct Sweep {
     const KernelTable* kernels;
     h2o_dtype dtype;
     float scale;
-    int64_t d;
+    int64_t d, dv;
     int64_t query_heads;
     int64_t group;       // query heads of this score head
     int64_t first_head;  // its first query head
@@ -105,6 +105,13 @@ Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_h
 // The key/value head that a score head belongs to.
 inline int64_t kv_head(const h2o_shape& shape, int64_t score_heads, int64_t head) {
     return head / (score_heads / shape.kv_heads);
+}
+// Bytes of a token's queries, and of its outputs.
+inline int64_t query_bytes(const h2o_shape& shape) {
+    return shape.query_heads * shape.head_size * element_size(shape.dtype);
+}
+inline int64_t output_bytes(const h2o_shape& shape) {
+    return shape.query_heads * value_size(shape) * element_size(shape.dtype);
 }
 
 // Where part `part` of `parts` of `blocks` begins: equal shares, or equal shares of a triangle.

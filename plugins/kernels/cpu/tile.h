@@ -18,10 +18,27 @@ constexpr int kTileVectors = 3;
 constexpr int kTileLanes = kTileVectors * kWidth;
 constexpr int kVectors = static_cast<int>(kLanes) / kWidth;
 
-// C[c][0 .. kCount vectors) for a few columns. a [depth][R], b [depth][kPanel], c [columns][R].
-template <bool kAdd, int kCount>
+// Where the second factor of a product has its numbers, in floats from one to the next.
+struct Packed {  // a panel
+    int64_t down() const { return kPanel; }
+    int64_t across() const { return 1; }
+};
+struct Keys {  // as rows of a cache: down a product go a key's numbers, across its columns keys
+    int64_t stride;
+    int64_t down() const { return 1; }
+    int64_t across() const { return stride; }
+};
+struct Values {  // the same rows: down go keys, across the numbers of each
+    int64_t stride;
+    int64_t down() const { return stride; }
+    int64_t across() const { return 1; }
+};
+
+// C[c][0 .. kCount vectors) for a few columns. a [depth][R], b [depth][columns] as `form` says, c
+// [columns][R].
+template <bool kAdd, int kCount, class Form>
 __attribute__((always_inline)) inline void multiply_tile(int64_t depth, const float* __restrict rows,
-                                                         const float* __restrict columns,
+                                                         const float* __restrict columns, Form form,
                                                          float* __restrict out) {
     using S = Simd;
     constexpr int kColumns = S::kTileColumns;
@@ -33,13 +50,13 @@ __attribute__((always_inline)) inline void multiply_tile(int64_t depth, const fl
             sum[i][j] = kAdd ? S::load(out + i * kLanes + j * kWidth) : S::zero();
         }
     }
-    for (int64_t k = 0; k < depth; ++k, rows += kLanes, columns += kPanel) {
+    for (int64_t k = 0; k < depth; ++k, rows += kLanes, columns += form.down()) {
         S::Vec row[kCount];
 #pragma GCC unroll 3
         for (int j = 0; j < kCount; ++j) row[j] = S::load(rows + j * kWidth);
 #pragma GCC unroll 8
         for (int i = 0; i < kColumns; ++i) {
-            const S::Vec x = S::set(columns[i]);
+            const S::Vec x = S::set(columns[i * form.across()]);
 #pragma GCC unroll 3
             for (int j = 0; j < kCount; ++j) sum[i][j] = S::fma(row[j], x, sum[i][j]);
         }
@@ -52,15 +69,16 @@ __attribute__((always_inline)) inline void multiply_tile(int64_t depth, const fl
 }
 
 // C[c][0 .. kRows) for the kPanel columns of one panel: tiles of three vectors, and what is left.
-template <bool kAdd, int kRows>
-inline void multiply_panel(int64_t depth, const float* __restrict a, const float* __restrict b,
+template <bool kAdd, int kRows, class Form>
+inline void multiply_panel(int64_t depth, const float* __restrict a, const float* __restrict b, Form form,
                            float* __restrict c) {
     constexpr int kWhole = kRows / kTileLanes * kTileLanes, kRest = (kRows - kWhole) / kWidth;
     for (int64_t column = 0; column < kPanel; column += Simd::kTileColumns) {
         float* const out = c + column * kLanes;
         for (int64_t lane = 0; lane < kWhole; lane += kTileLanes)
-            multiply_tile<kAdd, kTileVectors>(depth, a + lane, b + column, out + lane);
-        if constexpr (kRest > 0) multiply_tile<kAdd, kRest>(depth, a + kWhole, b + column, out + kWhole);
+            multiply_tile<kAdd, kTileVectors>(depth, a + lane, b + column * form.across(), form, out + lane);
+        if constexpr (kRest > 0)
+            multiply_tile<kAdd, kRest>(depth, a + kWhole, b + column * form.across(), form, out + kWhole);
     }
 }
 
@@ -101,7 +119,7 @@ inline void add_panel(const float* bias, float* p) {
 
 // p = scores of keys begin ... end - 1, and m = their running maximum. Key panels reach past `end`: their
 // extra rows of p are never read.
-template <int kRows>
+template <int kRows, bool kPacked = true>
 inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
     using S = Simd;
     constexpr int kCount = kRows / kWidth;
@@ -109,7 +127,11 @@ inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
     for (int v = 0; v < kCount; ++v) top[v] = S::load(args.m + v * kWidth);
     for (int64_t key = begin; key < end; key += kPanel) {
         float* p = args.p + key * kLanes;
-        multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.d, p);
+        if constexpr (kPacked) {
+            multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.d, Packed{}, p);
+        } else {
+            multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.stride, Keys{args.stride}, p);
+        }
         if (key + kPanel > args.unmasked) mask_panel<kRows>(key, args.visible, p);
         if (args.first != nullptr && key < args.hiding) hide_panel<kRows>(key, args.first, p);
         if (args.bias != nullptr) add_panel<kRows>(args.bias + key * kLanes, p);
@@ -163,7 +185,7 @@ inline void rescale(const BlockArgs& args, const float* old_m) {
         S::store(args.l + lane, S::mul(S::load(args.l + lane), factor));
         if (args.v == nullptr) continue;
         float* o = args.o + lane;
-        for (int64_t c = 0; c < args.d; ++c, o += kLanes) S::store(o, S::mul(S::load(o), factor));
+        for (int64_t c = 0; c < args.dv; ++c, o += kLanes) S::store(o, S::mul(S::load(o), factor));
     }
 }
 
@@ -231,29 +253,44 @@ inline void vote(const BlockArgs& args) {
     }
 }
 
-template <int kRows>
+// o (+)= values weighted with p, for `keys` keys from `key` on.
+template <bool kAdd, int kRows, bool kPacked>
+inline void weigh(const BlockArgs& args, int64_t key, int64_t keys) {
+    const float* const p = args.p + key * kLanes;
+    for (int64_t c = 0; c < args.dv; c += kPanel) {
+        float* const o = args.o + c * kLanes;
+        if constexpr (kPacked) {
+            const float* const panel = args.v + c * args.v_keys + key * kPanel;
+            multiply_panel<kAdd, kRows>(keys, p, panel, Packed{}, o);
+        } else {
+            const float* const columns = args.v + key * args.stride + c;
+            multiply_panel<kAdd, kRows>(keys, p, columns, Values{args.stride}, o);
+        }
+    }
+}
+
+template <int kRows, bool kPacked>
 inline void attend_rows(const BlockArgs& args) {
-    if (args.tops != nullptr) return vote<kRows>(args);
+    if constexpr (kPacked) {
+        if (args.tops != nullptr) return vote<kRows>(args);
+    }
     float old_m[kRows];
     if (args.fresh) {
         start<kRows>(args);
     } else {
         __builtin_memcpy(old_m, args.m, sizeof old_m);
     }
-    score<kRows>(args, 0, args.keys);
+    score<kRows, kPacked>(args, 0, args.keys);
     if (!args.fresh) rescale<kRows>(args, old_m);
     for (int64_t key = 0; key < args.keys; key += kKeyStep) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
         float* p = args.p + key * kLanes;
         exponentiate<kRows>(step, args.m, p, args.l);
         if (args.v == nullptr) continue;
-        for (int64_t c = 0; c < args.d; c += kPanel) {
-            const float* panel = args.v + c * args.v_keys + key * kPanel;
-            if (args.fresh && key == 0) {
-                multiply_panel<false, kRows>(step, p, panel, args.o + c * kLanes);
-            } else {
-                multiply_panel<true, kRows>(step, p, panel, args.o + c * kLanes);
-            }
+        if (args.fresh && key == 0) {
+            weigh<false, kRows, kPacked>(args, key, step);
+        } else {
+            weigh<true, kRows, kPacked>(args, key, step);
         }
     }
     if (args.colsum == nullptr) return;
@@ -262,13 +299,22 @@ inline void attend_rows(const BlockArgs& args) {
     add_weighted<kRows>(args.keys, args.p, inverse, args.colsum);
 }
 
-void attend(const BlockArgs& args) {
+template <bool kPacked>
+inline void attend_form(const BlockArgs& args) {
     if (args.rows == 16) {
-        attend_rows<16>(args);
+        attend_rows<16, kPacked>(args);
     } else if (args.rows == 32) {
-        attend_rows<32>(args);
+        attend_rows<32, kPacked>(args);
     } else {
-        attend_rows<static_cast<int>(kLanes)>(args);
+        attend_rows<static_cast<int>(kLanes), kPacked>(args);
+    }
+}
+
+void attend(const BlockArgs& args) {
+    if (args.stride == 0) {
+        attend_form<true>(args);
+    } else {
+        attend_form<false>(args);
     }
 }
 

@@ -43,6 +43,7 @@ class NativeCpuProvider(HostRows):
             head_size=shape.head_size,
             scale=shape.scale,
             half=shape.half,
+            value_size=shape.value_size,
         )
 
     def deactivate(self) -> None:

@@ -94,7 +94,7 @@ struct Shape {
     int64_t query_heads() const { return kv_heads * group; }
     int64_t score_heads() const { return by_query ? query_heads() : kv_heads; }
     h2o_shape c() const {
-        return {query_heads(), kv_heads, score_heads(), d, 1.0f / std::sqrt(static_cast<float>(d)), dtype};
+        return {query_heads(), kv_heads, score_heads(), d, 1.0f / std::sqrt(static_cast<float>(d)), dtype, 0};
     }
     size_t q_size(int64_t n) const { return static_cast<size_t>(n * query_heads() * d); }
     size_t k_size(int64_t n) const { return static_cast<size_t>(n * kv_heads * d); }

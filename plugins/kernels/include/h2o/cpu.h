@@ -1,9 +1,15 @@
 // Attention operators of ONNX domain `h2o` on CPUs. Raw pointers, no framework types, no exceptions.
 //
-// Layout is token-major and contiguous: q, o [n, Hq, d]; k, v [n, Hkv, d]; a cache is an h2o_kv; states
-// m, l [n, Hq]; memory [Hs, M] int32; scores and column sums in float32. q, k, v and o are stored as the
-// shape's dtype; all arithmetic is float32. Query head h belongs to score head h / (Hq / Hs), which
-// belongs to key/value head hs / (Hs / Hkv).
+// Layout is token-major and contiguous: q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv]; o [n, Hq, dv]; a cache
+// is an h2o_kv; states m, l [n, Hq]; memory [Hs, M] int32; scores and column sums in float32. q, k, v and o
+// are stored as the shape's dtype; all arithmetic is float32. Query head h belongs to score head h / (Hq /
+// Hs), which belongs to key/value head hs / (Hs / Hkv); where Hs divides Hkv instead, it spans Hkv / Hs
+// of them, whose query heads share one memory.
+//
+// Where v is the address of k, values are the first dv numbers of each key, and have its stride.
+//
+// dv other than d: H2O_UNSUPPORTED of landmark_update, subquadratic_attention and the operators of pages
+// and lines. Hs below Hkv: chunked_intra_attention, memory_fused_attention and query_select alone.
 //
 // Every function returns a status and changes nothing when the status is not H2O_OK. Results do not
 // depend on the number of threads. One context runs one call at a time; a second caller waits.
@@ -27,10 +33,11 @@ typedef struct h2o_cpu h2o_cpu;
 typedef struct h2o_shape {
     int64_t query_heads;  // Hq
     int64_t kv_heads;     // Hkv, divides Hq
-    int64_t score_heads;  // Hs: Hkv or Hq
+    int64_t score_heads;  // Hs: Hkv or Hq, or divides Hkv
     int64_t head_size;    // d, a multiple of 8
     float scale;
-    h2o_dtype dtype;  // of q, k, v and o
+    h2o_dtype dtype;     // of q, k, v and o
+    int64_t value_size;  // dv, a multiple of 8; 0: d
 } h2o_shape;
 
 // threads <= 0 takes what the process may use. isa is null for the best that this machine has, or one of
@@ -49,7 +56,7 @@ h2o_status h2o_cpu_chunked_intra_attention(h2o_cpu* context, const h2o_shape* sh
                                            int64_t chunk_size, const void* q, const void* k, const void* v,
                                            void* o, float* m, float* l, float* colsum);
 
-// Attention of every row to all of k_mem, v_mem [Hs, M, d]. colsum [Hs, M] or null.
+// Attention of every row to all of k_mem [Hs, M, d], v_mem [Hs, M, dv]. colsum [Hs, M] or null.
 h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
                                     const void* q, const void* k_mem, const void* v_mem, void* o, float* m,
                                     float* l, float* colsum);
@@ -61,7 +68,7 @@ h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* sha
                                           int64_t slots, const void* q, const h2o_kv* kv,
                                           const int32_t* memory, void* o, float* m, float* l, float* colsum);
 
-// (o, m, l) = fusion of states a and b, over n x Hq rows of d. Outputs may be the inputs of a or b.
+// (o, m, l) = fusion of states a and b, over n x Hq rows of dv. Outputs may be the inputs of a or b.
 h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* o_a,
                                          const float* m_a, const float* l_a, const void* o_b,
                                          const float* m_b, const float* l_b, void* o, float* m, float* l);
@@ -157,11 +164,12 @@ h2o_status h2o_cpu_vertical_slash_attention(h2o_cpu* context, const h2o_shape* s
                                             const int32_t* columns, int64_t slash, const int32_t* distances,
                                             void* o);
 
-// k_mem, v_mem [Hs, M, d] = the cache rows named by memory [Hs, M].
+// k_mem [Hs, M, d], v_mem [Hs, M, dv] = the cache rows named by memory [Hs, M].
 h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots, const h2o_kv* kv,
                                  const int32_t* memory, void* k_mem, void* v_mem);
 
-// Rows first ... first + n - 1 of the cache become k, v [n, Hkv, d], as it stores them. Integers: a row and
+// Rows first ... first + n - 1 of the cache become k, v, as it stores them; where its values are in its keys,
+// v is not read. Integers: a row and
 // head's largest magnitude is 127, to the nearest even; the scale of one with a NaN or an infinity is NaN.
 h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* k,
                                 const void* v, int64_t first, const h2o_kv* kv);

@@ -10,8 +10,11 @@
 extern "C" {
 #endif
 
-// Keys and values by row, k and v [rows, Hkv, d] of `dtype`. A row is the place of a token in the cache,
-// which need not be its position in the text. Arithmetic is float32, whatever rows are stored as.
+// Keys and values by row, k [rows, Hkv, d] and v [rows, Hkv, dv] of `dtype`. A row is the place of a token in
+// the cache, which need not be its position in the text. Arithmetic is float32, whatever rows are stored as.
+//
+// Values can be a part of the keys: where v is the address of k, they are the first dv numbers of each, and
+// v_scales is k_scales.
 //
 // Integers have a scale a row and head, k_scales and v_scales [rows, Hkv]: a number is the integer times it.
 //
@@ -30,6 +33,11 @@ typedef struct h2o_kv {
     float* v_scales;
     int64_t pool_rows;  // where there are pages
 } h2o_kv;
+
+// Whether values are a part of the keys.
+static inline int h2o_kv_latent(const h2o_kv* kv) {
+    return kv->v == kv->k;
+}
 
 // What every operator asks of a cache that must have at least `needed` rows; with 0 it reads none of them.
 static inline h2o_status h2o_kv_check_keys(const h2o_kv* kv, int64_t needed) {

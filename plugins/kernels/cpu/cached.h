@@ -1,0 +1,35 @@
+// One call of exact causal attention to the cache, and its two ways of execution.
+#pragma once
+
+#include <algorithm>
+
+#include "context.h"
+#include "stored_rows.h"
+
+namespace h2o {
+
+struct Cached {
+    const h2o_shape& shape;
+    int64_t n, length;
+    const void* q;
+    const h2o_kv& kv;
+    void* o;
+    float* seen;  // [length][kv_heads] or null: each row's probability, summed over the queries that share
+                  // its key
+
+    int64_t group() const { return shape.query_heads / shape.kv_heads; }
+    int64_t rows() const { return n * group(); }  // that share a key
+    int64_t dv() const { return value_size(shape); }
+};
+
+// A few rows: the cache is cut into runs, which are read once each for all heads, in memory order.
+bool few_rows(const Cached& op);
+void decode(h2o_cpu* context, const Cached& op);
+
+// For many query rows of a head, what KernelTable::decode does, of values that lie in keys: a few keys at a
+// time serve scores and outputs while they are in the cache of the processor, and every number of them serves
+// a whole vector of rows.
+void decode_latent(const KernelTable& kernels, const DecodeArgs& args, char* scratch);
+size_t decode_latent_scratch(const h2o_shape& shape, int64_t group);
+
+}  // namespace h2o
