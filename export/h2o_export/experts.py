@@ -6,6 +6,8 @@ back in order behind them. An expert that nobody chose has a piece of no rows, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
@@ -75,7 +77,7 @@ class Router(nn.Module):
         config = self.config
         if not config.limited:
             return scores
-        grouped = scores.unflatten(1, (config.groups, config.group_size))
+        grouped = scores.view(-1, config.groups, config.group_size)
         groups = grouped.topk(best, dim=-1).values.sum(dim=-1)  # [n, G]
         found = groups.topk(config.chosen_groups, dim=-1).indices
         kept = torch.zeros_like(groups).scatter(1, found, 1.0)
@@ -106,16 +108,16 @@ class _Layout:
     def __init__(self, graph: ir.Graph, placeholder: ir.Node) -> None:
         self.graph = graph
         self.placeholder = placeholder
-        self.scope = placeholder.name.rpartition("/")[0] + "/experts"
+        self.scope = str(placeholder.name).rpartition("/")[0] + "/experts"
         self.nodes: list[ir.Node] = []
 
     def lay_out(self) -> None:
         x, chosen, *matrices = self.placeholder.inputs
         said = self.placeholder.outputs[0]
-        assert x is not None
-        assert chosen is not None
-        assert chosen.shape is not None
-        count, k, hidden = len(matrices) // 3, chosen.shape[1], said.shape[2]  # type: ignore[index]
+        assert said.shape is not None
+        count, (_, k, hidden) = len(matrices) // 3, said.shape
+        assert isinstance(k, int)
+        assert isinstance(hidden, int)
         flat = self.add("Reshape", [chosen, self.integers("flat", [-1])], "chosen")
         rows = self.add("Shape", [flat], "rows")
         _, order = self.add_all("TopK", [flat, rows], ("sorted", "order"), axis=0, largest=0)
@@ -141,7 +143,7 @@ class _Layout:
         ones = self.add("Cast", [same], "ones", to=int(ir.DataType.INT64))
         return self.add("ReduceSum", [ones, self.integers("first", [0])], "counts", keepdims=0)
 
-    def _expert(self, expert: int, rows: ir.Value, matrices: list[ir.Value | None]) -> ir.Value:
+    def _expert(self, expert: int, rows: ir.Value, matrices: Sequence[ir.Value | None]) -> ir.Value:
         gate, up, down = matrices
         gated = self.add("Gemm", [rows, gate], f"{expert}/gate_proj/Gemm", transB=1)
         raised = self.add("Gemm", [rows, up], f"{expert}/up_proj/Gemm", transB=1)
@@ -153,18 +155,20 @@ class _Layout:
     def integers(self, name: str, values: list[int]) -> ir.Value:
         name = f"{self.scope}/{name}"
         tensor = ir.tensor(values, dtype=ir.DataType.INT64, name=name)
-        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = ir.Value(
+            name=name, shape=ir.Shape([len(values)]), type=ir.TensorType(tensor.dtype), const_value=tensor
+        )
         self.graph.initializers.add(value)
         return value
 
-    def add(self, op_type: str, inputs: list[ir.Value | None], name: str, **attributes: int) -> ir.Value:
+    def add(self, op_type: str, inputs: Sequence[ir.Value | None], name: str, **attributes: int) -> ir.Value:
         return self.add_all(op_type, inputs, (name,), **attributes)[0]
 
     def add_all(
         self,
         op_type: str,
-        inputs: list[ir.Value | None],
-        names: tuple[str, ...] | list[str],
+        inputs: Sequence[ir.Value | None],
+        names: Sequence[str],
         **attributes: int,
     ) -> tuple[ir.Value, ...]:
         node = ir.node(op_type, inputs, attributes, num_outputs=len(names), name=f"{self.scope}/{names[-1]}")

@@ -116,7 +116,7 @@ class LatentExporter:
         assert config.latent is not None
         both = to_dtype(self.checkpoint.tensor(name, _shape(config)), FLOATS[self.dtype].dtype, name)
         split = [config.latent.nope_size, config.latent.value_size]
-        keys, values = both.view(config.query_heads, -1, config.latent.rank).split(split, dim=1)
+        keys, values = torch.split(both.view(config.query_heads, -1, config.latent.rank), split, dim=1)
         return {"keys": keys, "values": values.transpose(1, 2)}
 
 

@@ -157,10 +157,8 @@ class _LayerwiseRun:
         store = Contiguous().new_store(model, self._n, device, self._provider)
         self._latent: LatentAttention | None = None
         if model.latent is not None:
-            expanded = make_provider("auto", bundle, device, None)
-            expanded.activate(model.expanded)
             self._latent = LatentAttention(
-                model, self._backend, expanded, self._buffers, self._n, device, "absorbed", plain=True
+                model, self._backend, None, self._buffers, self._n, device, "absorbed", plain=True
             )
         self._forward = Forward(
             bundle.manifest,

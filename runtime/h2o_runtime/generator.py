@@ -25,7 +25,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, PromptRun, Watch
-from h2o_runtime.latent import LatentAttention, check_latent, check_policy, is_plain
+from h2o_runtime.latent import LatentAttention, check_latent, check_policy, expansion, is_plain
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, LatentForm, ProviderChoice
 from h2o_runtime.parked_sessions import ParkedSessions
@@ -83,7 +83,7 @@ class Generator:
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
         buffers = Activations(self.model, context, device)
         between = None
-        if expanded is not None:
+        if self.model.latent is not None:
             plain = is_plain(self.model, self.cache)
             between = LatentAttention(self.model, backend, expanded, buffers, context, device, latent, plain)
         self._forward = _forward_on(device)(
@@ -142,10 +142,10 @@ class Generator:
         provider = make_provider(attention, opened, place, threads)
         executor.activate()
         provider.activate(model.attention)
-        expanded = None
-        if model.latent is not None:
+        expanded, shape = None, expansion(model, provider)
+        if shape is not None:
             expanded = make_provider(attention, opened, place, threads)
-            expanded.activate(model.expanded)
+            expanded.activate(shape)
         kept = None
         if folder is not None:
             kept = SessionFolder(Path(folder), folder_bytes, opened.manifest.identity)

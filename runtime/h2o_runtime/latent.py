@@ -21,7 +21,7 @@ from h2o_runtime.caches import Cache, Contiguous, LayerStore
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
-from h2o_runtime.model import LatentSpec, ModelSpec
+from h2o_runtime.model import AttentionShape, LatentSpec, ModelSpec
 from h2o_runtime.names import LatentChoice, LatentForm
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
@@ -31,15 +31,15 @@ from h2o_runtime.schedule import Span, spans
 class LatentAttention:
     """What a latent model's layers do between their dense graphs and attention; the form of a prompt.
 
-    `expanded` executes operators on expanded keys and values. `plain` is whether the cache holds latents as dense
-    graphs write them, row by row: only then past ones can be expanded.
+    `expanded` executes operators on expanded keys and values; None: nobody does. `plain` is whether the cache holds
+    latents as dense graphs write them, row by row: only then past ones can be expanded.
     """
 
     def __init__(
         self,
         model: ModelSpec,
         backend: Backend,
-        expanded: AttentionProvider,
+        expanded: AttentionProvider | None,
         buffers: Activations,
         capacity: int,
         device: Device,
@@ -53,8 +53,16 @@ class LatentAttention:
                 "--cache-dtype model with it, or leave it out",
                 field="latent",
             )
+        if choice == "expanded" and expanded is None:
+            raise ConfigError(
+                f"--latent expanded has heads of {model.query_size} and {model.out_size} elements, and native "
+                f"kernels take multiples of {KERNEL_UNIT}: add --attention functions, or leave it out",
+                field="latent",
+            )
         self.model, self.sizes = model, model.latent
         self._backend, self._provider = backend, expanded
+        if expanded is None:
+            choice = "absorbed"
         self._choice, self._plain = choice, plain
         self._q, self._attention = buffers.q, buffers.attention
         rows = absorbed_rows(model, capacity, choice, plain)
@@ -75,7 +83,7 @@ class LatentAttention:
             self._backend.infer(f"contract_{layer:02d}", *self._contraction(slice(rows.start, rows.stop)))
 
     def after(self, layer: int, rows: Span, past: int, cache: LayerStore, new: Tensor) -> None:
-        """The dense graph of `layer` has made queries of rows of the call; `new` [n, 1, r + dr] are their latents."""
+        """The dense graph of `layer` has made queries of rows of the call, and of latents `new` [n, 1, r + dr]."""
         cut = slice(rows.start, rows.stop)
         if self.form == "absorbed":
             self._backend.infer(f"absorb_{layer:02d}", *self._absorption(cut))
@@ -92,6 +100,7 @@ class LatentAttention:
             return replace(call, q=self.absorbed[:n], o=self.context[:n])
         kv = KV(self.k, self.v, length)
         new = slice(call.past, length)
+        assert self._provider is not None
         return replace(call, k=self.k[new], v=self.v[new], kv=kv, provider=self._provider)
 
     def bound_before(self, layer: int) -> Callable[[], None]:
@@ -144,6 +153,16 @@ class LatentAttention:
 
 
 EXPANDED_AT_ONCE = 4096  # rows of the past
+KERNEL_UNIT = 8  # native kernels take heads of multiples of it
+
+
+def expansion(model: ModelSpec, provider: AttentionProvider) -> AttentionShape | None:
+    """What another provider of the kind must be made for; None where its kernels do not take such heads."""
+    if model.latent is None:
+        return None
+    sizes = (model.query_size, model.out_size)
+    taken = provider.name == "functions" or not any(size % KERNEL_UNIT for size in sizes)
+    return model.expanded if taken else None
 
 
 def check_policy(model: ModelSpec, policy: PrefillPolicy[Any]) -> None:

@@ -94,8 +94,8 @@ class LatentProjection(nn.Module):
             else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
         )
         q = q.view(n, self.heads, latent.query_size)
-        q_nope, q_rope = q.split([latent.nope_size, latent.rope_size], dim=-1)
-        c, k_rope = self.kv_a_proj_with_mqa(x).split([latent.rank, latent.rope_size], dim=-1)
+        q_nope, q_rope = torch.split(q, [latent.nope_size, latent.rope_size], dim=-1)
+        c, k_rope = torch.split(self.kv_a_proj_with_mqa(x), [latent.rank, latent.rope_size], dim=-1)
         c = self.kv_a_layernorm(c).view(n, 1, latent.rank)
         k_rope = k_rope.view(n, 1, latent.rope_size)
         return (
@@ -123,7 +123,7 @@ class Absorb(nn.Module):
         self.keys = nn.Parameter(torch.empty(config.query_heads, latent.nope_size, latent.rank))
 
     def forward(self, q: Tensor) -> Tensor:
-        nope, rope = q.split([self.latent.nope_size, self.latent.rope_size], dim=-1)
+        nope, rope = torch.split(q, [self.latent.nope_size, self.latent.rope_size], dim=-1)
         carried = torch.matmul(nope.transpose(0, 1), self.keys)  # [Hq, n, r]
         return torch.cat((carried.transpose(0, 1), rope), dim=-1)
 
@@ -152,7 +152,7 @@ class Expand(nn.Module):
 
     def forward(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         n = latents.shape[0]
-        c, rope = latents.split([self.latent.rank, self.latent.rope_size], dim=-1)
+        c, rope = torch.split(latents, [self.latent.rank, self.latent.rope_size], dim=-1)
         c = c.squeeze(1)  # [n, r]
         nope = torch.matmul(self.keys, c.transpose(0, 1)).permute(2, 0, 1)  # [n, Hq, dn]
         shared = rope.expand(n, self.heads, self.latent.rope_size)
