@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from h2o_export.config import LatentConfig, ModelConfig
 from h2o_export.config_latent import NORM_EPS
-from h2o_export.layers.base import LayerKind
+from h2o_export.layers.base import LayerKind, causal_attention
 from h2o_export.layers.blocks import RMSNorm, rotate
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.manifest import TensorSpec
@@ -66,7 +66,7 @@ class Latent(LayerKind):
         return f"self_attn.{parameter}"
 
     def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
-        raise NotImplementedError  # TODO
+        return causal_attention(given["q"], given["k"], given["v"], scale)
 
 
 class LatentProjection(nn.Module):

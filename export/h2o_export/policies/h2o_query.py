@@ -135,7 +135,7 @@ class OwnQueriesPass(SinglePass):
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         n, config = q.shape[1], self.config
         tail = n - config.dense_tail if n > config.chunk_size else n
-        out = torch.empty_like(q)
+        out = q.new_empty((*q.shape[:2], v.shape[2]))
         for start in range(0, n, config.chunk_size):
             end = min(start + config.chunk_size, n)
             candidates = self._candidates(q[:, start:end], k, start)
