@@ -70,9 +70,9 @@ struct Product {
             const float* const panel = b.data() + column * kDepth + k * kPanel;
             float* const out = c.data() + row * kColumns + column * kLanes;
             if (k == 0) {
-                multiply_panel<false, kLanes>(kStep, rows, panel, out);
+                multiply_panel<false, kLanes>(kStep, rows, panel, Packed{}, out);
             } else {
-                multiply_panel<true, kLanes>(kStep, rows, panel, out);
+                multiply_panel<true, kLanes>(kStep, rows, panel, Packed{}, out);
             }
         }
     }

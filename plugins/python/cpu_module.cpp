@@ -34,13 +34,12 @@ void check(h2o_status status, const char* what) {
     const std::string name = what;
     if (status == H2O_OUT_OF_WORKSPACE) throw std::bad_alloc();
     if (status == H2O_UNSUPPORTED) {
-        throw nb::value_error(
-            (name +
-             ": not supported by this build; head_size and value_size must be a multiple of 8, and equal for "
-             "landmarks, pages and lines; score_heads may not be less than kv_heads there, nor in votes; a "
-             "page "
-             "must have a power of two of rows, at least 4")
-                .c_str());
+        throw nb::value_error((name + ": not supported by this build; head_size must be a multiple of 8 and "
+                                      "value_size one of 4, equal for "
+                                      "landmarks, pages and lines; score_heads may not be less than kv_heads "
+                                      "there, nor in votes; a page "
+                                      "must have a power of two of rows, at least 4")
+                                  .c_str());
     }
     throw nb::value_error((name +
                            ": an argument is out of range; sizes must agree with each other, and memory "

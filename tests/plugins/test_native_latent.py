@@ -65,18 +65,18 @@ def test_pages_of_latents() -> None:
 
 
 def test_what_is_not_there_is_refused_with_a_sentence() -> None:
-    """Votes of heads that share a list, values of another size beside landmarks, sizes that are no multiple of 8."""
+    """Votes of heads that share a list, values of another size beside landmarks, sizes that are odd."""
     spanning = Sizes(4, 4, 24, 16)
     provider = provider_for(spanning)
     memory, chunk = np.zeros((1, 5), np.int32), np.zeros((9, 1), np.float32)
     kv = spanning.cache(20)
-    with pytest.raises(ValueError, match="candidate_score: not supported .* score_heads"):
+    with pytest.raises(ValueError, match=r"candidate_score: not supported .* score_heads"):
         provider.candidate_score(
             spanning.q(2), spanning.new(9)[0], kv, memory, memory.astype(np.float32), chunk
         )
     means = np.zeros((2, 4, 24), np.float32)
-    with pytest.raises(ValueError, match="landmark_update: not supported .* value_size"):
+    with pytest.raises(ValueError, match=r"landmark_update: not supported .* value_size"):
         provider.landmark_update(kv, means, means, 0, 16)
-    odd = replace(spanning, dv=12)
-    with pytest.raises(ValueError, match="not supported .* multiple of 8"):
+    odd = replace(spanning, dv=14)
+    with pytest.raises(ValueError, match=r"not supported .* multiple of 8"):
         cached(odd, provider_for(odd), 1)

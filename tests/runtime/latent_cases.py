@@ -240,7 +240,8 @@ TINY = (
     Sizes(4, 1, 40, 32, latent=True),
     Sizes(4, 1, 40, 32, latent=True, score_heads=4),
     Sizes(4, 4, 24, 16),
-    Sizes(4, 4, 24, 16, score_heads=4),
+    Sizes(4, 4, 24, 12, score_heads=4),
+    Sizes(4, 4, 24, 12, form="int8"),
     Sizes(4, 4, 16, 24, score_heads=2),
     Sizes(8, 4, 48, 32, score_heads=2),
     Sizes(8, 4, 48, 32, score_heads=8),
@@ -248,7 +249,7 @@ TINY = (
     Sizes(5, 1, 40, 32, latent=True, form="float16"),
     Sizes(5, 1, 40, 32, latent=True, form="int8"),
     Sizes(4, 1, 40, 32, latent=True, dtype="float16"),
-    Sizes(4, 4, 24, 16, dtype="float16"),
+    Sizes(4, 4, 24, 12, dtype="float16"),
 )
 FULL_SIZE = (
     Sizes(16, 1, 576, 512, latent=True),

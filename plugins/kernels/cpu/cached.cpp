@@ -57,6 +57,7 @@ class Prefill {
   private:
     int64_t blocks() const { return (op_.rows() + kLanes - 1) / kLanes; }
     int64_t ranges() const { return (blocks() + kRangeBlocks - 1) / kRangeBlocks; }
+    int64_t output_floats() const { return round_up(op_.dv(), kPanel) * kLanes; }
     // A block's partial state among all: [head][block][split].
     int64_t place(int64_t head, int64_t block, int64_t split) const {
         return (head * blocks() + block) * splits_ + split;
@@ -66,7 +67,7 @@ class Prefill {
         const int64_t count = op_.shape.kv_heads * blocks() * splits_;
         m_ = carver.take<float>(count * kLanes);
         l_ = carver.take<float>(count * kLanes);
-        o_ = carver.take<float>(count * op_.dv() * kLanes);
+        o_ = carver.take<float>(count * output_floats());
     }
 
     Sweep sweep(int64_t head) const {
@@ -95,10 +96,10 @@ class Prefill {
             std::fill(l, l + kLanes, 0.0f);
         }
         rows.run(scratch, begin, end, first, last, false, [&](int64_t block, int64_t slot) {
-            const int64_t to = place(head, block, split), dv = op_.dv();
+            const int64_t to = place(head, block, split), floats = output_floats();
             std::copy_n(scratch.m + slot * kLanes, kLanes, m_ + to * kLanes);
             std::copy_n(scratch.l + slot * kLanes, kLanes, l_ + to * kLanes);
-            std::copy_n(scratch.o + slot * dv * kLanes, dv * kLanes, o_ + to * dv * kLanes);
+            std::copy_n(scratch.o + slot * floats, floats, o_ + to * floats);
         });
     }
 
@@ -108,11 +109,11 @@ class Prefill {
     void combine(int64_t head, int64_t block) {
         const Sweep rows = sweep(head);
         const int64_t dv = op_.dv(), first = place(head, block, 0);
-        float* const o = o_ + first * dv * kLanes;
+        float* const o = o_ + first * output_floats();
         float* const m = m_ + first * kLanes;
         float* const l = l_ + first * kLanes;
         for (int64_t split = 1; split < splits_; ++split) {
-            const float* const other = o + split * dv * kLanes;
+            const float* const other = o + split * output_floats();
             float keep[kLanes], add[kLanes];
             for (int64_t r = 0; r < kLanes; ++r) {
                 const float m_b = m[split * kLanes + r], l_b = l[split * kLanes + r];

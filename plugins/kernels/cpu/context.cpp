@@ -73,7 +73,7 @@ h2o_status check_shape(const h2o_shape* shape) {
     const int64_t sets = shape->score_heads;
     if (sets <= 0 || (sets != shape->query_heads && shape->kv_heads % sets != 0)) return H2O_BAD_ARGUMENT;
     if (shape->dtype != H2O_F32 && shape->dtype != H2O_F16) return H2O_UNSUPPORTED;
-    return shape->head_size % 8 == 0 && shape->value_size % 8 == 0 ? H2O_OK : H2O_UNSUPPORTED;
+    return shape->head_size % 8 == 0 && shape->value_size % 4 == 0 ? H2O_OK : H2O_UNSUPPORTED;
 }
 
 h2o_status check_heads(const h2o_shape* shape) {

@@ -18,7 +18,7 @@ struct LatentScratch {
         p = carver.take<float>(kBlock * kLanes);
         m = carver.take<float>(blocks * kLanes);
         l = carver.take<float>(blocks * kLanes);
-        o = carver.take<float>(blocks * dv * kLanes);
+        o = carver.take<float>(blocks * round_up(dv, kPanel) * kLanes);
     }
     float *rows, *q, *p, *m, *l, *o;
 };
@@ -77,6 +77,15 @@ class LatentHead {
         return (int64_t{args_.pages[row >> args_.page_bits]} << args_.page_bits) + within;
     }
 
+    // The next keys, where they lie behind these.
+    void fetch_later(int64_t key, BlockArgs* args) const {
+        const int64_t count = std::min(kBlock, args_.keys - key), bytes = element_size(args_.dtype);
+        if (count <= 0 || args_.pages != nullptr) return;
+        const int64_t at = (args_.first + key) * args_.k.stride;
+        args->ahead = static_cast<const char*>(args_.k.at) + at * bytes;
+        args->ahead_bytes = count * args_.k.stride * bytes;
+    }
+
     void attend(int64_t block, int64_t key, int64_t count, const float* keys, int64_t stride) const {
         float visible[kLanes];
         BlockArgs args{};
@@ -99,8 +108,9 @@ class LatentHead {
         args.p = scratch_.p;
         args.m = scratch_.m + block * kLanes;
         args.l = scratch_.l + block * kLanes;
-        args.o = scratch_.o + block * args.dv * kLanes;
+        args.o = scratch_.o + block * round_up(args.dv, kPanel) * kLanes;
         args.fresh = key == 0;
+        if (block == 0) fetch_later(key + kBlock, &args);
         kernels_.attend(args);
     }
 
@@ -115,7 +125,8 @@ class LatentHead {
             args_.m[to] = scratch_.m[block * kLanes + r];
             args_.l[to] = scratch_.l[block * kLanes + r];
         }
-        kernels_.store_rows(scratch_.o + block * dv * kLanes, nullptr, one, H2O_F32, lanes(block), dv, rows);
+        kernels_.store_rows(scratch_.o + block * round_up(dv, kPanel) * kLanes, nullptr, one, H2O_F32,
+                            lanes(block), dv, rows);
     }
 
     const KernelTable& kernels_;

@@ -3,7 +3,8 @@
 //
 // Packed forms, all float32 (P = kPanel, R = kLanes):
 //     queries, outputs and scores have the block's rows innermost: q [d][R], o [dv][R], p [keys][R]
-//     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [dv / P][keys][P]
+//     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [dv / P][keys][P]; where
+//     dv is no multiple of P, the columns that it lacks are zeros, and rows of o follow its last
 // so that one matrix-product tile serves both products: for every k, R consecutive floats times P floats.
 #pragma once
 
@@ -52,9 +53,11 @@ struct BlockArgs {
     float* l;
     float* o;  // [dv][R], not divided by l
     bool fresh;
-    float* colsum;  // [keys][kColsumLanes], added to, or null; needs fresh
-    float* tops;    // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
-    int64_t rows;   // that are computed, from where the arrays' pointers point: 16, 32, or else all R
+    const char* ahead;    // keys that come next, where k is not packed: asked for meanwhile
+    int64_t ahead_bytes;  // of them; or 0
+    float* colsum;        // [keys][kColsumLanes], added to, or null; needs fresh
+    float* tops;   // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
+    int64_t rows;  // that are computed, from where the arrays' pointers point: 16, 32, or else all R
 };
 
 // Adds to the running softmax of every row of a block a few keys of its own, and stores the result.

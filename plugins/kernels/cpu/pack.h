@@ -40,6 +40,14 @@ inline const float* eight(const RowList& rows, int64_t row, int64_t at, float* b
     return buffer;
 }
 
+// The last four of a row that has so many more than a multiple of eight, and zeros.
+inline const float* last_four(const RowList& rows, int64_t row, int64_t at, float* buffer) {
+    const Simd::Vec scale = Simd::set(rows.scales == nullptr ? 1.0f : rows.scales[row]);
+    for (int i = 0; i < 8; ++i) buffer[i] = 0.0f;
+    Simd::store_some(buffer, Simd::mul(load_stored(rows.at[row], rows.dtype, at, 4), scale), 4);
+    return buffer;
+}
+
 constexpr int64_t kRowsAhead = 16;
 constexpr int64_t kAverageAhead = 8192;  // bytes
 
@@ -76,7 +84,9 @@ void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, f
     for (int64_t key = 0; key < keys; ++key) {
         if (key % 8 == 0) fetch_eight(rows, key, keys, d);
         for (int64_t c = 0; c < d; c += kPanel) {
-            __builtin_memcpy(out + c * v_keys + key * kPanel, eight(rows, key, c, buffer), 8 * sizeof(float));
+            const float* const in =
+                d - c < kPanel ? last_four(rows, key, c, buffer) : eight(rows, key, c, buffer);
+            __builtin_memcpy(out + c * v_keys + key * kPanel, in, 8 * sizeof(float));
         }
     }
 }
@@ -101,11 +111,12 @@ void pack_queries(const RowList& rows, int64_t lanes, int64_t d, float scale, fl
     }
 }
 
-// Eight numbers x of an output row: row = keep * row + factor * x. A row with nothing to keep is not read:
-// what an empty state holds need not be a number.
-inline void merge_eight(const float* x, float keep, float factor, h2o_dtype dtype, int64_t at, void* row) {
-    for (int i = 0; i < 8; i += kWidth) {
-        const int count = kWidth < 8 ? kWidth : 8;
+// Eight or four numbers x of an output row: row = keep * row + factor * x. A row with nothing to keep is not
+// read: what an empty state holds need not be a number.
+template <int kNumbers>
+inline void merge(const float* x, float keep, float factor, h2o_dtype dtype, int64_t at, void* row) {
+    for (int i = 0; i < kNumbers; i += kWidth) {
+        const int count = kWidth < kNumbers ? kWidth : kNumbers;
         Simd::Vec y = Simd::mul(Simd::load_some(x + i, count), Simd::set(factor));
         if (keep != 0.0f) y = Simd::fma(load_stored(row, dtype, at + i, count), Simd::set(keep), y);
         store_stored(row, dtype, at + i, y, count);
@@ -122,8 +133,12 @@ void store_rows(const float* o, const float* keep, const float* factor, h2o_dtyp
             for (int64_t i = 0; i < 8; ++i) in[i] = o + (c + i) * kLanes + r;
             transpose_8x8(in, 1.0f, block, 8);
             for (int64_t j = 0; j < count; ++j) {
-                merge_eight(block + j * 8, keep == nullptr ? 0.0f : keep[r + j], factor[r + j], dtype, c,
-                            rows[r + j]);
+                const float kept = keep == nullptr ? 0.0f : keep[r + j];
+                if (d - c < 8) {
+                    merge<4>(block + j * 8, kept, factor[r + j], dtype, c, rows[r + j]);
+                } else {
+                    merge<8>(block + j * 8, kept, factor[r + j], dtype, c, rows[r + j]);
+                }
             }
         }
     }

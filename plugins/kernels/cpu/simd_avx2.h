@@ -1,4 +1,5 @@
-// 8 float lanes of AVX2 with FMA and F16C. Head sizes are multiples of 8, so no vector is ever partial.
+// 8 float lanes of AVX2 with FMA and F16C. Head sizes are multiples of 8, those of values of 4: a vector is
+// whole, or half of it is there.
 #pragma once
 
 #include <immintrin.h>
@@ -18,24 +19,36 @@ struct Simd {
     static Vec set(float x) { return _mm256_set1_ps(x); }
     static Vec load(const float* p) { return _mm256_loadu_ps(p); }
     static void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
-    static Vec load_some(const float* p, int) { return load(p); }
-    static void store_some(float* p, Vec x, int) { store(p, x); }
-    static Vec load_half(const uint16_t* p, int) {
-        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    static Vec load_some(const float* p, int count) {
+        return count == kWidth ? load(p) : _mm256_zextps128_ps256(_mm_loadu_ps(p));
     }
-    static void store_half(uint16_t* p, Vec x, int) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    static void store_some(float* p, Vec x, int count) {
+        if (count == kWidth) return store(p, x);
+        _mm_storeu_ps(p, _mm256_castps256_ps128(x));
+    }
+    static Vec load_half(const uint16_t* p, int count) {
+        const __m128i* const from = reinterpret_cast<const __m128i*>(p);
+        return _mm256_cvtph_ps(count == kWidth ? _mm_loadu_si128(from) : _mm_loadl_epi64(from));
+    }
+    static void store_half(uint16_t* p, Vec x, int count) {
+        __m128i* const to = reinterpret_cast<__m128i*>(p);
+        const __m128i halves = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+        if (count == kWidth) return _mm_storeu_si128(to, halves);
+        _mm_storel_epi64(to, halves);
     }
 
-    static Vec load_int8(const int8_t* p, int) {
-        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+    static Vec load_int8(const int8_t* p, int count) {
+        __m128i eight = _mm_setzero_si128();
+        __builtin_memcpy(&eight, p, count == kWidth ? 8 : 4);
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
     }
     // To the nearest even; what is out of range becomes the end of it.
-    static void store_int8(int8_t* p, Vec x, int) {
+    static void store_int8(int8_t* p, Vec x, int count) {
         const __m256i wide = _mm256_cvtps_epi32(x);
         const __m128i words =
             _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+        const __m128i bytes = _mm_packs_epi16(words, words);
+        __builtin_memcpy(p, &bytes, count == kWidth ? 8 : 4);
     }
 
     static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }

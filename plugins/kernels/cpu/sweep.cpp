@@ -12,10 +12,10 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     made.more = carver.take<const void*>(keys);
     made.scales = carver.take<float>(keys);
     made.k = carver.take<float>(keys * size.d);
-    if (size.values) made.v = carver.take<float>(keys * size.dv);
+    if (size.values) made.v = carver.take<float>(keys * round_up(size.dv, kPanel));
     made.p = carver.take<float>(keys * kLanes);
     made.q = carver.take<float>(size.blocks * size.d * kLanes);
-    if (size.values) made.o = carver.take<float>(size.blocks * size.dv * kLanes);
+    if (size.values) made.o = carver.take<float>(size.blocks * round_up(size.dv, kPanel) * kLanes);
     made.m = carver.take<float>(size.blocks * kLanes);
     made.l = carver.take<float>(size.blocks * kLanes);
     if (size.colsum) made.colsum = carver.take<float>(keys * kColsumLanes);
@@ -112,11 +112,11 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.p = scratch.p;
     args.m = scratch.m + slot * kLanes;
     args.l = scratch.l + slot * kLanes;
-    args.o = scratch.o + slot * dv * kLanes;
+    args.o = scratch.o + slot * output_floats();
     args.fresh = fresh;
     args.colsum = colsum ? scratch.colsum : nullptr;
     args.tops = colsum && keys.v == nullptr ? scratch.tops : nullptr;
-    if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(dv * kLanes) * sizeof(float));
+    if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(output_floats()) * sizeof(float));
     kernels->attend(args);
 }
 
@@ -125,7 +125,7 @@ void Sweep::store(const SweepScratch& scratch, int64_t block, int64_t slot, cons
     const int64_t used = lanes(block);
     void* rows[kLanes];
     for (int64_t r = 0; r < used; ++r) rows[r] = out + at(block * kLanes + r) * dv * element_size(dtype);
-    kernels->store_rows(scratch.o + slot * dv * kLanes, keep, factor, dtype, used, dv, rows);
+    kernels->store_rows(scratch.o + slot * output_floats(), keep, factor, dtype, used, dv, rows);
 }
 
 void Sweep::store_state(const SweepScratch& scratch, int64_t block, int64_t slot, char* o, float* m,

@@ -22,7 +22,7 @@ struct SweepScratch {
     float* v;
     float* p;
     float* q;  // [blocks][d][R]
-    float* o;  // [blocks][dv][R]
+    float* o;  // [blocks][dv, rounded up to P][R]
     float* m;  // [blocks][R]
     float* l;
     float* colsum;        // [keys][kColsumLanes]
@@ -59,6 +59,7 @@ struct Sweep {
     int64_t unit;       // names the keys: a scratch that holds them packed is not filled again
 
     int64_t rows() const { return tokens * group; }
+    int64_t output_floats() const { return round_up(dv, kPanel) * kLanes; }  // of a block
     int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
     int64_t lanes(int64_t block) const { return std::min(kLanes, rows() - block * kLanes); }
     // Keys that row f sees.

@@ -22,16 +22,23 @@ constexpr int kVectors = static_cast<int>(kLanes) / kWidth;
 struct Packed {  // a panel
     int64_t down() const { return kPanel; }
     int64_t across() const { return 1; }
+    void fetch(int64_t) const {}
 };
 struct Keys {  // as rows of a cache: down a product go a key's numbers, across its columns keys
     int64_t stride;
     int64_t down() const { return 1; }
     int64_t across() const { return stride; }
+    void fetch(int64_t) const {}
 };
 struct Values {  // the same rows: down go keys, across the numbers of each
     int64_t stride;
+    const char* ahead;  // what is needed later: so many lines of the cache of the processor, one a step
+    int64_t lines;
     int64_t down() const { return stride; }
     int64_t across() const { return 1; }
+    __attribute__((always_inline)) void fetch(int64_t step) const {
+        if (step < lines) Simd::prefetch(ahead + step * 64);
+    }
 };
 
 // C[c][0 .. kCount vectors) for a few columns. a [depth][R], b [depth][columns] as `form` says, c
@@ -51,6 +58,7 @@ __attribute__((always_inline)) inline void multiply_tile(int64_t depth, const fl
         }
     }
     for (int64_t k = 0; k < depth; ++k, rows += kLanes, columns += form.down()) {
+        form.fetch(k);
         S::Vec row[kCount];
 #pragma GCC unroll 3
         for (int j = 0; j < kCount; ++j) row[j] = S::load(rows + j * kWidth);
@@ -263,8 +271,9 @@ inline void weigh(const BlockArgs& args, int64_t key, int64_t keys) {
             const float* const panel = args.v + c * args.v_keys + key * kPanel;
             multiply_panel<kAdd, kRows>(keys, p, panel, Packed{}, o);
         } else {
-            const float* const columns = args.v + key * args.stride + c;
-            multiply_panel<kAdd, kRows>(keys, p, columns, Values{args.stride}, o);
+            const int64_t lines = args.ahead_bytes * kPanel / (args.dv * 64);
+            const Values form{args.stride, args.ahead + c / kPanel * lines * 64, lines};
+            multiply_panel<kAdd, kRows>(keys, p, args.v + key * args.stride + c, form, o);
         }
     }
 }

@@ -37,7 +37,7 @@ typedef struct h2o_shape {
     int64_t head_size;    // d, a multiple of 8
     float scale;
     h2o_dtype dtype;     // of q, k, v and o
-    int64_t value_size;  // dv, a multiple of 8; 0: d
+    int64_t value_size;  // dv, a multiple of 4; 0: d
 } h2o_shape;
 
 // threads <= 0 takes what the process may use. isa is null for the best that this machine has, or one of
