@@ -153,7 +153,7 @@ class LatentAttention:
 
 
 EXPANDED_AT_ONCE = 4096  # rows of the past
-KERNEL_UNIT = 8  # native kernels take heads of multiples of it
+KERNEL_UNIT = 4  # native kernels take heads of multiples of it
 
 
 def expansion(model: ModelSpec, provider: AttentionProvider) -> AttentionShape | None:
