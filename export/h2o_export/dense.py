@@ -213,7 +213,8 @@ class DenseExporter:
             progress(part.name)
             yield self._export_part(part)
         if self.checkpoint.config.latent is not None:
-            latent = LatentExporter(self.checkpoint, self.dtype, self.folder)
+            opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
+            latent = LatentExporter(self.checkpoint, self.dtype, self.folder, opset)
             yield from latent.export(progress)
             self.files |= latent.files
 

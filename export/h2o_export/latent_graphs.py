@@ -19,7 +19,7 @@ from h2o_export.config import ModelConfig
 from h2o_export.formats import FLOATS
 from h2o_export.formats.floats import to_dtype
 from h2o_export.layers.latent import Absorb, Contract, Expand
-from h2o_export.trace import example_inputs, trace
+from h2o_export.trace import OPSET, example_inputs, trace
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 
@@ -74,12 +74,16 @@ def latent_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 class LatentExporter:
-    """Writes the graphs and weights of every layer into the folder of graphs."""
+    """Writes the graphs and weights of every layer into the folder of graphs.
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str, folder: Path) -> None:
+    opset  version of ONNX's operators, as the other graphs of the bundle have it
+    """
+
+    def __init__(self, checkpoint: Checkpoint, dtype: str, folder: Path, opset: int = OPSET) -> None:
         self.checkpoint = checkpoint
         self.dtype = dtype
         self.folder = folder
+        self.opset = opset
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
@@ -101,7 +105,9 @@ class LatentExporter:
         with torch.device("meta"):
             module = step.module(self.checkpoint.config).to(FLOATS[self.dtype].dtype)
             examples = example_inputs(step.inputs)
-        return trace(module, examples, [spec.name for spec in step.outputs], step.name)
+        model, parameters = trace(module, examples, [spec.name for spec in step.outputs], step.name)
+        model.opset_imports[""] = self.opset
+        return model, parameters
 
     def _store(self, layer: int) -> tuple[dict[str, StoredTensor], str]:
         file = f"weights/latent_{layer:02d}.bin"

@@ -89,13 +89,17 @@ class Blocks:
         """Whether blocks that a checkpoint hands out can be stored as they are."""
         return own.bits <= self.bits and own.block_size % self.block_size == 0
 
-    def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
-        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raises UnsupportedModelError for a matrix that is not cut into whole blocks."""
         if shape[1] % self.block_size:
             raise UnsupportedModelError(
                 f"tensor '{name}' has {shape[1]} columns, no multiple of the block size {self.block_size}; "
                 "choose a smaller --block-size, or leave out --weights"
             )
+
+    def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
+        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+        self.check(name, shape)
         own = checkpoint.blocks(name)
         if own is not None and self.takes(own):
             scales = np.repeat(own.scales, own.block_size // self.block_size, axis=1)
