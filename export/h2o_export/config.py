@@ -39,6 +39,9 @@ class ModelConfig:
     qk_norm: bool
     latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
     experts: ExpertsConfig | None = None
+    draft_layers: int = (
+        0  # behind the model's own in a checkpoint's files: they guess further tokens, and are left out
+    )
 
     @classmethod
     def from_huggingface(cls, raw: dict[str, Any]) -> ModelConfig:
@@ -69,6 +72,7 @@ class ModelConfig:
             mlp_bias=family.bias_flags and bool(raw.get("mlp_bias", False)),
             qk_norm=family.qk_norm,
             latent=latent,
+            draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
             experts=ExpertsConfig.read(raw, family, layers) if family.router else None,
         )
 

@@ -5,6 +5,8 @@ The gates are those of an exported bundle. Every mistake that is easily made is 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests import latent_models
 from tests.latent_models import EXPERTS, MODELS, YARN
 from tests.reference.latent import EagerModel, Run
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from h2o_export import latent_graphs
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.config import ModelConfig
+from h2o_export.dense import parameter_count
 from h2o_export.experts import Router
 from h2o_export.layers import latent
+from h2o_export.reference import StreamedModel
+from h2o_export.soundness import check_checkpoint
 from h2o_runtime.attention import AttentionShape
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 LOGITS, LATENTS, FIRST_LATENTS = 3e-5, 1e-5, 5e-6
 
@@ -188,6 +196,68 @@ def compared(
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_combinations_are_those_of_transformers(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     assert max(compared(tmp_path, monkeypatch, name)) <= LOGITS
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_weight_is_counted_once(name: str) -> None:
+    model_type, settings = OTHERS[name]
+    raw = AutoConfig.for_model(model_type, **{**latent_models.SIZES, **settings})
+    config = ModelConfig.from_huggingface(raw.to_dict())
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(raw)
+    model.tie_weights()
+    biases = sum(buffer.numel() for key, buffer in model.named_buffers() if key.endswith("correction_bias"))
+    assert parameter_count(config) == sum(parameter.numel() for parameter in model.parameters()) + biases
+
+
+def test_layers_that_guess_further_tokens_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    latent_models.make(tmp_path, "deepseek_v3", **EXPERTS)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "model.layers.2.eh_proj.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
+    _change(tmp_path, num_nextn_predict_layers=0)
+    with pytest.raises(CheckpointError, match=r"model\.layers\.2\.eh_proj"):
+        check_checkpoint(open_checkpoint(str(tmp_path)))
+    _change(tmp_path, num_nextn_predict_layers=1)
+    check_checkpoint(open_checkpoint(str(tmp_path)))
+    assert "left out" in caplog.text
+
+
+def test_kimi_is_built_as_the_family_it_is_of(tmp_path: Path) -> None:
+    latent_models.make(tmp_path, "deepseek_v3", **EXPERTS)
+    _change(tmp_path, model_type="kimi_k2")
+    opened = open_checkpoint(str(tmp_path))
+    assert opened.config.family == "kimi_k2"
+    assert StreamedModel(opened, torch.float32)._model.config.model_type == "deepseek_v3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"topk_method": "noaux_tc"}, "choosing experts so (topk_method = 'noaux_tc') is not supported"),
+        ({"scoring_func": "sigmoid"}, "such scores of experts (scoring_func = 'sigmoid') is not supported"),
+        ({"moe_layer_freq": 2}, "a dense layer between mixtures (moe_layer_freq = 2) is not supported"),
+        ({"norm_topk_prob": True}, "normalizing a softmax (norm_topk_prob = True) is not supported"),
+        ({"rope_scaling": {"type": "longrope"}}, "RoPE scaling 'longrope' is not supported"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads is 2, and latent attention has a key for each"),
+        ({"qk_rope_head_dim": 7}, "qk_rope_head_dim must be even, but is 7"),
+        (
+            {"topk_method": "group_limited_greedy", "topk_group": 5},
+            "5 are chosen (topk_group), is impossible",
+        ),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9, and only 8 experts can be chosen"),
+    ],
+)
+def test_what_another_layer_would_need_is_named(changes: dict[str, Any], says: str) -> None:
+    raw = {"model_type": "deepseek_v2", **latent_models.SIZES, **EXPERTS, **changes}
+    with pytest.raises((UnsupportedModelError, CheckpointError), match=re.escape(says)):
+        ModelConfig.from_huggingface(raw)
+
+
+def _change(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_cosines_without_their_factor_show(tmp_path: Path, monkeypatch: Patch) -> None:

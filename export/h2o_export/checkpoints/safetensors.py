@@ -116,7 +116,8 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         built_as = FAMILIES[self.config.family].built_as
         if built_as is None:
             return AutoConfig.from_pretrained(self.path)
-        return AutoConfig.for_model(built_as, **(read_json(self.config_file) | {"model_type": built_as}))
+        kind = type(AutoConfig.for_model(built_as))
+        return kind.from_dict(read_json(self.config_file) | {"model_type": built_as})
 
     def check_tokenizer(self) -> None:
         if not confined(self.path, "tokenizer.json", CheckpointError).is_file():
