@@ -39,9 +39,7 @@ class ModelConfig:
     qk_norm: bool
     latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
     experts: ExpertsConfig | None = None
-    draft_layers: int = (
-        0  # behind the model's own in a checkpoint's files: they guess further tokens, and are left out
-    )
+    draft_layers: int = 0  # that follow the model's own in its files, guess further tokens, and are left out
 
     @classmethod
     def from_huggingface(cls, raw: dict[str, Any]) -> ModelConfig:
