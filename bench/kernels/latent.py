@@ -3,7 +3,7 @@
     python bench/kernels/latent.py [--threads 1] [--rounds 5] [--out bench/kernels/results/NAME.json]
 
 Decode is absorbed: the query heads of DeepSeek-V2-Lite (16) and of DeepSeek-V2 (128) share one key of 576, whose
-first 512 numbers are its value. Prefill is expanded, 16 heads of 192 with values of 128; beside it 32/8 heads of 64.
+first 512 numbers are its value. Prefill is expanded, 16 heads of 192 with values of 128, beside 32/8 heads of 64.
 Random inputs: speed does not depend on them. A round measures the machine's rates and every contender once; shares
 are medians over the rounds.
 """

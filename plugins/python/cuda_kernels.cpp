@@ -18,8 +18,9 @@ void check(h2o_status status, const char* call) {
         case H2O_CUDA_ERROR:
             throw CudaError(name + ": " + h2o_cuda_last_error());
         case H2O_UNSUPPORTED:
-            throw nb::value_error((name + ": no kernel for this head size, for pages or what rows are stored "
-                                          "as, or for so many tokens")
+            throw nb::value_error((name +
+                                   ": no kernel for these head sizes or score heads, for pages or what rows "
+                                   "are stored as, or for so many tokens")
                                       .c_str());
         case H2O_OUT_OF_WORKSPACE:
             throw nb::value_error((name + ": the workspace is too small").c_str());
@@ -57,12 +58,14 @@ h2o_kv kv_at(h2o_dtype model, Address k_cache, Address v_cache, int64_t capacity
 
 class Kernels {
   public:
-    Kernels(int32_t query_heads, int32_t kv_heads, int32_t head_size, float scale, bool half)
-        : shape_{query_heads, kv_heads, kv_heads, head_size, scale, half ? H2O_F16 : H2O_F32} {
+    Kernels(int32_t query_heads, int32_t kv_heads, int32_t head_size, float scale, bool half,
+            int32_t value_size)
+        : shape_{query_heads, kv_heads, kv_heads, head_size, scale, half ? H2O_F16 : H2O_F32, value_size} {
         if (h2o_cuda_memory_attention_workspace(&shape_, 1, 1) == 0)
             throw nb::value_error(
-                "Kernels: query_heads must be a multiple of kv_heads, scale above 0, and head_size one of "
-                "32, 64, 80, 96 and 128");
+                "Kernels: query_heads must be a multiple of kv_heads, scale above 0, head_size at most 576 "
+                "and "
+                "value_size 512, and both whole pieces of 16 bytes");
     }
 
     void chunked_intra_attention(const Stream& stream, int32_t n, int32_t chunk_size, int32_t score_heads,
@@ -316,8 +319,8 @@ void bind_kernels(nb::module_& module) {
         module, "Kernels",
         "One model shape's operators. `score_heads` are Hkv or Hq; an address of 0 is a null pointer.\n\n"
         "ValueError: an argument that the kernels refuse; CudaError: a launch that failed.")
-        .def(nb::init<int32_t, int32_t, int32_t, float, bool>(), nb::kw_only(), "query_heads"_a, "kv_heads"_a,
-             "head_size"_a, "scale"_a, "half"_a)
+        .def(nb::init<int32_t, int32_t, int32_t, float, bool, int32_t>(), nb::kw_only(), "query_heads"_a,
+             "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a, "value_size"_a = 0)
         .def("chunked_intra_attention", &Kernels::chunked_intra_attention, "stream"_a, nb::kw_only(), "n"_a,
              "chunk_size"_a, "score_heads"_a, "q"_a, "k"_a, "v"_a, "o"_a, "m"_a, "l"_a, "colsum"_a)
         .def("memory_attention_workspace", &Kernels::memory_attention_workspace, "n"_a, "slots"_a,

@@ -77,11 +77,11 @@ bool resolve(const Operator& op, const Attributes& attributes, const std::vector
              sets,
              head_size,
              scale_of(op.signature, attributes),
-             dtype};
+             dtype,
+             sizes[kValueSize]};
     const bool heads = shape.query_heads > 0 && shape.kv_heads > 0 &&
                        shape.query_heads % shape.kv_heads == 0 &&
-                       (sets == shape.kv_heads || sets == shape.query_heads);
-    if (sizes[kValueSize] && sizes[kValueSize] != head_size) return false;
+                       (sets == shape.query_heads || shape.kv_heads % sets == 0);
     return heads && (!op.fits || op.fits(sizes));
 }
 

@@ -212,12 +212,18 @@ SCORED = {"votes": votes, "scored": scored}  # not where a score head spans seve
 
 
 def check(sizes: Sizes, outputs: Outputs) -> None:
-    """float32: the tolerance of its kernels. float16 outputs may be off by their own rounding, twice."""
+    """float32: the tolerance of its kernels. float16 outputs may be off by their own rounding, twice.
+
+    Where a float16 model's rows are integers, they are rounded to float16 on the way.
+    """
+    rough = sizes.dtype == "float16" and sizes.form == "int8"
     for name, (got, want) in outputs.items():
         assert got.shape == want.shape, name
         assert np.isfinite(got).all(), name
         difference = np.abs(got.astype(np.float64) - want)
-        if got.dtype == np.float16:
+        if rough:
+            assert difference.max() <= 4e-3 * np.abs(want).max(), name
+        elif got.dtype == np.float16:
             assert difference.max() <= 2 * np.finfo(np.float16).eps * np.abs(want).max(), name
         else:
             assert difference.max() <= 2e-5 * np.abs(want).max(), name

@@ -4,21 +4,39 @@
 
 namespace h2o::cuda {
 
-h2o_status launch_attention(const AttentionArgs& args, int head_size, h2o_dtype dtype, cudaStream_t stream) {
-    return dtype == H2O_F16 ? launch_attention_f16(args, head_size, stream)
-                            : launch_attention_f32(args, head_size, stream);
+h2o_status launch_attention(const AttentionArgs& args, cudaStream_t stream) {
+    // Without values there is one form for a size of keys.
+    const bool latent = args.keys.v == nullptr || args.keys.v == args.keys.k;
+    switch (form_of(args.head_size, args.value_size, args.dtype, latent)) {
+        case Form::kTiles:
+            return args.dtype == H2O_F16 ? launch_attention_f16(args, stream)
+                                         : launch_attention_f32(args, stream);
+        case Form::kLatent:
+            return launch_latent_f16(args, stream);
+        case Form::kAny:
+            break;
+    }
+    return launch_attention_any(args, stream);
 }
 
-int attention_blocks_at_once(int64_t packed_rows, int head_size, h2o_dtype dtype) {
-    const bool small = small_tile(packed_rows);
-    return dtype == H2O_F16 ? attention_blocks_at_once_f16(small, head_size)
-                            : attention_blocks_at_once_f32(small, head_size);
+BlockForm block_form(int64_t packed_rows, int head_size, int value_size, h2o_dtype dtype, bool latent) {
+    switch (form_of(head_size, value_size, dtype, latent)) {
+        case Form::kTiles:
+            return dtype == H2O_F16 ? block_form_f16(small_tile(packed_rows), head_size, value_size)
+                                    : block_form_f32(small_tile(packed_rows), head_size);
+        case Form::kLatent:
+            return block_form_latent(packed_rows);
+        case Form::kAny:
+            break;
+    }
+    return block_form_any(dtype);
 }
 
-h2o_status launch_column_sums(const ColumnSumArgs& args, int head_size, h2o_dtype dtype,
-                              cudaStream_t stream) {
-    return dtype == H2O_F16 ? launch_column_sums_f16(args, head_size, stream)
-                            : launch_column_sums_f32(args, head_size, stream);
+h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream) {
+    const int d = args.head_size;
+    if (!has_tiles(d) && !(d == 192 && args.dtype == H2O_F16)) return launch_column_sums_any(args, stream);
+    return args.dtype == H2O_F16 ? launch_column_sums_f16(args, stream)
+                                 : launch_column_sums_f32(args, stream);
 }
 
 }  // namespace h2o::cuda

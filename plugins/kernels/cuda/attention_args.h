@@ -1,8 +1,9 @@
 // What the attention kernels are told, for every operator built on them.
 //
 // A launch covers `sets` key sets: one a key/value head, or one a query head when each query head has its
-// own memory. The `group` query heads of a set share its keys, so token and head are packed into one row
-// index, row = token * group + g: one tile of keys then serves the whole group.
+// own memory. Several sets can read one memory, and give one column sum. The `group` query heads of a set
+// share its keys, so token and head are packed into one row index, row = token * group + g: one tile of keys
+// then serves the whole group.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +19,14 @@ struct KeySource {
     h2o_dtype dtype = H2O_F32;        // of both
     const float* k_scales = nullptr;  // of integers, [keys, key/value heads]
     const float* v_scales = nullptr;
-    int scale_stride = 0;             // key/value heads
-    int64_t row_stride = 0;           // elements from one key to the next
-    int64_t head_stride = 0;          // elements from one key/value head to the next
+    int scale_stride = 0;      // key/value heads
+    int64_t row_stride = 0;    // elements from one key to the next
+    int64_t head_stride = 0;   // elements from one key/value head to the next
+    int64_t v_row_stride = 0;  // of values
+    int64_t v_head_stride = 0;
     int sets_per_head = 1;            // set s reads key/value head s / sets_per_head
-    const int32_t* memory = nullptr;  // [sets, keys]: key j is row memory[s * keys + j]; null: row j
+    int sets_per_list = 1;            // and the memory s / sets_per_list
+    const int32_t* memory = nullptr;  // [lists, keys]: key j is row memory[list * keys + j]; null: row j
     int last_row = 0;                 // with a memory: the last row that there is
     int keys = 0;
     const int64_t* length = nullptr;  // on the device; replaces `keys` and puts the last token at length - 1
@@ -52,8 +56,11 @@ struct AttentionArgs {
     RowSource rows;
     KeySource keys;
     float scale = 0;
+    int head_size = 0;          // d
+    int value_size = 0;         // dv
+    h2o_dtype dtype = H2O_F32;  // of q and o
 
-    void* o = nullptr;   // [tokens, heads, d]
+    void* o = nullptr;   // [tokens, heads, dv]
     float* m = nullptr;  // [tokens, heads]; may be null
     float* l = nullptr;
 
@@ -68,7 +75,7 @@ struct AttentionArgs {
 
     // splits > 1, or partial_m set: part p of the keys writes its state at partial_*[p], all float32.
     int splits = 1;
-    float* partial_o = nullptr;  // [splits, tokens, heads, d]; null without v
+    float* partial_o = nullptr;  // [splits, tokens, heads, dv]; null without v
     float* partial_m = nullptr;  // [splits, tokens, heads]
     float* partial_l = nullptr;
 };
@@ -77,10 +84,13 @@ struct ColumnSumArgs {
     RowSource rows;
     KeySource keys;
     float scale = 0;
+    int head_size = 0;
+    h2o_dtype dtype = H2O_F32;
+    int spanned = 1;           // sets s * spanned ... whose sums are those of s
     const float* m = nullptr;  // [tokens, heads]: final state of the rows
     const float* l = nullptr;
 
-    // Sum of key j of set s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
+    // Sum of key j of s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
     float* out = nullptr;
     int splits = 1;
     int64_t split_stride = 0;

@@ -27,22 +27,51 @@
 
 namespace h2o::cuda {
 
-template <int D, int WARPS, int MT, int KEYS, bool GATHER>
+template <int D, int DV, int WARPS, int MT, int KEYS, bool GATHER>
 struct AttentionTile {
     static constexpr int kThreads = WARPS * 32;
     static constexpr int kRows = WARPS * MT * 16;
     static_assert(kRows == (WARPS == 1 ? kSmallTileRows : kLargeTileRowsF16), "as the host takes it");
     static constexpr int kQBytes = kRows * D * 2;
     static constexpr int kKeyBytes = KEYS * D * 2;
+    static constexpr int kValueBytes = KEYS * DV * 2;
+    static_assert(DV <= D, "outputs are staged where queries lay");
     static constexpr int kSlotBytes = GATHER ? 3 * KEYS * 4 : 0;  // memory entries of three tiles
-    static constexpr int kSharedBytes = kQBytes + 2 * kKeyBytes + kSlotBytes;
+    static constexpr int kSharedBytes = kQBytes + kKeyBytes + kValueBytes + kSlotBytes;
     static constexpr bool kQInRegisters = MT * (D / 16) <= 8;
 };
 
-// Keys and values are stored as S: half, or int8_t.
-template <int D, int WARPS, int MT, int KEYS, bool GATHER, class S>
+// Where lanes find operands of q. Rows that are as long as those of values are told apart by one distance,
+// which spares registers.
+template <int D, int DV>
+class QueryPieces {
+  public:
+    __device__ __forceinline__ QueryPieces(shared_t tile, const LanePieces<DV>&, shared_t)
+        : own_(tile, threadIdx.x % 16, threadIdx.x % 32 / 16) {}
+    __device__ __forceinline__ shared_t at(int rows, int pair) const { return own_.at(rows, pair); }
+
+  private:
+    LanePieces<D> own_;
+};
+
+template <int D>
+class QueryPieces<D, D> {
+  public:
+    __device__ __forceinline__ QueryPieces(shared_t tile, const LanePieces<D>& values, shared_t value_tile)
+        : values_(values), distance_(tile - value_tile) {}
+    __device__ __forceinline__ shared_t at(int rows, int pair) const {
+        return values_.at(rows, pair) + distance_;
+    }
+
+  private:
+    const LanePieces<D>& values_;
+    shared_t distance_;
+};
+
+// Keys of D and values of DV numbers are stored as S: half, or int8_t.
+template <int D, int DV, int WARPS, int MT, int KEYS, bool GATHER, class S>
 __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(const AttentionArgs args) {
-    using Tile = AttentionTile<D, WARPS, MT, KEYS, GATHER>;
+    using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, GATHER>;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
@@ -61,13 +90,14 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     const shared_t q_shared = shared_address(shared);
     const shared_t k_shared = q_shared + Tile::kQBytes;
     const shared_t v_shared = k_shared + Tile::kKeyBytes;
-    const int* slots = reinterpret_cast<const int*>(shared + Tile::kQBytes + 2 * Tile::kKeyBytes);
-    const shared_t slots_shared = v_shared + Tile::kKeyBytes;
+    constexpr int kSlotsAt = Tile::kQBytes + Tile::kKeyBytes + Tile::kValueBytes;
+    const int* slots = reinterpret_cast<const int*>(shared + kSlotsAt);
+    const shared_t slots_shared = v_shared + Tile::kValueBytes;
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const half* q = static_cast<const half*>(rows.q);
-    const SetRows<S> k_base = set_rows<S>(keys.k, keys.k_scales, keys, set, extent.first_key);
-    const SetRows<S> v_base = set_rows<S>(keys.v, keys.v_scales, keys, set, extent.first_key);
+    const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
+    const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key);
     const bool with_values = v_base.first != nullptr;
 
     // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
@@ -76,19 +106,23 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             const int key = key_begin + tile * KEYS + i;
             const bool valid = key < key_end;
             copy4_async(slots_shared + ((tile % 3) * KEYS + i) * 4,
-                        keys.memory + (valid ? static_cast<int64_t>(set) * extent.keys + key : 0), valid);
+                        list_of(keys, extent, set) + (valid ? key : 0), valid);
         }
     };
-    const auto fetch_keys = [&](shared_t to, const SetRows<S>& from, int tile) {
-        copy_rows<D, KEYS, kThreads>(to, from, [&](int row) {
-            const int key = key_begin + tile * KEYS + row;
-            if (key >= key_end) return -1;
-            if constexpr (GATHER) return row_within(slots[(tile % 3) * KEYS + row], keys.last_row);
-            return key;
-        });
+    const auto row_of = [&](int tile, int row) {
+        const int key = key_begin + tile * KEYS + row;
+        if (key >= key_end) return -1;
+        if constexpr (GATHER) return row_within(slots[(tile % 3) * KEYS + row], keys.last_row);
+        return key;
+    };
+    const auto fetch_keys = [&](int tile) {
+        copy_rows<D, KEYS, kThreads>(k_shared, k_base, [&](int row) { return row_of(tile, row); });
+    };
+    const auto fetch_values = [&](int tile) {
+        copy_rows<DV, KEYS, kThreads>(v_shared, v_base, [&](int row) { return row_of(tile, row); });
     };
 
-    float o[MT][D / 8][4] = {};
+    float o[MT][DV / 8][4] = {};
     float row_max[MT][2], row_sum[MT][2];
 #pragma unroll
     for (int i = 0; i < MT; ++i)
@@ -100,8 +134,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
     // Lane's row of a 16 x 16 operand read by ldmatrix: rows (keys) for q, p and v; keys pairwise for k.
     const LanePieces<D> k_lane(k_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    const LanePieces<D> v_lane(v_shared, lane % 16, lane / 16);
-    const shared_t q_from_v = q_shared + warp * MT * 16 * TileRows<D>::kRowBytes - v_shared;  // alike for q
+    const LanePieces<DV> v_lane(v_shared, lane % 16, lane / 16);
+    const QueryPieces<D, DV> q_lane(q_shared + warp * MT * 16 * TileRows<D>::kRowBytes, v_lane, v_shared);
 
     if (tiles > 0) {
         copy_rows_async<D, kRows, kThreads>(q_shared, q, [&](int row) -> const half* {
@@ -115,7 +149,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             copy_wait<0>();
             __syncthreads();
         }
-        fetch_keys(k_shared, k_base, 0);
+        fetch_keys(0);
         copy_commit();
     }
 
@@ -125,7 +159,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     for (int tile = 0; tile < tiles; ++tile) {
         copy_wait<0>();
         __syncthreads();  // keys have landed, and every warp has finished with the values before
-        if (with_values) fetch_keys(v_shared, v_base, tile);
+        if (with_values) fetch_values(tile);
         copy_commit();
 
         if constexpr (Tile::kQInRegisters) {
@@ -134,7 +168,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                 for (int i = 0; i < MT; ++i)
 #pragma unroll
                     for (int kk = 0; kk < D / 16; ++kk)
-                        load_matrices(q_registers[i][kk], v_lane.at(i * 16, kk) + q_from_v);
+                        load_matrices(q_registers[i][kk], q_lane.at(i * 16, kk));
             }
         }
 
@@ -148,7 +182,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 #pragma unroll
                     for (int r = 0; r < 4; ++r) a[i][r] = q_registers[i][kk][r];
                 } else {
-                    load_matrices(a[i], v_lane.at(i * 16, kk) + q_from_v);
+                    load_matrices(a[i], q_lane.at(i * 16, kk));
                 }
             }
 #pragma unroll
@@ -166,7 +200,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         copy_wait<0>();
         __syncthreads();  // values have landed, and every warp has finished with the keys
         if (tile + 1 < tiles) {
-            fetch_keys(k_shared, k_base, tile + 1);
+            fetch_keys(tile + 1);
             if constexpr (GATHER) {
                 if (tile + 2 < tiles) fetch_slots(tile + 2);
             }
@@ -221,7 +255,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 #pragma unroll
             for (int i = 0; i < MT; ++i)
 #pragma unroll
-                for (int nn = 0; nn < D / 8; ++nn)
+                for (int nn = 0; nn < DV / 8; ++nn)
 #pragma unroll
                     for (int r = 0; r < 4; ++r) o[i][nn][r] *= rescale[i][r / 2];
         }
@@ -235,7 +269,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                     p[i][r] =
                         pack_half2(s[i][kk * 2 + r / 2][r % 2 * 2], s[i][kk * 2 + r / 2][r % 2 * 2 + 1]);
 #pragma unroll
-            for (int nn = 0; nn < D / 16; ++nn) {
+            for (int nn = 0; nn < DV / 16; ++nn) {
                 uint32_t b[4];
                 load_matrices_transposed(b, v_lane.at(kk * 16, nn));
 #pragma unroll
@@ -287,35 +321,35 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             }
             if (!with_values) continue;
 #pragma unroll
-            for (int nn = 0; nn < D / 8; ++nn) {
+            for (int nn = 0; nn < DV / 8; ++nn) {
                 float x = o[i][nn][h * 2] * factor, y = o[i][nn][h * 2 + 1] * factor;
                 const int column = nn * 8 + lane % 4 * 2;
                 if (parted) {
                     if (valid)
-                        *reinterpret_cast<float2*>(args.partial_o + part * D + column) = make_float2(x, y);
+                        *reinterpret_cast<float2*>(args.partial_o + part * DV + column) = make_float2(x, y);
                     continue;
                 }
                 if (valid && args.with_o) {
-                    const half* with = static_cast<const half*>(args.with_o) + index * D + column;
+                    const half* with = static_cast<const half*>(args.with_o) + index * DV + column;
                     const float2 w = __half22float2(*reinterpret_cast<const __half2*>(with));
                     x += with_factor > 0 ? w.x * with_factor : 0.f;
                     y += with_factor > 0 ? w.y * with_factor : 0.f;
                 }
-                const int place = TileRows<D>::offset(i * 16 + h * 8 + lane / 4, nn) + lane % 4 * 4;
+                const int place = TileRows<DV>::offset(i * 16 + h * 8 + lane / 4, nn) + lane % 4 * 4;
                 *reinterpret_cast<uint32_t*>(staged + place) = pack_half2(x, y);
             }
         }
     if (parted || !with_values || !args.o) return;
     __syncwarp();
-    constexpr int kPieces = D / 8;
+    constexpr int kPieces = DV / 8;
 #pragma unroll
     for (int i = lane; i < MT * 16 * kPieces; i += 32) {
         const int row = i / kPieces, piece = i % kPieces;
         const int packed = first_row + warp * MT * 16 + row;
         if (packed > last_row) continue;
-        half* to = static_cast<half*>(args.o) + row_index(rows, extent, set, packed) * D + piece * 8;
+        half* to = static_cast<half*>(args.o) + row_index(rows, extent, set, packed) * DV + piece * 8;
         *reinterpret_cast<uint4*>(to) =
-            *reinterpret_cast<const uint4*>(staged + TileRows<D>::offset(row, piece));
+            *reinterpret_cast<const uint4*>(staged + TileRows<DV>::offset(row, piece));
     }
 }
 

@@ -29,20 +29,21 @@ int tile_blocks_at_once() {
 
 }  // namespace
 
-int attention_blocks_at_once_f32(bool small, int head_size) {
-    int blocks = 1;
+BlockForm block_form_f32(bool small, int head_size) {
+    BlockForm form{small ? kSmallTileRows : kLargeTileRowsF32, 1};
     dispatch_head_size(head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
-        blocks = small ? tile_blocks_at_once<D, 1>() : tile_blocks_at_once<D, 4>();
+        form.at_once = small ? tile_blocks_at_once<D, 1>() : tile_blocks_at_once<D, 4>();
         return H2O_OK;
     });
-    return blocks;
+    return form;
 }
 
-h2o_status launch_attention_f32(const AttentionArgs& args, int head_size, cudaStream_t stream) {
-    return dispatch_head_size(head_size, [&](auto size) {
+h2o_status launch_attention_f32(const AttentionArgs& args, cudaStream_t stream) {
+    return dispatch_head_size(args.head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
-        if (small_tile(args.rows.tokens * args.rows.group)) return launch_tile<D, 1>(args, stream);
+        if (small_tile(static_cast<int64_t>(args.rows.tokens) * args.rows.group))
+            return launch_tile<D, 1>(args, stream);
         return launch_tile<D, 4>(args, stream);
     });
 }

@@ -105,15 +105,15 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
 
     const int lane8 = threadIdx.x % 8, local_row = threadIdx.x / 8 * 4;
     const float* q = static_cast<const float*>(rows.q);
-    const SetRows<S> k_base = set_rows<S>(keys.k, keys.k_scales, keys, set, extent.first_key);
-    const SetRows<S> v_base = set_rows<S>(keys.v, keys.v_scales, keys, set, extent.first_key);
+    const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
+    const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key);
     const bool with_values = v_base.first != nullptr;
     const auto fetch_keys = [&](float* to, const SetRows<S>& from, int tile_key) {
         copy_set_rows_f32<D, kKeyTileF32, kThreads>(to, from, [&](int i) {
             const int key = tile_key + i;
             if (key >= key_end) return -1;
             if (!keys.memory) return key;
-            return row_within(keys.memory[static_cast<int64_t>(set) * extent.keys + key], keys.last_row);
+            return row_within(list_of(keys, extent, set)[key], keys.last_row);
         });
     };
 

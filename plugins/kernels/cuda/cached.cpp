@@ -29,17 +29,17 @@ int64_t key_tiles(int capacity) {
     return (capacity + kKeyTile - 1) / kKeyTile;
 }
 
-// Blocks that the device runs at once. More would be a second wave, almost as long as the first.
-int64_t blocks_on_device(const h2o_cuda_shape& shape, int64_t packed_rows, int processors) {
-    return static_cast<int64_t>(attention_blocks_at_once(packed_rows, shape.head_size, shape.dtype)) *
-           processors;
+// Whether values lie in keys is a matter of the cache; workspaces have room for both.
+BlockForm blocks_of(const h2o_cuda_shape& shape, int64_t packed_rows, bool latent) {
+    return block_form(packed_rows, shape.head_size, value_size(shape), shape.dtype, latent);
 }
 
-int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
+// As many parts as the device runs blocks at once: more would be a second wave, almost as long as the first.
+int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors, bool latent) {
     const int64_t packed = static_cast<int64_t>(n) * (shape.query_heads / shape.kv_heads);
-    const int tile_rows = attention_tile_rows(packed, shape.dtype);
-    const int64_t blocks = (packed + tile_rows - 1) / tile_rows * shape.kv_heads;
-    const int64_t wanted = blocks_on_device(shape, packed, processors) / blocks;
+    const BlockForm form = blocks_of(shape, packed, latent);
+    const int64_t blocks = (packed + form.rows - 1) / form.rows * shape.kv_heads;
+    const int64_t wanted = static_cast<int64_t>(form.at_once) * processors / blocks;
     const int64_t most = key_tiles(capacity);
     int64_t parts = wanted < most ? wanted : most;
     if (parts > kMaxParts) parts = kMaxParts;
@@ -53,14 +53,15 @@ int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int proces
     const int64_t tiles = key_tiles(capacity);
     const int64_t most_parts = tiles < kMaxParts ? tiles : kMaxParts;
     int64_t states = 0;
-    for (const int tokens : {kSmallTileRows / (shape.query_heads / shape.kv_heads), n}) {
-        const int64_t rows = static_cast<int64_t>(tokens < n ? tokens : n) * shape.query_heads;
-        const int64_t packed = rows / shape.kv_heads;
-        const int64_t room =
-            blocks_on_device(shape, packed, processors) * attention_tile_rows(packed, shape.dtype);
-        const int64_t here = most_parts * rows < room ? most_parts * rows : room;
-        if (here > states) states = here;
-    }
+    for (const bool latent : {false, true})
+        for (const int tokens : {kSmallTileRows / (shape.query_heads / shape.kv_heads), n}) {
+            const int64_t rows = static_cast<int64_t>(tokens < n ? tokens : n) * shape.query_heads;
+            const int64_t packed = rows / shape.kv_heads;
+            const BlockForm form = blocks_of(shape, packed, latent);
+            const int64_t room = static_cast<int64_t>(form.at_once) * processors * form.rows;
+            const int64_t here = most_parts * rows < room ? most_parts * rows : room;
+            if (here > states) states = here;
+        }
     return states;
 }
 
@@ -68,29 +69,27 @@ int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int proces
 h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const void* q, const h2o_kv& kv,
                   const int64_t* length, void* o, float* m, float* l, Workspace& pieces) {
     const int capacity = static_cast<int>(kv.rows);
-    AttentionArgs attention;
-    attention.rows = rows_of(shape, q, n, shape.kv_heads);
-    attention.keys = cache_keys(shape, kv, true, capacity, shape.kv_heads);
+    AttentionArgs attention = attention_of(shape, rows_of(shape, q, n, shape.kv_heads),
+                                           cache_keys(shape, kv, true, capacity, shape.kv_heads));
     attention.keys.length = length;
     attention.keys.causal = true;
-    attention.scale = shape.scale;
-    attention.splits = parts_of(shape, n, capacity, multiprocessors());
+    attention.splits = parts_of(shape, n, capacity, multiprocessors(), h2o_kv_latent(&kv));
     if (attention.splits == 1) {
         attention.o = o;
         attention.m = m;
         attention.l = l;
-        return launch_attention(attention, shape.head_size, shape.dtype, stream);
+        return launch_attention(attention, stream);
     }
 
     const int64_t rows = static_cast<int64_t>(n) * shape.query_heads;
-    attention.partial_o = pieces.take<float>(attention.splits * rows * shape.head_size);
+    attention.partial_o = pieces.take<float>(attention.splits * rows * attention.value_size);
     attention.partial_m = pieces.take<float>(attention.splits * rows);
     attention.partial_l = pieces.take<float>(attention.splits * rows);
     if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-    h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+    h2o_status status = launch_attention(attention, stream);
     if (status != H2O_OK) return status;
     status = launch_combine_parts(attention.partial_o, attention.partial_m, attention.partial_l,
-                                  attention.splits, rows, shape.head_size, shape.dtype, o, stream);
+                                  attention.splits, rows, attention.value_size, shape.dtype, o, stream);
     if (status != H2O_OK || !m) return status;
     return launch_combine_states(attention.partial_m, attention.partial_l, attention.splits, rows, m, l,
                                  stream);
@@ -103,7 +102,7 @@ extern "C" size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shap
     if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
     const int64_t states = most_states(*shape, n, capacity, multiprocessors());
     Workspace pieces;
-    pieces.take<float>(states * shape->head_size);
+    pieces.take<float>(states * value_size(*shape));
     pieces.take<float>(states);
     pieces.take<float>(states);
     return pieces.used();
@@ -143,16 +142,16 @@ extern "C" h2o_status h2o_cuda_scored_attention(h2o_cuda_stream stream, const h2
     const h2o_status status = attend(stream, *shape, 1, q, *kv, length, o, m, l, pieces);
     if (status != H2O_OK) return status;
 
-    ColumnSumArgs sums;
-    sums.rows = rows_of(*shape, q, 1, shape->kv_heads);
-    sums.scale = shape->scale;
+    const int capacity = static_cast<int>(kv->rows);
+    ColumnSumArgs sums = column_sums_of(*shape, rows_of(*shape, q, 1, shape->kv_heads),
+                                        cache_keys(*shape, *kv, false, capacity, shape->kv_heads));
     sums.m = m;
     sums.l = l;
-    sums.keys = cache_keys(*shape, *kv, false, static_cast<int>(kv->rows), shape->kv_heads);
+    sums.spanned = 1;
     sums.keys.length = length;
     sums.keys.causal = true;
     sums.out = seen;
     sums.key_stride = shape->kv_heads;
     sums.set_stride = 1;
-    return launch_column_sums(sums, shape->head_size, shape->dtype, stream);
+    return launch_column_sums(sums, stream);
 }

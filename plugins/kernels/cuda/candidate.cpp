@@ -42,7 +42,7 @@ struct Candidate {
 };
 
 h2o_status check(const Candidate& op) {
-    if (const h2o_status status = check_shape(op.shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_heads(op.shape); status != H2O_OK) return status;
     if (op.window <= 0 || op.n < op.window || op.slots < 0 || any_null(op.q, op.k) || !op.score_chunk)
         return H2O_BAD_ARGUMENT;
     if (op.slots > 0 && !op.score_memory) return H2O_BAD_ARGUMENT;
@@ -60,21 +60,18 @@ h2o_status score(cudaStream_t stream, const Candidate& op, const KeySource& reme
     chunk.causal = true;
     chunk.first_position = op.n - op.window;
 
-    AttentionArgs attention;
-    attention.rows = rows_of(shape, op.q, op.window, shape.score_heads);
-    attention.scale = shape.scale;
-    attention.keys = chunk;
+    AttentionArgs attention = attention_of(shape, rows_of(shape, op.q, op.window, shape.score_heads), chunk);
     attention.splits = scratch.chunk_parts;
     attention.partial_m = scratch.m_parts;
     attention.partial_l = scratch.l_parts;
-    h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+    h2o_status status = launch_attention(attention, stream);
     if (status != H2O_OK) return status;
     if (op.slots > 0) {
         attention.keys = remembered;
         attention.splits = scratch.memory_parts;
         attention.partial_m = scratch.m_parts + scratch.chunk_parts * rows;
         attention.partial_l = scratch.l_parts + scratch.chunk_parts * rows;
-        status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+        status = launch_attention(attention, stream);
         if (status != H2O_OK) return status;
     }
     status =
@@ -82,22 +79,19 @@ h2o_status score(cudaStream_t stream, const Candidate& op, const KeySource& reme
                               rows, scratch.m, scratch.l, stream);
     if (status != H2O_OK) return status;
 
-    ColumnSumArgs sums;
-    sums.rows = attention.rows;
-    sums.scale = shape.scale;
+    ColumnSumArgs sums = column_sums_of(shape, attention.rows, chunk);
     sums.m = scratch.m;
     sums.l = scratch.l;
-    sums.keys = chunk;
     sums.out = op.score_chunk;
     sums.key_stride = shape.score_heads;
     sums.set_stride = 1;
-    status = launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+    status = launch_column_sums(sums, stream);
     if (status != H2O_OK || op.slots == 0) return status;
     sums.keys = remembered;
     sums.out = op.score_memory;
     sums.key_stride = 1;
     sums.set_stride = op.slots;
-    return launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+    return launch_column_sums(sums, stream);
 }
 
 }  // namespace

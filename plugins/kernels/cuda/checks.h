@@ -6,27 +6,47 @@
 
 #include "attention_args.h"
 #include "h2o/cuda.h"
+#include "tiles.h"
 
 namespace h2o::cuda {
+
+inline int value_size(const h2o_cuda_shape& shape) {
+    return shape.value_size == 0 ? shape.head_size : shape.value_size;
+}
+
+// Heads with rows and keys of their own: score heads, or the key/value heads that those span.
+inline int own_heads(const h2o_cuda_shape& shape) {
+    return shape.score_heads > shape.kv_heads ? shape.score_heads : shape.kv_heads;
+}
+inline int spanned_heads(const h2o_cuda_shape& shape) {
+    return own_heads(shape) / shape.score_heads;
+}
 
 inline h2o_status check_shape(const h2o_cuda_shape* shape) {
     if (!shape || shape->query_heads <= 0 || shape->kv_heads <= 0 || shape->head_size <= 0)
         return H2O_BAD_ARGUMENT;
-    if (shape->query_heads % shape->kv_heads != 0) return H2O_BAD_ARGUMENT;
-    if (shape->score_heads != shape->kv_heads && shape->score_heads != shape->query_heads)
-        return H2O_BAD_ARGUMENT;
+    if (shape->query_heads % shape->kv_heads != 0 || shape->value_size < 0) return H2O_BAD_ARGUMENT;
+    const int sets = shape->score_heads;
+    if (sets <= 0 || (sets != shape->query_heads && shape->kv_heads % sets != 0)) return H2O_BAD_ARGUMENT;
     if (!(shape->scale > 0)) return H2O_BAD_ARGUMENT;
     if (shape->dtype != H2O_F16 && shape->dtype != H2O_F32) return H2O_UNSUPPORTED;
-    switch (shape->head_size) {
-        case 32:
-        case 64:
-        case 80:
-        case 96:
-        case 128:
-            return H2O_OK;
-        default:
-            return H2O_UNSUPPORTED;
-    }
+    const int dv = value_size(*shape), whole = shape->dtype == H2O_F16 ? 8 : 4;  // numbers in 16 bytes
+    const bool fits = shape->head_size <= kMostHeadSize && dv <= kMostValueSize;
+    return fits && shape->head_size % whole == 0 && dv % whole == 0 ? H2O_OK : H2O_UNSUPPORTED;
+}
+
+// For operators that want a score head to have one key/value head, or to be a query head.
+inline h2o_status check_heads(const h2o_cuda_shape* shape) {
+    const h2o_status status = check_shape(shape);
+    if (status != H2O_OK) return status;
+    return shape->score_heads >= shape->kv_heads ? H2O_OK : H2O_UNSUPPORTED;
+}
+
+// For those that want values of the keys' size besides.
+inline h2o_status check_alike(const h2o_cuda_shape* shape) {
+    const h2o_status status = check_heads(shape);
+    if (status != H2O_OK) return status;
+    return value_size(*shape) == shape->head_size ? H2O_OK : H2O_UNSUPPORTED;
 }
 
 // h2o_kv_check, and that the kernels here read it: rows that an int32 can name, not on pages, and not longer
@@ -63,9 +83,9 @@ inline size_t element_bytes(h2o_dtype dtype) {
     return dtype == H2O_F16 ? 2 : 4;
 }
 
-// Rows move in pieces of 16 bytes; how many one row of one head has.
-inline int pieces_of(const h2o_cuda_shape& shape) {
-    return static_cast<int>(shape.head_size * element_bytes(shape.dtype) / 16);
+// Rows move in pieces of 16 bytes; how many `size` numbers have.
+inline int pieces_of(const h2o_cuda_shape& shape, int size) {
+    return static_cast<int>(static_cast<size_t>(size) * element_bytes(shape.dtype) / 16);
 }
 
 // The caller's workspace, handed out in pieces that start on 256 bytes. With no memory behind it, it only
@@ -102,16 +122,46 @@ inline RowSource rows_of(const h2o_cuda_shape& shape, const void* q, int tokens,
     return rows;
 }
 
-// Token-major keys: k, v [keys, Hkv, d], or a cache of that layout.
+// What an attention launch over these rows is told of the model.
+inline AttentionArgs attention_of(const h2o_cuda_shape& shape, const RowSource& rows, const KeySource& keys) {
+    AttentionArgs args;
+    args.rows = rows;
+    args.keys = keys;
+    args.scale = shape.scale;
+    args.head_size = shape.head_size;
+    args.value_size = value_size(shape);
+    args.dtype = shape.dtype;
+    return args;
+}
+
+// The column sums of the same rows and keys; a score head's are those of all that it spans.
+inline ColumnSumArgs column_sums_of(const h2o_cuda_shape& shape, const RowSource& rows,
+                                    const KeySource& keys) {
+    ColumnSumArgs args;
+    args.rows = rows;
+    args.keys = keys;
+    args.keys.v = nullptr;
+    args.scale = shape.scale;
+    args.head_size = shape.head_size;
+    args.dtype = shape.dtype;
+    args.spanned = keys.sets_per_list;
+    return args;
+}
+
+// Token-major keys: k [keys, Hkv, d], v [keys, Hkv, dv], or a cache of that layout.
 inline KeySource token_major_keys(const h2o_cuda_shape& shape, const void* k, const void* v, int keys,
                                   int sets) {
     KeySource source;
     source.k = k;
     source.v = v;
     source.dtype = shape.dtype;
+    const int apart = v == k ? shape.head_size : value_size(shape);  // values in keys have their stride
     source.row_stride = static_cast<int64_t>(shape.kv_heads) * shape.head_size;
     source.head_stride = shape.head_size;
+    source.v_row_stride = static_cast<int64_t>(shape.kv_heads) * apart;
+    source.v_head_stride = apart;
     source.sets_per_head = sets / shape.kv_heads;
+    source.sets_per_list = sets == own_heads(shape) ? spanned_heads(shape) : 1;
     source.keys = keys;
     return source;
 }
@@ -126,14 +176,16 @@ inline KeySource cache_keys(const h2o_cuda_shape& shape, const h2o_kv& kv, bool 
     return source;
 }
 
-// Gathered keys: k_mem, v_mem [Hs, keys, d].
+// Gathered keys: k_mem [Hs, keys, d], v_mem [Hs, keys, dv].
 inline KeySource set_major_keys(const h2o_cuda_shape& shape, const void* k, const void* v, int keys) {
     KeySource source;
     source.k = k;
     source.v = v;
     source.dtype = shape.dtype;
     source.row_stride = shape.head_size;
-    source.head_stride = static_cast<int64_t>(keys) * shape.head_size;
+    source.head_stride = keys * source.row_stride;
+    source.v_row_stride = v == k ? shape.head_size : value_size(shape);
+    source.v_head_stride = keys * source.v_row_stride;
     source.keys = keys;
     return source;
 }

@@ -19,8 +19,9 @@ h2o_status launch_tile(const ColumnSumArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-h2o_status launch_column_sums_f16(const ColumnSumArgs& args, int head_size, cudaStream_t stream) {
-    return dispatch_head_size(head_size, [&](auto size) {
+h2o_status launch_column_sums_f16(const ColumnSumArgs& args, cudaStream_t stream) {
+    const int d = args.head_size;
+    return dispatch_sizes(d, d == 192 ? 128 : d, [&](auto size) {
         constexpr int D = decltype(size)::value;
         return args.keys.memory ? launch_tile<D, true>(args, stream) : launch_tile<D, false>(args, stream);
     });

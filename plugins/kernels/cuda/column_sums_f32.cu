@@ -5,8 +5,8 @@
 
 namespace h2o::cuda {
 
-h2o_status launch_column_sums_f32(const ColumnSumArgs& args, int head_size, cudaStream_t stream) {
-    return dispatch_head_size(head_size, [&](auto size) {
+h2o_status launch_column_sums_f32(const ColumnSumArgs& args, cudaStream_t stream) {
+    return dispatch_head_size(args.head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
         using Tile = ColumnSumTileF32<D>;
         const auto run = [&](auto kernel) {

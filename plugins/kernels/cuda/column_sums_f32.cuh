@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
     const ColumnSumBlock block = column_sum_block<Tile::kKeys, kRows>(args);
     const Extent& extent = block.extent;
     const bool parted = block.parted;
-    const int set = block.set, first_key = block.first_key;
+    const int first_key = block.first_key;
     const int row_begin = block.rows.begin, row_end = block.rows.end;
     if (first_key >= extent.keys) return;
 
@@ -40,47 +40,50 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
 
     const int lane8 = threadIdx.x % 8, local_key = threadIdx.x / 8 * 4;
     const float* q = static_cast<const float*>(rows.q);
-    const SetRows<S> k_base = set_rows<S>(keys.k, keys.k_scales, keys, set, extent.first_key);
-    copy_set_rows_f32<D, Tile::kKeys, kThreads>(k_shared, k_base, [&](int i) {
-        const int key = first_key + i;
-        if (key >= extent.keys) return -1;
-        if (!keys.memory) return key;
-        return row_within(keys.memory[static_cast<int64_t>(set) * extent.keys + key], keys.last_row);
-    });
-
     float sums[4] = {};
-    for (int row = row_begin; row < row_end; row += kRows) {
-        __syncthreads();  // every warp has finished with the rows before
-        copy_rows_f32<D, kRows, kThreads>(q_shared, q, [&](int i) -> const float* {
-            return row + i < extent.rows ? q + row_index(rows, extent, set, row + i) * D : nullptr;
+    for (int set = block.first_set; set <= block.last_set; ++set) {
+        if (set != block.first_set) __syncthreads();  // every warp has finished with the keys before
+        const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
+        copy_set_rows_f32<D, Tile::kKeys, kThreads>(k_shared, k_base, [&](int i) {
+            const int key = first_key + i;
+            if (key >= extent.keys) return -1;
+            if (!keys.memory) return key;
+            return row_within(list_of(keys, extent, set)[key], keys.last_row);
         });
-        copy_commit();
-        if (threadIdx.x < kRows) {
-            const int packed = row + static_cast<int>(threadIdx.x);
-            const int64_t index = row_index(rows, extent, set, min(packed, extent.rows - 1));
-            const float l = packed < row_end ? args.l[index] : 0.f;
-            maxima[threadIdx.x] = l > 0 ? args.m[index] : 0.f;
-            inverses[threadIdx.x] = l > 0 ? 1.f / l : 0.f;
-            last_keys[threadIdx.x] = l > 0 ? last_key_of(extent, rows, packed) : -1;
+        for (int row = row_begin; row < row_end; row += kRows) {
+            __syncthreads();  // every warp has finished with the rows before
+            copy_rows_f32<D, kRows, kThreads>(q_shared, q, [&](int i) -> const float* {
+                return row + i < extent.rows ? q + row_index(rows, extent, set, row + i) * D : nullptr;
+            });
+            copy_commit();
+            if (threadIdx.x < kRows) {
+                const int packed = row + static_cast<int>(threadIdx.x);
+                const int64_t index = row_index(rows, extent, set, min(packed, extent.rows - 1));
+                const float l = packed < row_end ? args.l[index] : 0.f;
+                maxima[threadIdx.x] = l > 0 ? args.m[index] : 0.f;
+                inverses[threadIdx.x] = l > 0 ? 1.f / l : 0.f;
+                last_keys[threadIdx.x] = l > 0 ? last_key_of(extent, rows, packed) : -1;
+            }
+            copy_wait<0>();
+            __syncthreads();
+
+            float s[4][4] = {};
+            dot_4x4<D>(s, k_shared + local_key * kStride, q_shared + lane8 * kStride, 8);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int column = lane8 + 8 * j;
+                const float m = maxima[column], inverse = inverses[column];
+                const int last = last_keys[column];
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    if (first_key + local_key + i <= last)
+                        sums[i] += expf(s[i][j] * args.scale - m) * inverse;
+            }
         }
         copy_wait<0>();
-        __syncthreads();
-
-        float s[4][4] = {};
-        dot_4x4<D>(s, k_shared + local_key * kStride, q_shared + lane8 * kStride, 8);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            const int column = lane8 + 8 * j;
-            const float m = maxima[column], inverse = inverses[column];
-            const int last = last_keys[column];
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                if (first_key + local_key + i <= last) sums[i] += expf(s[i][j] * args.scale - m) * inverse;
-        }
     }
-    copy_wait<0>();
 
-    float* out = args.out + (parted ? blockIdx.z * args.split_stride : 0) + set * args.set_stride;
+    float* out = args.out + (parted ? blockIdx.z * args.split_stride : 0) + blockIdx.y * args.set_stride;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const float sum = lanes_sum<8>(sums[i]);

@@ -27,7 +27,7 @@ inline dim3 attention_grid(const AttentionArgs& args, int tile_rows) {
 inline dim3 column_sum_grid(const ColumnSumArgs& args, int tile_keys) {
     const RowSource& rows = args.rows;
     return dim3(ceil_div(rows.chunk > 0 ? tokens_of_a_chunk(rows) : args.keys.keys, tile_keys),
-                static_cast<unsigned>(rows.sets),
+                static_cast<unsigned>(rows.sets / args.spanned),
                 args.splits > 1 ? static_cast<unsigned>(args.splits) : chunks_of(rows));
 }
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& a
 
 struct ColumnSumBlock {
     Extent extent;
-    int set;
+    int first_set, last_set;
     int first_key;  // no work where it is past the extent
     Range rows;     // packed
     bool parted;
@@ -81,7 +81,8 @@ __device__ __forceinline__ ColumnSumBlock column_sum_block(const ColumnSumArgs& 
     ColumnSumBlock block;
     block.parted = args.splits > 1;
     block.extent = extent_of(args.rows, args.keys, block.parted ? 0 : blockIdx.z);
-    block.set = blockIdx.y;
+    block.first_set = blockIdx.y * args.spanned;
+    block.last_set = block.first_set + args.spanned - 1;
     block.first_key = blockIdx.x * KEYS;
     block.rows = {0, block.extent.rows};
     if (block.extent.causal) {  // rows before the first key's own see none of these

@@ -14,28 +14,25 @@ extern "C" h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, c
 
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
 
-    AttentionArgs attention;
-    attention.rows = rows_of(*shape, q, n, shape->kv_heads);
+    const KeySource keys = token_major_keys(*shape, k, v, n, shape->kv_heads);
+    AttentionArgs attention = attention_of(*shape, rows_of(*shape, q, n, shape->kv_heads), keys);
     attention.rows.chunk = chunk_size;
-    attention.keys = token_major_keys(*shape, k, v, n, shape->kv_heads);
     attention.keys.causal = true;
-    attention.scale = shape->scale;
     attention.o = state->o;
     attention.m = state->m;
     attention.l = state->l;
-    const h2o_status status = launch_attention(attention, shape->head_size, shape->dtype, stream);
+    const h2o_status status = launch_attention(attention, stream);
     if (status != H2O_OK || !colsum) return status;
 
-    ColumnSumArgs sums;
-    sums.rows = rows_of(*shape, q, n, shape->score_heads);
+    const int sets = own_heads(*shape);
+    ColumnSumArgs sums =
+        column_sums_of(*shape, rows_of(*shape, q, n, sets), token_major_keys(*shape, k, nullptr, n, sets));
     sums.rows.chunk = chunk_size;
-    sums.keys = token_major_keys(*shape, k, nullptr, n, shape->score_heads);
     sums.keys.causal = true;
-    sums.scale = shape->scale;
     sums.m = state->m;
     sums.l = state->l;
     sums.out = colsum;
     sums.key_stride = shape->score_heads;
     sums.set_stride = 1;
-    return launch_column_sums(sums, shape->head_size, shape->dtype, stream);
+    return launch_column_sums(sums, stream);
 }

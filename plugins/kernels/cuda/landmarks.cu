@@ -58,7 +58,7 @@ extern "C" h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o
                                                int32_t most_rows, int32_t block_size, int32_t blocks,
                                                const float* k_mean, const float* v_mean, float* k_next,
                                                float* v_next) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
     if (most_rows <= 0 || block_size <= 0 || blocks <= 0) return H2O_BAD_ARGUMENT;
     if (any_null(start, length, k_mean, v_mean, k_next, v_next)) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;

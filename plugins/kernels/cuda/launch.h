@@ -31,9 +31,10 @@ h2o_status launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_by
     return status_of(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
-// Blocks of a kernel that a multiprocessor of this device runs at once; 1 if it cannot be asked.
+// Blocks of a kernel that a multiprocessor of this device runs at once; 0 if there is no room for one, or it
+// cannot be asked.
 template <class... P>
-int blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes) {
+int blocks_that_fit(void (*kernel)(P...), int threads, size_t shared_bytes) {
     int blocks = 0;
     cudaError_t error = cudaSuccess;
     if (shared_bytes > kDefaultSharedBytes)
@@ -42,13 +43,21 @@ int blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes) {
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
     if (error != cudaSuccess) (void)cudaGetLastError();
+    return error == cudaSuccess ? blocks : 0;
+}
+
+// The same for kernels that run anyway: at least 1.
+template <class... P>
+int blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes) {
+    const int blocks = blocks_that_fit(kernel, threads, shared_bytes);
     return blocks > 0 ? blocks : 1;
 }
 
 // Calls f with head size d as a compile-time constant.
-template <int D>
+template <int D, int DV = D>
 struct HeadSize {
     static constexpr int value = D;
+    static constexpr int values = DV;
 };
 
 template <class F>
@@ -67,6 +76,13 @@ h2o_status dispatch_head_size(int d, F&& f) {
         default:
             return H2O_UNSUPPORTED;
     }
+}
+
+// And for values of their own size.
+template <class F>
+h2o_status dispatch_sizes(int d, int dv, F&& f) {
+    if (d == 192 && dv == 128) return f(HeadSize<192, 128>());
+    return d == dv ? dispatch_head_size(d, f) : H2O_UNSUPPORTED;
 }
 
 inline unsigned ceil_div(int64_t a, int64_t b) {

@@ -233,7 +233,7 @@ using namespace h2o::cuda;
 
 extern "C" size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_cuda_shape* shape, int32_t n,
                                                               int32_t capacity, int32_t slash) {
-    if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0 || slash < 0) return 0;
+    if (check_alike(shape) != H2O_OK || n <= 0 || capacity <= 0 || slash < 0) return 0;
     Workspace workspace;
     Scratch scratch(*shape, n, capacity, slash, workspace);
     return workspace.used();
@@ -245,7 +245,7 @@ extern "C" h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, 
                                                         const int32_t* columns, int32_t slash,
                                                         const int32_t* distances, void* o, void* workspace,
                                                         size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
     if (n <= 0 || vertical < 0 || slash < 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
     if ((vertical > 0 && !columns) || (slash > 0 && !distances)) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;

@@ -117,14 +117,12 @@ struct Select {
     }
 
     h2o_status states(const Scratch& scratch) const {
-        AttentionArgs attention;
-        attention.rows = rows_of(shape, q, n, shape.kv_heads);
-        attention.scale = shape.scale;
-        attention.keys = keys(shape.kv_heads);
+        AttentionArgs attention =
+            attention_of(shape, rows_of(shape, q, n, shape.kv_heads), keys(shape.kv_heads));
         attention.splits = scratch.parts;
         attention.partial_m = scratch.m_parts;
         attention.partial_l = scratch.l_parts;
-        const h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+        const h2o_status status = launch_attention(attention, stream);
         if (status != H2O_OK) return status;
         return launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.parts,
                                      static_cast<int64_t>(n) * shape.query_heads, scratch.m, scratch.l,
@@ -132,16 +130,14 @@ struct Select {
     }
 
     h2o_status column_sums(const Scratch& scratch) const {
-        ColumnSumArgs sums;
-        sums.rows = rows_of(shape, q, n, shape.query_heads);
-        sums.scale = shape.scale;
+        ColumnSumArgs sums =
+            column_sums_of(shape, rows_of(shape, q, n, shape.query_heads), keys(shape.query_heads));
         sums.m = scratch.m;
         sums.l = scratch.l;
-        sums.keys = keys(shape.query_heads);
         sums.out = scratch.by_column;
         sums.key_stride = 1;
         sums.set_stride = rows();
-        return launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+        return launch_column_sums(sums, stream);
     }
 
     template <class T>
@@ -182,7 +178,7 @@ using namespace h2o::cuda;
 
 extern "C" size_t h2o_cuda_vertical_slash_select_workspace(const h2o_cuda_shape* shape, int32_t n,
                                                            int32_t capacity) {
-    if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
+    if (check_alike(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
     Workspace workspace;
     Scratch scratch(*shape, n, capacity, workspace);
     return workspace.used();
@@ -194,7 +190,7 @@ extern "C" h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, con
                                                      int32_t sink, int32_t near, int32_t* columns,
                                                      int32_t* distances, void* workspace,
                                                      size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
     if (n <= 0 || vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
     if (!q || !length || any_null(columns, distances)) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_keys(*shape, kv, n); status != H2O_OK) return status;

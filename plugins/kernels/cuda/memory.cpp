@@ -14,7 +14,7 @@ constexpr int kBlocksWanted = 256;
 
 int row_parts(const h2o_cuda_shape& shape, int n, int slots) {
     const int blocks = (slots + kColumnSumKeys - 1) / kColumnSumKeys * shape.score_heads;
-    const int64_t rows = static_cast<int64_t>(n) * (shape.query_heads / shape.score_heads);
+    const int64_t rows = static_cast<int64_t>(n) * (shape.query_heads / own_heads(shape));
     const int64_t tiles = (rows + kColumnSumRows - 1) / kColumnSumRows;
     const int wanted = (kBlocksWanted + blocks - 1) / blocks;
     return static_cast<int>(tiles < wanted ? tiles : wanted);
@@ -38,10 +38,7 @@ struct Scratch {
 
 h2o_status sum_columns(const h2o_cuda_shape& shape, int n, int slots, const void* q, const KeySource& keys,
                        const float* m, const float* l, float* parts, float* colsum, cudaStream_t stream) {
-    ColumnSumArgs sums;
-    sums.rows = rows_of(shape, q, n, shape.score_heads);
-    sums.keys = keys;
-    sums.scale = shape.scale;
+    ColumnSumArgs sums = column_sums_of(shape, rows_of(shape, q, n, own_heads(shape)), keys);
     sums.m = m;
     sums.l = l;
     sums.splits = row_parts(shape, n, slots);
@@ -50,7 +47,7 @@ h2o_status sum_columns(const h2o_cuda_shape& shape, int n, int slots, const void
     sums.set_stride = slots;
     const int64_t count = static_cast<int64_t>(shape.score_heads) * slots;
     sums.split_stride = count;
-    const h2o_status status = launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+    const h2o_status status = launch_column_sums(sums, stream);
     if (status != H2O_OK || sums.splits == 1) return status;
     return launch_sum_of_parts(parts, sums.splits, count, colsum, stream);
 }
@@ -68,21 +65,19 @@ extern "C" h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2
                                                 int32_t n, int32_t slots, const void* q, const void* k_mem,
                                                 const void* v_mem, const h2o_cuda_state* state, float* colsum,
                                                 void* workspace, size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_heads(shape); status != H2O_OK) return status;
     if (n <= 0 || slots <= 0 || any_null(q, k_mem, v_mem) || !complete(state)) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, slots, false, pieces);
     if (colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
 
-    AttentionArgs attention;
-    attention.rows = rows_of(*shape, q, n, shape->score_heads);
-    attention.keys = set_major_keys(*shape, k_mem, v_mem, slots);
-    attention.scale = shape->scale;
+    AttentionArgs attention = attention_of(*shape, rows_of(*shape, q, n, shape->score_heads),
+                                           set_major_keys(*shape, k_mem, v_mem, slots));
     attention.o = state->o;
     attention.m = state->m;
     attention.l = state->l;
-    const h2o_status status = launch_attention(attention, shape->head_size, shape->dtype, stream);
+    const h2o_status status = launch_attention(attention, stream);
     if (status != H2O_OK || !colsum) return status;
     return sum_columns(*shape, n, slots, q, attention.keys, state->m, state->l, scratch.parts, colsum,
                        stream);
@@ -103,12 +98,11 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
     const Scratch scratch(*shape, n, slots, true, pieces);
     if (colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
 
-    AttentionArgs attention;
-    attention.rows = rows_of(*shape, q, n, shape->score_heads);
-    attention.keys = cache_keys(*shape, *kv, true, slots, shape->score_heads);
+    const int sets = own_heads(*shape);
+    AttentionArgs attention =
+        attention_of(*shape, rows_of(*shape, q, n, sets), cache_keys(*shape, *kv, true, slots, sets));
     attention.keys.memory = memory;
     attention.keys.last_row = static_cast<int>(kv->rows - 1);
-    attention.scale = shape->scale;
     attention.with_o = intra->o;
     attention.with_m = intra->m;
     attention.with_l = intra->l;
@@ -117,7 +111,7 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
     attention.l = fused->l;
     attention.own_m = colsum ? scratch.m : nullptr;
     attention.own_l = colsum ? scratch.l : nullptr;
-    const h2o_status status = launch_attention(attention, shape->head_size, shape->dtype, stream);
+    const h2o_status status = launch_attention(attention, stream);
     if (status != H2O_OK || !colsum) return status;
     return sum_columns(*shape, n, slots, q, attention.keys, scratch.m, scratch.l, scratch.parts, colsum,
                        stream);

@@ -117,7 +117,7 @@ extern "C" h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_
                                               const void* q, const h2o_kv* kv, const int64_t* length,
                                               int32_t page_size, int32_t budget, const int32_t* page_list,
                                               void* o) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
     if (page_size <= 0 || budget <= 0 || !q || !length || !page_list || !o) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
     const PageArgs args = {length,

@@ -55,7 +55,7 @@ extern "C" h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_cud
                                            int32_t most_rows, int32_t page_size, int32_t pages,
                                            const float* k_min, const float* k_max, float* min_next,
                                            float* max_next) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
     if (most_rows <= 0 || page_size <= 0 || pages <= 0) return H2O_BAD_ARGUMENT;
     if (any_null(start, length) || any_null(k_min, k_max, min_next, max_next)) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_keys(*shape, kv, 1); status != H2O_OK) return status;

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kSelectThreads)
 using namespace h2o::cuda;
 
 extern "C" size_t h2o_cuda_page_select_workspace(const h2o_cuda_shape* shape, int32_t pages) {
-    if (check_shape(shape) != H2O_OK || pages <= 0) return 0;
+    if (check_alike(shape) != H2O_OK || pages <= 0) return 0;
     Workspace workspace;
     workspace.take<unsigned>(static_cast<int64_t>(shape->score_heads) * pages);
     return workspace.used();
@@ -136,7 +136,7 @@ extern "C" h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_cud
                                            const int64_t* length, int32_t page_size, int32_t pages,
                                            const float* k_min, const float* k_max, int32_t budget,
                                            int32_t* page_list, void* workspace, size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
     if (page_size <= 0 || pages <= 0 || budget <= 0) return H2O_BAD_ARGUMENT;
     if (!q || !length || !k_min || !k_max || !page_list) return H2O_BAD_ARGUMENT;
     Workspace pieces(workspace, workspace_bytes);

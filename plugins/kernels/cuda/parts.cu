@@ -2,6 +2,7 @@
 #include "launch.h"
 #include "parts.h"
 #include "row_range.cuh"
+#include "tiles.h"
 
 namespace h2o::cuda {
 namespace {
@@ -80,6 +81,26 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
+// The same for rows of any size: every thread adds up columns of its own.
+template <class T>
+__global__ void __launch_bounds__(kThreads) combine_parts_any(const float* o, const float* m, const float* l,
+                                                              int parts, int64_t rows, int d, T* out) {
+    const int64_t row = blockIdx.x;
+    float top = -INFINITY, total = 0;
+    for (int p = 0; p < parts; ++p)
+        if (l[p * rows + row] > 0) top = fmaxf(top, m[p * rows + row]);
+    for (int p = 0; p < parts; ++p)
+        if (l[p * rows + row] > 0) total += l[p * rows + row] * expf(m[p * rows + row] - top);
+    for (int c = threadIdx.x; c < d; c += kThreads) {
+        float sum = 0;
+        for (int p = 0; p < parts; ++p) {
+            const int64_t at = p * rows + row;
+            if (l[at] > 0) sum = fmaf(l[at] * expf(m[at] - top), o[at * d + c], sum);
+        }
+        store(out + row * d + c, total > 0 ? sum / total : 0.f);
+    }
+}
+
 __global__ void __launch_bounds__(kThreads)
     combine_states(const float* m, const float* l, int parts, int64_t rows, float* m_out, float* l_out) {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -106,16 +127,25 @@ __global__ void __launch_bounds__(kThreads)
 
 h2o_status launch_combine_parts(const float* o, const float* m, const float* l, int parts, int64_t rows,
                                 int head_size, h2o_dtype dtype, void* out, cudaStream_t stream) {
-    return dispatch_head_size(head_size, [&](auto size) {
+    const dim3 grid(static_cast<unsigned>(rows), 1, 1);
+    if (!has_tiles(head_size) && head_size != kMostValueSize) {
+        if (dtype == H2O_F16)
+            return launch(combine_parts_any<half>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
+                          static_cast<half*>(out));
+        return launch(combine_parts_any<float>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
+                      static_cast<float*>(out));
+    }
+    const auto combine = [&](auto size) {
         constexpr int D = decltype(size)::value;
         const size_t shared = Shared<D>::bytes(parts);
-        const dim3 grid(static_cast<unsigned>(rows), 1, 1);
         if (dtype == H2O_F16)
             return launch(combine_parts<D, half>, grid, kThreads, shared, stream, o, m, l, parts, rows,
                           static_cast<half*>(out));
         return launch(combine_parts<D, float>, grid, kThreads, shared, stream, o, m, l, parts, rows,
                       static_cast<float*>(out));
-    });
+    };
+    if (head_size == kMostValueSize) return combine(HeadSize<kMostValueSize>());
+    return dispatch_head_size(head_size, combine);
 }
 
 h2o_status launch_combine_states(const float* m, const float* l, int parts, int64_t rows, float* m_out,

@@ -121,7 +121,8 @@ struct Query {
     cudaStream_t stream;
 
     h2o_status copy_votes(const Scratch& scratch) const {
-        const int64_t row_pieces = static_cast<int64_t>(shape.query_heads) * pieces_of(shape);
+        const int64_t row_pieces =
+            static_cast<int64_t>(shape.query_heads) * pieces_of(shape, shape.head_size);
         const int64_t count = tiles.count() * tiles.votes_of_whole() * row_pieces;
         return launch(take_votes, dim3(ceil_div(count, kCopyThreads), 1, 1), kCopyThreads, 0, stream,
                       static_cast<const uint4*>(q), tiles.n, tiles.tile, tiles.stride, tiles.votes_of_whole(),
@@ -129,7 +130,7 @@ struct Query {
     }
 
     KeySource keys_of(int tile, int places) const {
-        KeySource keys = cache_keys(shape, kv, false, places, shape.score_heads);
+        KeySource keys = cache_keys(shape, kv, false, places, own_heads(shape));
         if (tiles.listed > 0) {
             keys.memory =
                 candidates + static_cast<int64_t>(tile / tiles.share) * shape.score_heads * tiles.listed;
@@ -144,30 +145,25 @@ struct Query {
         const int64_t whole = static_cast<int64_t>(tiles.votes_of_whole()) * shape.query_heads;
         const int64_t bytes = whole * shape.head_size * static_cast<int64_t>(element_bytes(shape.dtype));
         const int votes = tiles.votes(tile);
-        AttentionArgs attention;
-        attention.rows = rows_of(shape, static_cast<unsigned char*>(scratch.votes) + tile * bytes, votes,
-                                 shape.score_heads);
-        attention.scale = shape.scale;
-        attention.keys = keys_of(tile, scratch.places);
+        const void* const voters = static_cast<unsigned char*>(scratch.votes) + tile * bytes;
+        AttentionArgs attention = attention_of(shape, rows_of(shape, voters, votes, own_heads(shape)),
+                                               keys_of(tile, scratch.places));
         attention.splits = scratch.parts;
         attention.partial_m = scratch.m_parts;
         attention.partial_l = scratch.l_parts;
-        h2o_status status = launch_attention(attention, shape.head_size, shape.dtype, stream);
+        h2o_status status = launch_attention(attention, stream);
         if (status != H2O_OK) return status;
         const int64_t rows = static_cast<int64_t>(votes) * shape.query_heads;
         status = launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.parts, rows, scratch.m,
                                        scratch.l, stream);
         if (status != H2O_OK) return status;
-        ColumnSumArgs sums;
-        sums.rows = attention.rows;
-        sums.scale = shape.scale;
+        ColumnSumArgs sums = column_sums_of(shape, attention.rows, attention.keys);
         sums.m = scratch.m;
         sums.l = scratch.l;
-        sums.keys = attention.keys;
         sums.out = scratch.score + static_cast<int64_t>(tile) * shape.score_heads * scratch.places;
         sums.key_stride = 1;
         sums.set_stride = scratch.places;
-        return launch_column_sums(sums, shape.head_size, shape.dtype, stream);
+        return launch_column_sums(sums, stream);
     }
 
     h2o_status run(Workspace pieces) const {

@@ -74,17 +74,33 @@ struct SetRows {
 };
 
 template <class S>
-__device__ __forceinline__ SetRows<S> set_rows(const void* base, const float* scales, const KeySource& source,
-                                               int set, int64_t row) {
+__device__ __forceinline__ SetRows<S> set_rows(const void* base, const float* scales, int64_t row_stride,
+                                               int64_t head_stride, const KeySource& source, int set,
+                                               int64_t row) {
     SetRows<S> rows;
     if (!base) return rows;
     const int head = set / source.sets_per_head;
-    rows.first = static_cast<const S*>(base) + head * source.head_stride + row * source.row_stride;
-    rows.stride = source.row_stride;
+    rows.first = static_cast<const S*>(base) + head * head_stride + row * row_stride;
+    rows.stride = row_stride;
     if (sizeof(S) > 1) return rows;
     rows.scales = scales + row * source.scale_stride + head;
     rows.scale_stride = source.scale_stride;
     return rows;
+}
+
+template <class S>
+__device__ __forceinline__ SetRows<S> set_keys(const KeySource& source, int set, int64_t row) {
+    return set_rows<S>(source.k, source.k_scales, source.row_stride, source.head_stride, source, set, row);
+}
+template <class S>
+__device__ __forceinline__ SetRows<S> set_values(const KeySource& source, int set, int64_t row) {
+    return set_rows<S>(source.v, source.v_scales, source.v_row_stride, source.v_head_stride, source, set,
+                       row);
+}
+
+// The set's list of rows, where it has one.
+__device__ __forceinline__ const int32_t* list_of(const KeySource& source, const Extent& extent, int set) {
+    return source.memory + static_cast<int64_t>(set / source.sets_per_list) * extent.keys;
 }
 
 // Sum or maximum over the aligned group of COUNT neighbouring lanes.

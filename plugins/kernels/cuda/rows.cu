@@ -12,19 +12,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// pieces: 16-byte pieces of one row; a cache row holds heads * pieces of them.
+// pieces: 16-byte pieces of one row; a cache row holds heads * apart of them.
 __global__ void __launch_bounds__(kThreads)
-    gather_rows(const uint4* k_cache, const uint4* v_cache, const int32_t* memory, uint4* k_mem, uint4* v_mem,
-                int last_row, int64_t slots, int sets_per_head, int heads, int pieces, int64_t count) {
+    gather_rows(const uint4* cache, const int32_t* memory, uint4* out, int last_row, int64_t slots,
+                int sets_per_head, int heads, int apart, int pieces, int64_t count) {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
     const int64_t slot = i / pieces;  // in [Hs, M]
     const int piece = static_cast<int>(i - slot * pieces);
     const int head = static_cast<int>(slot / slots) / sets_per_head;
     const int64_t row = row_within(memory[slot], last_row);
-    const int64_t from = (row * heads + head) * pieces + piece;
-    k_mem[i] = __ldg(k_cache + from);
-    v_mem[i] = __ldg(v_cache + from);
+    out[i] = __ldg(cache + (row * heads + head) * apart + piece);
 }
 
 // Weights of two states in their sum; an empty state weighs nothing, whatever its maximum says.
@@ -114,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 h2o_status fuse(const h2o_cuda_shape& shape, int64_t rows, const h2o_cuda_state& a, const h2o_cuda_state& b,
                 const h2o_cuda_state& fused, cudaStream_t stream) {
-    const int pieces = pieces_of(shape);
+    const int pieces = pieces_of(shape, value_size(shape));
     return launch(fuse_states<T>, dim3(ceil_div(rows, rows_a_block(pieces)), 1, 1), kThreads, 0, stream,
                   static_cast<const T*>(a.o), static_cast<const float*>(a.m), static_cast<const float*>(a.l),
                   static_cast<const T*>(b.o), static_cast<const float*>(b.m), static_cast<const float*>(b.l),
@@ -129,17 +127,20 @@ using namespace h2o::cuda;
 extern "C" h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
                                              int32_t slots, const h2o_kv* kv, const int32_t* memory,
                                              void* k_mem, void* v_mem) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_heads(shape); status != H2O_OK) return status;
     if (slots <= 0 || !memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
     if (kv->dtype != shape->dtype) return H2O_UNSUPPORTED;  // it only moves
-    const int pieces = pieces_of(*shape);
-    const int64_t count = static_cast<int64_t>(shape->score_heads) * slots * pieces;
-    return launch(gather_rows, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream,
-                  static_cast<const uint4*>(kv->k), static_cast<const uint4*>(kv->v), memory,
-                  static_cast<uint4*>(k_mem), static_cast<uint4*>(v_mem), static_cast<int>(kv->rows - 1),
-                  static_cast<int64_t>(slots), shape->score_heads / shape->kv_heads, shape->kv_heads, pieces,
-                  count);
+    const int keys = pieces_of(*shape, shape->head_size), values = pieces_of(*shape, value_size(*shape));
+    const auto gather = [&](const void* cache, int apart, int pieces, void* out) {
+        const int64_t count = static_cast<int64_t>(shape->score_heads) * slots * pieces;
+        return launch(gather_rows, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream,
+                      static_cast<const uint4*>(cache), memory, static_cast<uint4*>(out),
+                      static_cast<int>(kv->rows - 1), static_cast<int64_t>(slots),
+                      shape->score_heads / shape->kv_heads, shape->kv_heads, apart, pieces, count);
+    };
+    const h2o_status status = gather(kv->k, keys, keys, k_mem);
+    return status == H2O_OK ? gather(kv->v, h2o_kv_latent(kv) ? keys : values, values, v_mem) : status;
 }
 
 extern "C" h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_cuda_shape* shape,

@@ -16,7 +16,8 @@ constexpr int kThreads = 128;
 struct Append {
     const int64_t* position;  // on the device, or null
     int64_t first;
-    int heads, d, rows;  // heads of keys and values
+    int heads, rows;  // heads of keys and values
+    int d, dv;
     int64_t capacity;
 
     __device__ __forceinline__ int64_t row(int i) const { return (position ? *position : first) + i; }
@@ -31,15 +32,15 @@ __global__ void __launch_bounds__(kThreads) append_rows(Append args, const T* k,
     const int64_t row = args.row(index / args.heads);
     if (row < 0 || row >= args.capacity) return;
     const bool keys = blockIdx.y == 0;
-    const int64_t from = static_cast<int64_t>(index) * args.d;
-    const int64_t place = row * args.heads + index % args.heads, to = place * args.d;
-    const T* const in = (keys ? k : v) + from;
-    S* const out = (keys ? k_cache : v_cache) + to;
+    const int d = keys ? args.d : args.dv;
+    const int64_t place = row * args.heads + index % args.heads;
+    const T* const in = (keys ? k : v) + static_cast<int64_t>(index) * d;
+    S* const out = (keys ? k_cache : v_cache) + place * d;
     if constexpr (sizeof(S) > 1) {
-        for (int c = lane; c < args.d; c += 32) put(out + c, to_float(in[c]));
+        for (int c = lane; c < d; c += 32) put(out + c, to_float(in[c]));
     } else {
         float top = 0, wrong = 0;
-        for (int c = lane; c < args.d; c += 32) {
+        for (int c = lane; c < d; c += 32) {
             const float x = to_float(in[c]);
             top = fmaxf(top, fabsf(x));
             wrong = fmaf(x, 0.f, wrong);  // of what is no number, or infinite, not a number
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) append_rows(Append args, const T* k,
         top = lanes_max<32>(top);
         wrong = lanes_sum<32>(wrong);
         const float inverse = top > 0 ? 127.f / top : 0.f;
-        for (int c = lane; c < args.d; c += 32)
+        for (int c = lane; c < d; c += 32)
             out[c] = static_cast<int8_t>(fminf(fmaxf(rintf(to_float(in[c]) * inverse), -127.f), 127.f));
         if (lane == 0) (keys ? k_scales : v_scales)[place] = top / 127.f + wrong;
     }
@@ -58,7 +59,8 @@ h2o_status append(const Append& args, const void* k, const void* v, const h2o_kv
     const int64_t warps = static_cast<int64_t>(args.rows) * args.heads;
     return with_stored<T>(kv, [&](auto zero) {
         using S = decltype(zero);
-        return launch(append_rows<T, S>, dim3(ceil_div(warps, kThreads / 32), 2, 1), kThreads, 0, stream,
+        const unsigned kinds = h2o_kv_latent(&kv) ? 1 : 2;
+        return launch(append_rows<T, S>, dim3(ceil_div(warps, kThreads / 32), kinds, 1), kThreads, 0, stream,
                       args, static_cast<const T*>(k), static_cast<const T*>(v), static_cast<S*>(kv.k),
                       static_cast<S*>(kv.v), kv.k_scales, kv.v_scales);
     });
@@ -84,10 +86,11 @@ extern "C" h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cu
                                             const void* k, const void* v, const int64_t* position,
                                             int64_t first, const h2o_kv* kv) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || first < 0 || any_null(k, v)) return H2O_BAD_ARGUMENT;
+    if (n <= 0 || first < 0 || !k) return H2O_BAD_ARGUMENT;
     const int64_t needed = position ? n : first + n;
     if (const h2o_status status = check_kv(*shape, kv, needed); status != H2O_OK) return status;
-    const Append args = {position, first, shape->kv_heads, shape->head_size, n, kv->rows};
+    if (!v && !h2o_kv_latent(kv)) return H2O_BAD_ARGUMENT;
+    const Append args = {position, first, shape->kv_heads, n, shape->head_size, value_size(*shape), kv->rows};
     return shape->dtype == H2O_F16 ? append<half>(args, k, v, *kv, stream)
                                    : append<float>(args, k, v, *kv, stream);
 }

@@ -164,7 +164,7 @@ extern "C" h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, co
                                                       const void* q, const h2o_kv* kv, const int64_t* length,
                                                       const float* k_mean, const float* v_mean, int32_t slots,
                                                       const int32_t* global_rows, void* o) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
     if (!pattern || pattern->window < 0 || pattern->block_size < 0 || !std::isfinite(pattern->landmark_bias))
         return H2O_BAD_ARGUMENT;
     if (n <= 0 || !q || !length || !o || slots < 0 || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;

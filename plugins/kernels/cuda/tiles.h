@@ -10,6 +10,14 @@ namespace h2o::cuda {
 constexpr int kSmallTileRows = 16;  // packed rows of a block of one warp: decode's, and all it takes
 constexpr int kLargeTileRowsF16 = 128;
 constexpr int kLargeTileRowsF32 = 64;
+constexpr int kAnyTileRows = 8;
+constexpr int kLatentKeys = 32;  // of a tile of the latent form
+constexpr int kLatentRows = 64;  // of its larger blocks
+
+// The largest sizes that any kernel takes.
+constexpr int kMostHeadSize = 576;
+constexpr int kMostValueSize = 512;
+
 constexpr int kKeyTile = 64;  // keys that a block reads at a time
 constexpr int kKeyTileF32 = 32;
 
@@ -22,10 +30,22 @@ inline bool small_tile(int64_t packed_rows) {
     return packed_rows <= kSmallTileRows;
 }
 
-// Packed rows of a block of launch_attention over keys that are not gathered.
-inline int attention_tile_rows(int64_t packed_rows, h2o_dtype dtype) {
-    if (small_tile(packed_rows)) return kSmallTileRows;
-    return dtype == H2O_F16 ? kLargeTileRowsF16 : kLargeTileRowsF32;
+// How keys and values of a size are attended to.
+enum class Form {
+    kTiles,   // attention_f16.cuh, attention_f32.cuh
+    kLatent,  // latent_f16.cuh: wide keys whose first numbers are the values
+    kAny      // attention_any.cu
+};
+
+constexpr bool has_tiles(int d) {
+    return d == 32 || d == 64 || d == 80 || d == 96 || d == 128;
+}
+
+inline Form form_of(int d, int dv, h2o_dtype dtype, bool latent) {
+    if (d == dv && has_tiles(d)) return Form::kTiles;
+    if (dtype != H2O_F16) return Form::kAny;
+    if (d == 192 && dv == 128) return Form::kTiles;
+    return latent && d == 576 && dv == 512 ? Form::kLatent : Form::kAny;
 }
 
 }  // namespace h2o::cuda

@@ -124,25 +124,28 @@ std::vector<Node> nodes(DataType t) {
     const DataType f = DataType::kFLOAT, i32 = DataType::kINT32, i64 = DataType::kINT64;
     const Field scale{"scale", true, 0, 0.125f};
     const std::vector<int64_t> q = {20, 4, 64}, k = {20, 2, 64}, cache = {90, 2, 64}, gathered = {2, 12, 64};
+    // Values of another size than keys, of operators that take them.
+    const std::vector<int64_t> v = {20, 2, 32}, values = {90, 2, 32}, v_gathered = {2, 12, 32},
+                               o = {20, 4, 32};
     const std::vector<int64_t> state = {20, 4}, memory = {2, 12}, one = {1, 4, 64}, means = {12, 2, 64};
     return {
         {"ChunkedIntraAttention",
          {{"chunk_size", false, 8, 0}, scale, {"score_heads", false, 2, 0}},
-         {q, k, k},
-         {q, state, state, {20, 2}},
+         {q, k, v},
+         {o, state, state, {20, 2}},
          {t, t, t},
          {t, f, f, f}},
-        {"MemoryGather", {}, {cache, cache, memory}, {gathered, gathered}, {t, t, i32}, {t, t}},
+        {"MemoryGather", {}, {cache, values, memory}, {gathered, v_gathered}, {t, t, i32}, {t, t}},
         {"MemoryAttention",
          {scale},
-         {q, gathered, gathered},
-         {q, state, state, memory},
+         {q, gathered, v_gathered},
+         {o, state, state, memory},
          {t, t, t},
          {t, f, f, f}},
         {"OnlineSoftmaxFusion",
          {},
-         {q, state, state, q, state, state},
-         {q, state, state},
+         {o, state, state, o, state, state},
+         {o, state, state},
          {t, f, f, t, f, f},
          {t, f, f}},
         {"CandidateScore", {scale}, {{5, 4, 64}, k, gathered}, {memory, {20, 2}}, {t, t, t}, {f, f}},
@@ -165,7 +168,7 @@ std::vector<Node> nodes(DataType t) {
          {{3, 2, 10}},
          {t, t, i32, i64},
          {i32}},
-        {"CachedAttention", {scale}, {one, cache, cache, {}}, {one}, {t, t, t, i64}, {t}},
+        {"CachedAttention", {scale}, {one, cache, values, {}}, {{1, 4, 32}}, {t, t, t, i64}, {t}},
         {"LandmarkUpdate",
          {{"block_size", false, 8, 0}},
          {cache, cache, means, means, {}, {}},
@@ -218,8 +221,8 @@ std::vector<Node> nodes(DataType t) {
          {t}},
         {"MemoryFusedAttention",
          {scale},
-         {q, cache, cache, memory, q, state, state},
-         {q, memory},
+         {q, cache, values, memory, o, state, state},
+         {o, memory},
          {t, t, t, i32, t, f, f},
          {t, f}},
     };

@@ -37,6 +37,7 @@ class NativeCudaProvider:
             head_size=shape.head_size,
             scale=shape.scale,
             half=shape.half,
+            value_size=shape.value_size,
         )
 
     def deactivate(self) -> None:

@@ -9,7 +9,7 @@ namespace {
 void test_workspaces_grow() {
     for (const int group : {1, 3, 4, 32})
         for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
-            const h2o_cuda_shape s = {2 * group, 2, 2, 64, 1, dtype};
+            const h2o_cuda_shape s = {2 * group, 2, 2, 64, 1, dtype, 0};
             for (int i = 1; i < 700; ++i) {
                 EXPECT(h2o_cuda_memory_attention_workspace(&s, i, 100) <=
                        h2o_cuda_memory_attention_workspace(&s, i + 1, 100));
@@ -33,7 +33,7 @@ void test_parts_of_one_token() {
     for (const int d : {64, 96, 128}) {
         const size_t shared = size_t(16 + 64 + 64) * d * 2;  // a tile of rows, of keys and of values
         const int blocks = static_cast<int>(emulator::shared_bytes_of_a_multiprocessor() / (shared + 1024));
-        const h2o_cuda_shape s = {1, 1, 1, d, 1, H2O_F16};
+        const h2o_cuda_shape s = {1, 1, 1, d, 1, H2O_F16, 0};
         const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, kCapacity);
         Buffer cache(size_t(kCapacity) * d * 2, false), length(8, false), o(size_t(d) * 2, true),
             parts(bytes, true);
@@ -55,7 +55,8 @@ void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
     int64_t* integers = memory.device<int64_t>();
     const h2o_kv kv = cache_of(p, p, 8);
     EXPECT(h2o_cuda_cache_append(nullptr, nullptr, 1, p, p, integers, 0, &kv) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, nullptr, integers, 0, &kv) == H2O_BAD_ARGUMENT);
+    const h2o_kv apart = cache_of(p, memory.device<char>() + 4096, 8);  // with values of its own
+    EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, nullptr, integers, 0, &apart) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_cache_append(nullptr, &shape, 9, p, p, nullptr, 0, &kv) == H2O_BAD_ARGUMENT);
     const int64_t values[H2O_CUDA_MAX_INTEGERS + 1] = {};
     for (const int count : {-1, 0, H2O_CUDA_MAX_INTEGERS + 1})
@@ -100,7 +101,7 @@ void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
 
 void test_arguments(const Options&) {
     context = "arguments";
-    const h2o_cuda_shape good = {4, 2, 2, 64, 0.125f, H2O_F16};
+    const h2o_cuda_shape good = {4, 2, 2, 64, 0.125f, H2O_F16, 0};
     Buffer memory(1 << 16, true);
     memory.reset();
     void* p = memory.device();
@@ -120,9 +121,9 @@ void test_arguments(const Options&) {
     EXPECT(with([](auto& s) { s.score_heads = 3; }) == H2O_BAD_ARGUMENT);
     EXPECT(with([](auto& s) { s.scale = 0; }) == H2O_BAD_ARGUMENT);
     EXPECT(with([](auto& s) { s.scale = NAN; }) == H2O_BAD_ARGUMENT);
-    EXPECT(with([](auto& s) { s.head_size = 48; }) == H2O_UNSUPPORTED);
+    EXPECT(with([](auto& s) { s.head_size = 584; }) == H2O_UNSUPPORTED);
     EXPECT(with([](auto& s) { s.dtype = static_cast<h2o_dtype>(7); }) == H2O_UNSUPPORTED);
-    const h2o_cuda_shape many = {256, 1, 1, 64, 1, H2O_F16};
+    const h2o_cuda_shape many = {256, 1, 1, 64, 1, H2O_F16, 0};
     EXPECT(intra(many, 1 << 16, 4) == H2O_UNSUPPORTED);
     EXPECT(h2o_cuda_chunked_intra_attention(nullptr, nullptr, 4, 4, p, p, p, &state, nullptr) ==
            H2O_BAD_ARGUMENT);

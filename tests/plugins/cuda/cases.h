@@ -40,7 +40,7 @@ inline std::vector<Case> cases(const Options& options) {
                 const int group = groups[which % 5], kv = which % 3 == 0 ? 2 : 1;
                 Case c;
                 c.shape = {kv * group, kv, i % 2 ? kv * group : kv, d, 1.f / std::sqrt(static_cast<float>(d)),
-                           dtype};
+                           dtype,      0};
                 c.spread = i % 4 == 1 ? 30 : 1;
                 all.push_back(c);
             }

@@ -10,7 +10,7 @@
 namespace test {
 
 struct Reference {
-    std::vector<double> o;       // [n, Hq, d]
+    std::vector<double> o;       // [n, Hq, dv]
     std::vector<double> m, l;    // [n, Hq]
     std::vector<double> colsum;  // [Hs, keys]
 };
@@ -22,16 +22,17 @@ inline double round_to(Precision precision, double x) {
     return precision == Precision::kFloat ? static_cast<double>(static_cast<float>(x)) : x;
 }
 
-// key(set, j) and value(set, j) point at d doubles; visible(row, j) says whether row attends to key j.
+// key(set, j) points at d doubles, value(set, j) at dv; visible(row, j) says whether row attends to key j.
 // Below kExact every intermediate is rounded, as a function body of that type would; in float32 the sums too.
 template <class K, class V, class S>
 Reference attend(const h2o_cuda_shape& shape, const std::vector<double>& q, int n, int keys, K&& key,
                  V&& value, S&& visible, Precision precision) {
-    const int d = shape.head_size, heads = shape.query_heads, group = heads / shape.score_heads;
+    const int d = shape.head_size, dv = shape.value_size ? shape.value_size : d;
+    const int heads = shape.query_heads, group = heads / shape.score_heads;
     const auto round = [&](double x) { return round_to(precision, x); };
     const bool in_float = precision == Precision::kFloat;
     Reference r;
-    r.o.assign(static_cast<size_t>(n) * heads * d, 0);
+    r.o.assign(static_cast<size_t>(n) * heads * dv, 0);
     r.m.assign(static_cast<size_t>(n) * heads, -std::numeric_limits<double>::infinity());
     r.l.assign(static_cast<size_t>(n) * heads, 0);
     r.colsum.assign(static_cast<size_t>(shape.score_heads) * keys, 0);
@@ -59,9 +60,9 @@ Reference attend(const h2o_cuda_shape& shape, const std::vector<double>& q, int 
                 const double p = round(s[j] / r.l[at]);
                 r.colsum[static_cast<size_t>(h / group) * keys + j] += p;
                 if (const double* y = value(h / group, j))
-                    for (int c = 0; c < d; ++c) r.o[at * d + c] += p * y[c];
+                    for (int c = 0; c < dv; ++c) r.o[at * dv + c] += p * y[c];
             }
-            for (int c = 0; c < d; ++c) r.o[at * d + c] = round(r.o[at * d + c]);
+            for (int c = 0; c < dv; ++c) r.o[at * dv + c] = round(r.o[at * dv + c]);
         }
     return r;
 }

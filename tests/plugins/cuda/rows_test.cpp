@@ -94,7 +94,7 @@ void test_fusion(const Case& c, int n, std::mt19937& random) {
 
 void test_score_update(int heads, int slots, bool replace, std::mt19937& random) {
     const int capacity = slots + 50;
-    Case c{{heads, heads, heads, 64, 1, H2O_F32}, 1};
+    Case c{{heads, heads, heads, 64, 1, H2O_F32, 0}, 1};
     name_case("score update", c, "M=%d replace=%d", slots, replace);
     Numbers score(size_t(capacity) * heads, H2O_F32), addend(size_t(heads) * slots, H2O_F32);
     fill_normal(score, H2O_F32, 1, random);
@@ -117,7 +117,7 @@ void test_score_update(int heads, int slots, bool replace, std::mt19937& random)
 
 void test_score_gather(int heads, int slots, std::mt19937& random) {
     const int capacity = slots + 50;
-    const Case c{{heads, heads, heads, 64, 1, H2O_F32}, 1};
+    const Case c{{heads, heads, heads, 64, 1, H2O_F32, 0}, 1};
     name_case("score gather", c, "M=%d", slots);
     Numbers score(size_t(capacity) * heads, H2O_F32);
     fill_normal(score, H2O_F32, 1, random);

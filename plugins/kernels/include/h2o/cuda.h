@@ -4,10 +4,16 @@
 // and returns. No call allocates, waits for the device, throws or prints, so a sequence of calls can be
 // captured into a CUDA graph.
 //
-// n tokens in this call, Hq / Hkv query and key/value heads, Hs score heads (Hkv or Hq), d head size, M
-// memory slots; T is the shape's dtype. Layouts are token-major: q [n, Hq, d], k, v [n, Hkv, d]; a cache is
-// an h2o_kv, which is itself on the host and read before the call returns. States m, l and all scores are
-// float32. Rows start on 16 bytes.
+// n tokens in this call, Hq / Hkv query and key/value heads, Hs score heads, d head size of queries and keys,
+// dv that of values and outputs, M memory slots; T is the shape's dtype. Layouts are token-major: q [n, Hq,
+// d], k [n, Hkv, d], v [n, Hkv, dv]; a cache is an h2o_kv, which is itself on the host and read before the
+// call returns. States m, l and all scores are float32. Rows start on 16 bytes.
+//
+// Where v is the address of k, values are the first dv numbers of each key, and have its stride.
+//
+// dv other than d: H2O_UNSUPPORTED of landmark_update, subquadratic_attention and the operators of pages and
+// lines, which also want d to be 32, 64, 80, 96 or 128. Hs below Hkv, a divisor of it: a score head spans Hkv
+// / Hs key/value heads; in chunked_intra_attention, memory_fused_attention and query_select alone.
 //
 // Integers that a kernel reads on the device (entries of a memory, lengths, ranges) are brought into their
 // range where they lie outside: with wrong ones the result is wrong, but nothing outside the arrays is
@@ -31,17 +37,18 @@ typedef struct CUstream_st* h2o_cuda_stream;  // the same type as cudaStream_t
 typedef struct h2o_cuda_shape {
     int32_t query_heads;  // Hq, a multiple of kv_heads
     int32_t kv_heads;     // Hkv
-    int32_t score_heads;  // Hs: kv_heads or query_heads
-    int32_t head_size;    // 32, 64, 80, 96 or 128
+    int32_t score_heads;  // Hs: kv_heads or query_heads, or divides kv_heads
+    int32_t head_size;    // d, up to 576; rows of q, k, v and o have a multiple of 16 bytes a head
     float scale;          // above 0; the softmax is over scale * (q . k)
     h2o_dtype dtype;
+    int32_t value_size;  // dv, up to 512; 0: d
 } h2o_cuda_shape;
 
 // What CUDA said of the last call on this thread that returned H2O_CUDA_ERROR; it stays as long as the
 // library.
 const char* h2o_cuda_last_error(void);
 
-// Partial softmax: normalised output o [n, Hq, d] T, row maximum m [n, Hq], denominator l [n, Hq].
+// Partial softmax: normalised output o [n, Hq, dv] T, row maximum m [n, Hq], denominator l [n, Hq].
 typedef struct h2o_cuda_state {
     void* o;
     float* m;
@@ -54,14 +61,15 @@ h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_cu
                                             int32_t chunk_size, const void* q, const void* k, const void* v,
                                             const h2o_cuda_state* state, float* colsum);
 
-// k_mem, v_mem [Hs, M, d] = the cache rows at memory [Hs, M].
+// k_mem [Hs, M, d], v_mem [Hs, M, dv] = the cache rows at memory [Hs, M].
 h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t slots,
                                   const h2o_kv* kv, const int32_t* memory, void* k_mem, void* v_mem);
 
 // Bytes of workspace for memory_attention and memory_fused_attention; less suffices without colsum.
 size_t h2o_cuda_memory_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t slots);
 
-// Attention to gathered rows k_mem, v_mem [Hs, M, d]. Writes `state` and, unless it is null, colsum [Hs, M].
+// Attention to gathered rows k_mem [Hs, M, d], v_mem [Hs, M, dv]. Writes `state` and, unless it is null,
+// colsum [Hs, M].
 h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
                                      int32_t slots, const void* q, const void* k_mem, const void* v_mem,
                                      const h2o_cuda_state* state, float* colsum, void* workspace,

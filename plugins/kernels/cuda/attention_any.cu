@@ -1,0 +1,203 @@
+// Attention and column sums of any size: for heads that no tile is made for.
+//
+// A warp owns a packed row (a key, for column sums), whose numbers its lanes hold in turn, and meets the keys
+// (the rows) one after the other, straight from memory; the warps of a block meet the same ones at about the
+// same time. Exact and simple, and far from what tensor cores do. Masks, parts, fusion and states are those
+// of attention_f32.cuh.
+
+#include "attention.h"
+#include "grid.cuh"
+#include "launch.h"
+#include "numbers.cuh"
+#include "row_range.cuh"
+#include "tiles.h"
+
+namespace h2o::cuda {
+namespace {
+
+constexpr int kWarps = kAnyTileRows, kThreads = kWarps * 32;
+constexpr int kKeyNumbers = kMostHeadSize / 32,
+              kValueNumbers = kMostValueSize / 32;  // of a row that a lane holds
+
+// This lane's numbers of a row.
+template <int MOST, class S>
+__device__ __forceinline__ void load_row(float (&to)[MOST], const S* row, int d, float scale) {
+#pragma unroll
+    for (int i = 0; i < MOST; ++i) {
+        const int c = threadIdx.x % 32 + 32 * i;
+        to[i] = c < d ? to_float(row[c]) * scale : 0.f;
+    }
+}
+
+template <int MOST, class S>
+__device__ __forceinline__ float dot_row(const float (&a)[MOST], const S* row, int d) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < MOST; ++i) {
+        const int c = threadIdx.x % 32 + 32 * i;
+        if (c < d) sum = fmaf(a[i], to_float(row[c]), sum);
+    }
+    return lanes_sum<32>(sum);
+}
+
+// Where the state of a row goes, fused with another where there is one; returns what its output and the
+// other's are multiplied with. All lanes have read the other before any writes.
+struct Shares {
+    float own, with;
+};
+__device__ __forceinline__ Shares finish_state(const AttentionArgs& args, bool parted, int64_t index,
+                                               int64_t part, float top, float sum) {
+    float m = top, l = sum;
+    Shares shares = {sum > 0 ? 1.f / sum : 0.f, 0.f};
+    if (args.with_o) {
+        const float wm = args.with_m[index], wl = args.with_l[index];
+        m = fmaxf(top, wm);
+        const float weight = sum > 0 ? sum * expf(top - m) : 0.f;
+        const float with_weight = wl > 0 ? wl * expf(wm - m) : 0.f;
+        l = weight + with_weight;
+        shares.own = l > 0 ? shares.own * weight / l : 0.f;
+        shares.with = l > 0 ? with_weight / l : 0.f;
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 != 0) return shares;
+    if (parted) {
+        args.partial_m[part] = m;
+        args.partial_l[part] = l;
+        return shares;
+    }
+    if (args.m) args.m[index] = m;
+    if (args.l) args.l[index] = l;
+    if (args.own_m) args.own_m[index] = top;
+    if (args.own_l) args.own_l[index] = sum;
+    return shares;
+}
+
+// Queries and outputs are T, keys and values S.
+template <class T, class S>
+__global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs args) {
+    const RowSource& rows = args.rows;
+    const KeySource& keys = args.keys;
+    const AttentionBlock block = attention_block<kAnyTileRows, kKeyTileF32>(args);
+    const Extent& extent = block.extent;
+    const int lane = threadIdx.x % 32, set = block.set;
+    const int row = block.first_row + static_cast<int>(threadIdx.x) / 32;
+    if (block.first_row >= extent.rows || row > block.last_row) return;  // the whole warp
+
+    const int d = args.head_size, dv = args.value_size;
+    const SetRows<S> k_rows = set_keys<S>(keys, set, extent.first_key);
+    const SetRows<S> v_rows = set_values<S>(keys, set, extent.first_key);
+    const int64_t index = row_index(rows, extent, set, row);
+    float q[kKeyNumbers], o[kValueNumbers] = {};
+    load_row(q, static_cast<const T*>(rows.q) + index * d, d, args.scale);
+
+    float top = -INFINITY, sum = 0;
+    const int key_end = min(block.keys.end, last_key_of(extent, rows, row) + 1);
+    for (int key = block.keys.begin; key < key_end; ++key) {
+        const int at = keys.memory ? row_within(list_of(keys, extent, set)[key], keys.last_row) : key;
+        const float score = dot_row(q, k_rows.row(at), d) * k_rows.scale(at);
+        if (score > top) {
+            const float rescale = expf(top - score);
+            sum *= rescale;
+#pragma unroll
+            for (float& x : o) x *= rescale;
+            top = score;
+        }
+        const float weight = expf(score - top);
+        sum += weight;
+        if (!v_rows.first) continue;
+        const float share = weight * v_rows.scale(at);
+        const S* const value = v_rows.row(at);
+#pragma unroll
+        for (int i = 0; i < kValueNumbers; ++i) {
+            const int c = lane + 32 * i;
+            if (c < dv) o[i] = fmaf(share, to_float(value[c]), o[i]);
+        }
+    }
+
+    const int64_t part =
+        block.parted ? static_cast<int64_t>(blockIdx.z) * rows.tokens * rows.heads + index : index;
+    const Shares shares = finish_state(args, block.parted, index, part, top, sum);
+    if (!v_rows.first || (!block.parted && !args.o)) return;
+#pragma unroll
+    for (int i = 0; i < kValueNumbers; ++i) {
+        const int c = lane + 32 * i;
+        if (c >= dv) break;
+        float x = o[i] * shares.own;
+        if (block.parted) {
+            args.partial_o[part * dv + c] = x;
+            continue;
+        }
+        if (shares.with > 0)
+            x = fmaf(to_float(static_cast<const T*>(args.with_o)[index * dv + c]), shares.with, x);
+        put(static_cast<T*>(args.o) + index * dv + c, x);
+    }
+}
+
+template <class T, class S>
+__global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs args) {
+    const RowSource& rows = args.rows;
+    const KeySource& keys = args.keys;
+    const ColumnSumBlock block = column_sum_block<kWarps, kColumnSumRowsF32>(args);
+    const Extent& extent = block.extent;
+    const int key = block.first_key + static_cast<int>(threadIdx.x) / 32;
+    if (key >= extent.keys) return;  // the whole warp
+
+    const int d = args.head_size;
+    const T* const q = static_cast<const T*>(rows.q);
+    float sum = 0;
+    for (int set = block.first_set; set <= block.last_set; ++set) {
+        const SetRows<S> k_rows = set_keys<S>(keys, set, extent.first_key);
+        const int at = keys.memory ? row_within(list_of(keys, extent, set)[key], keys.last_row) : key;
+        float k[kKeyNumbers];
+        load_row(k, k_rows.row(at), d, k_rows.scale(at) * args.scale);
+        for (int row = block.rows.begin; row < min(block.rows.end, extent.rows); ++row) {
+            if (last_key_of(extent, rows, row) < key) continue;
+            const int64_t index = row_index(rows, extent, set, row);
+            const float l = args.l[index];
+            if (l > 0) sum += expf(dot_row(k, q + index * d, d) - args.m[index]) / l;
+        }
+    }
+    if (threadIdx.x % 32 != 0) return;
+    float* const out = args.out + (block.parted ? blockIdx.z * args.split_stride : 0);
+    out[blockIdx.y * args.set_stride + (extent.first_key + key) * args.key_stride] = sum;
+}
+
+template <class T>
+h2o_status attend(const AttentionArgs& args, cudaStream_t stream) {
+    const auto run = [&](auto kernel) {
+        return launch(kernel, attention_grid(args, kAnyTileRows), kThreads, 0, stream, args);
+    };
+    if (args.keys.dtype == H2O_I8) return run(attention_any<T, int8_t>);
+    if (args.keys.dtype == H2O_F16) return run(attention_any<T, half>);
+    if constexpr (sizeof(T) == 4) return run(attention_any<T, float>);
+    return H2O_UNSUPPORTED;
+}
+
+template <class T>
+h2o_status sum_columns(const ColumnSumArgs& args, cudaStream_t stream) {
+    const auto run = [&](auto kernel) {
+        return launch(kernel, column_sum_grid(args, kWarps), kThreads, 0, stream, args);
+    };
+    if (args.keys.dtype == H2O_I8) return run(column_sums_any<T, int8_t>);
+    if (args.keys.dtype == H2O_F16) return run(column_sums_any<T, half>);
+    if constexpr (sizeof(T) == 4) return run(column_sums_any<T, float>);
+    return H2O_UNSUPPORTED;
+}
+
+}  // namespace
+
+h2o_status launch_attention_any(const AttentionArgs& args, cudaStream_t stream) {
+    return args.dtype == H2O_F16 ? attend<half>(args, stream) : attend<float>(args, stream);
+}
+
+h2o_status launch_column_sums_any(const ColumnSumArgs& args, cudaStream_t stream) {
+    return args.dtype == H2O_F16 ? sum_columns<half>(args, stream) : sum_columns<float>(args, stream);
+}
+
+BlockForm block_form_any(h2o_dtype dtype) {
+    static const int half_blocks = blocks_at_once(attention_any<half, half>, kThreads, 0);
+    static const int float_blocks = blocks_at_once(attention_any<float, float>, kThreads, 0);
+    return {kAnyTileRows, dtype == H2O_F16 ? half_blocks : float_blocks};
+}
+
+}  // namespace h2o::cuda

@@ -1,0 +1,263 @@
+// Attention of packed rows to latents in float16, on tensor cores: one wide key for many query heads, whose
+// first DV numbers are its value.
+//
+// A block owns MT * 16 packed rows and walks over the keys in tiles of 32, which are read once for scores and
+// outputs. Outputs of one row alone would fill a lane's registers, so that warps share all rows: four groups
+// of warps score 8 keys each, scores pass through shared memory, where a few threads a row make probabilities
+// of them, and every warp adds up its own columns of all rows' outputs.
+//
+// Floor: 2 * (D + DV) FLOP for each (row, visible key) on the tensor cores; the cache once for every MT * 16
+// rows. With 16 query heads that is one token, and its floor are the cache's bytes: two tiles of keys are on
+// their way or in use, and a block has 94 KB of shared memory, which leaves room on parts with 100 KB. More
+// rows are taken 64 at a time where 158 KB are there, as on SM80, SM87 and SM90.
+#pragma once
+
+#include "attention_args.h"
+#include "grid.cuh"
+#include "ptx.cuh"
+#include "row_range.cuh"
+#include "tile_copy.cuh"
+#include "tiles.h"
+
+namespace h2o::cuda {
+
+template <int D, int DV, int MT>
+struct LatentTile {
+    static constexpr int kWarps = MT > 1 ? 8 : 4;
+    static constexpr int kThreads = kWarps * 32;
+    static constexpr int kRows = MT * 16;
+    static constexpr int kKeys = kLatentKeys;
+    static constexpr int kKeyGroups = kKeys / 8;                // of warps, 8 keys each
+    static constexpr int kScored = MT / (kWarps / kKeyGroups);  // sets of 16 rows that a warp scores
+    static constexpr int kColumns = DV / kWarps;                // of outputs that a warp has
+    static constexpr int kThreadsARow = kThreads / kRows;       // of the softmax
+    static constexpr int kKeysAThread = kKeys / kThreadsARow;   // of a row
+    static constexpr int kStride = kKeys + 4;                   // of scores, in floats
+    static constexpr int kQBytes = kRows * D * 2, kKeyBytes = kKeys * D * 2;
+    static constexpr int kScoreBytes = kRows * kStride * 4, kShareBytes = kRows * kKeys * 2;
+    static constexpr int kKeysAt = kQBytes, kScoresAt = kKeysAt + 2 * kKeyBytes;
+    static constexpr int kSharesAt = kScoresAt + kScoreBytes, kFactorsAt = kSharesAt + kShareBytes;
+    static constexpr int kSharedBytes = kFactorsAt + 2 * kRows * 4;
+    static_assert(D % 32 == 0 && kColumns % (16 * TileRows<D>::kGroup / 2) == 0,
+                  "warps begin at whole groups");
+    static_assert(kKeysAThread % 4 == 0, "a thread takes whole vectors of scores");
+};
+
+// Keys are stored as S: half, or int8_t.
+template <int D, int DV, int MT, class S>
+__global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16(const AttentionArgs args) {
+    using Tile = LatentTile<D, DV, MT>;
+    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, KEYS = Tile::kKeys,
+                  kOwn = Tile::kKeysAThread;
+    const RowSource& rows = args.rows;
+    const KeySource& keys = args.keys;
+
+    const AttentionBlock block = attention_block<kRows, KEYS>(args);
+    const Extent& extent = block.extent;
+    const int set = block.set, first_row = block.first_row, last_row = block.last_row;
+    const int key_begin = block.keys.begin, key_end = block.keys.end;
+    if (first_row >= extent.rows) return;
+    const int tiles = key_end > key_begin ? (key_end - key_begin + KEYS - 1) / KEYS : 0;
+    const bool with_values = keys.v != nullptr;
+
+    unsigned char* shared = dynamic_shared();
+    const shared_t q_shared = shared_address(shared), k_shared = q_shared + Tile::kKeysAt;
+    float* const scores = reinterpret_cast<float*>(shared + Tile::kScoresAt);
+    unsigned char* const shares = shared + Tile::kSharesAt;
+    float* const factors = reinterpret_cast<float*>(shared + Tile::kFactorsAt);
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int key_group = warp % Tile::kKeyGroups, row_group = warp / Tile::kKeyGroups;
+    const half* q = static_cast<const half*>(rows.q);
+    const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
+    const int32_t* const list = keys.memory ? list_of(keys, extent, set) : nullptr;
+    const auto fetch_keys = [&](int tile) {
+        copy_rows<D, KEYS, kThreads>(k_shared + tile % 2 * Tile::kKeyBytes, k_base, [&](int row) {
+            const int key = key_begin + tile * KEYS + row;
+            if (key >= key_end) return -1;
+            return list ? row_within(list[key], keys.last_row) : key;
+        });
+    };
+
+    // Where this lane's operands lie: of q and p 16 rows, of keys as scores read them 8 keys and four pieces
+    // at a time, and as outputs do the warp's own columns.
+    const LanePieces<D> q_lane(q_shared + row_group * Tile::kScored * 16 * TileRows<D>::kRowBytes, lane % 16,
+                               lane / 16);
+    const int key_row = key_group * 8 + lane % 8;
+    const shared_t key_lane = k_shared + key_row * TileRows<D>::kRowBytes;
+    const LanePieces<D> value_lane(k_shared + warp * Tile::kColumns * 2, lane % 16, lane / 16);
+    const LanePieces<KEYS> share_lane(shared_address(shares), lane % 16, lane / 16);
+
+    // The row whose softmax this thread works on, with its neighbours.
+    const int own_row = threadIdx.x / Tile::kThreadsARow, own_keys = threadIdx.x % Tile::kThreadsARow * kOwn;
+    const int packed = first_row + own_row;
+    const int last_key = min(last_key_of(extent, rows, min(packed, last_row)), key_end - 1);
+    const float scale = args.scale * kLog2E;
+    float row_max = -INFINITY, row_sum = 0;
+    float o[MT][Tile::kColumns / 8][4] = {};
+
+    if (tiles > 0) {
+        copy_rows_async<D, kRows, kThreads>(q_shared, q, [&](int row) -> const half* {
+            const int at = first_row + row;
+            return at < extent.rows ? q + row_index(rows, extent, set, at) * D : nullptr;
+        });
+        fetch_keys(0);
+        copy_commit();
+    }
+    for (int tile = 0; tile < tiles; ++tile) {
+        const shared_t buffer = tile % 2 * Tile::kKeyBytes;
+        copy_wait<0>();
+        __syncthreads();  // keys have landed, and every warp has finished with the tile before
+        if (tile + 1 < tiles) fetch_keys(tile + 1);
+        copy_commit();
+
+        float s[Tile::kScored][2][4] = {};  // two sums each, so that products need not wait for each other
+#pragma unroll
+        for (int j = 0; j < D / 32; ++j) {
+            uint32_t b[4];
+            load_matrices(b, key_lane + buffer + ((j * 4 + lane / 8) ^ TileRows<D>::flip(key_row)) * 16);
+#pragma unroll
+            for (int i = 0; i < Tile::kScored; ++i)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    uint32_t a[4];
+                    load_matrices(a, q_lane.at(i * 16, j * 2 + e));
+                    mma_16x8x16(s[i][e], a, b[e * 2], b[e * 2 + 1]);
+                }
+        }
+#pragma unroll
+        for (int i = 0; i < Tile::kScored; ++i)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int row = (row_group * Tile::kScored + i) * 16 + h * 8 + lane / 4;
+                const int column = key_group * 8 + lane % 4 * 2;
+                *reinterpret_cast<float2*>(scores + row * Tile::kStride + column) =
+                    make_float2(s[i][0][h * 2] + s[i][1][h * 2], s[i][0][h * 2 + 1] + s[i][1][h * 2 + 1]);
+            }
+        __syncthreads();
+
+        {
+            float x[kOwn], top = row_max;
+            const int first = key_begin + tile * KEYS + own_keys;
+#pragma unroll
+            for (int e = 0; e < kOwn; e += 4)
+                *reinterpret_cast<float4*>(x + e) =
+                    *reinterpret_cast<const float4*>(scores + own_row * Tile::kStride + own_keys + e);
+#pragma unroll
+            for (int e = 0; e < kOwn; ++e) {
+                if (first + e > last_key) x[e] = -INFINITY;
+                top = fmaxf(top, x[e]);
+            }
+            top = lanes_max<Tile::kThreadsARow>(top);
+            const float offset = top == -INFINITY ? 0.f : top * scale;
+            const float rescale = exp2_fast(row_max * scale - offset);
+            row_max = top;
+            float sum = 0;
+#pragma unroll
+            for (int e = 0; e < kOwn; ++e) {
+                x[e] = exp2_fast(x[e] * scale - offset);
+                sum += x[e];
+            }
+            row_sum = row_sum * rescale + sum;
+#pragma unroll
+            for (int e = 0; e < kOwn; e += 2) {
+                const int key = own_keys + e;
+                *reinterpret_cast<uint32_t*>(shares + TileRows<KEYS>::offset(own_row, key / 8) +
+                                             key % 8 * 2) = pack_half2(x[e], x[e + 1]);
+            }
+            if (own_keys == 0) factors[own_row] = rescale;
+        }
+        __syncthreads();
+        if (!with_values) continue;
+
+#pragma unroll
+        for (int i = 0; i < MT; ++i) {
+            const float above = factors[i * 16 + lane / 4], below = factors[i * 16 + 8 + lane / 4];
+            if (!__any_sync(kAllLanes, above != 1.f || below != 1.f)) continue;
+#pragma unroll
+            for (int nn = 0; nn < Tile::kColumns / 8; ++nn)
+#pragma unroll
+                for (int r = 0; r < 4; ++r) o[i][nn][r] *= r < 2 ? above : below;
+        }
+#pragma unroll
+        for (int kk = 0; kk < KEYS / 16; ++kk) {
+            uint32_t p[MT][4];
+#pragma unroll
+            for (int i = 0; i < MT; ++i) load_matrices(p[i], share_lane.at(i * 16, kk));
+#pragma unroll
+            for (int nn = 0; nn < Tile::kColumns / 16; ++nn) {
+                uint32_t b[4];
+                load_matrices_transposed(b, value_lane.at(kk * 16, nn) + buffer);
+#pragma unroll
+                for (int i = 0; i < MT; ++i) {
+                    mma_16x8x16(o[i][nn * 2], p[i], b[0], b[1]);
+                    mma_16x8x16(o[i][nn * 2 + 1], p[i], b[2], b[3]);
+                }
+            }
+        }
+    }
+
+    // Each row's threads write its state, and tell the warps what its output is multiplied with.
+    const int64_t all = static_cast<int64_t>(rows.tokens) * rows.heads;
+    __syncthreads();  // every warp has read the last factors
+    {
+        const bool valid = packed <= last_row;
+        const int64_t index = valid ? row_index(rows, extent, set, packed) : 0;
+        const float sum = lanes_sum<Tile::kThreadsARow>(row_sum), maximum = row_max * args.scale;
+        float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0, m = maximum, l = sum;
+        if (valid && args.with_o) {
+            const float wm = args.with_m[index], wl = args.with_l[index];
+            m = fmaxf(maximum, wm);
+            const float weight = sum > 0 ? sum * exp2_fast((maximum - m) * kLog2E) : 0.f;
+            const float with_weight = wl > 0 ? wl * exp2_fast((wm - m) * kLog2E) : 0.f;
+            l = weight + with_weight;
+            factor = l > 0 ? factor * weight / l : 0.f;
+            with_factor = l > 0 ? with_weight / l : 0.f;
+        }
+        __syncwarp();  // the row's lanes have read its state; now it may be overwritten
+        if (own_keys == 0) {
+            factors[own_row] = factor;
+            factors[kRows + own_row] = with_factor;
+            if (valid && block.parted) {
+                args.partial_m[blockIdx.z * all + index] = m;
+                args.partial_l[blockIdx.z * all + index] = l;
+            } else if (valid) {
+                if (args.m) args.m[index] = m;
+                if (args.l) args.l[index] = l;
+                if (args.own_m) args.own_m[index] = maximum;
+                if (args.own_l) args.own_l[index] = sum;
+            }
+        }
+    }
+    __syncthreads();
+    if (!with_values || (!block.parted && !args.o)) return;
+#pragma unroll
+    for (int i = 0; i < MT; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int local = i * 16 + h * 8 + lane / 4, row = first_row + local;
+            if (row > last_row) continue;
+            const int64_t index = row_index(rows, extent, set, row);
+            const float factor = factors[local], with_factor = factors[kRows + local];
+#pragma unroll
+            for (int nn = 0; nn < Tile::kColumns / 8; ++nn) {
+                const int column = warp * Tile::kColumns + nn * 8 + lane % 4 * 2;
+                const int64_t at = index * DV + column;
+                float x = o[i][nn][h * 2] * factor, y = o[i][nn][h * 2 + 1] * factor;
+                if (block.parted) {
+                    *reinterpret_cast<float2*>(args.partial_o + blockIdx.z * all * DV + at) =
+                        make_float2(x, y);
+                    continue;
+                }
+                if (with_factor > 0) {
+                    const half* with = static_cast<const half*>(args.with_o) + at;
+                    const float2 w = __half22float2(*reinterpret_cast<const __half2*>(with));
+                    x = fmaf(w.x, with_factor, x);
+                    y = fmaf(w.y, with_factor, y);
+                }
+                *reinterpret_cast<uint32_t*>(static_cast<half*>(args.o) + at) = pack_half2(x, y);
+            }
+        }
+}
+
+}  // namespace h2o::cuda
