@@ -26,6 +26,7 @@ from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
+from h2o_runtime.model import ExpertsSpec, LatentSpec
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
@@ -90,6 +91,34 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         scale=shape.scale,
         dtype=dtype,
         weights=weight_spec(config, dtype, formats),
+        latent=_latent_spec(config),
+        experts=_experts_spec(config),
+    )
+
+
+def _latent_spec(config: ModelConfig) -> LatentSpec | None:
+    latent = config.latent
+    if latent is None:
+        return None
+    return LatentSpec(
+        rank=latent.rank,
+        nope_size=latent.nope_size,
+        rope_size=latent.rope_size,
+        value_size=latent.value_size,
+        query_rank=latent.query_rank,
+    )
+
+
+def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
+    experts = config.experts
+    if experts is None:
+        return None
+    return ExpertsSpec(
+        layers=config.layers - experts.first_layer,
+        count=experts.count,
+        chosen=experts.chosen,
+        size=experts.size,
+        shared_size=experts.shared_size,
     )
 
 
@@ -119,7 +148,7 @@ def write_bundle(
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
         graphs.append(graph.spec)
     for spec in graphs:
-        if spec.kind == "dense":
+        if spec.kind != "attention":
             onnx.checker.check_model(str(folder / spec.file), full_check=True)
     progress("tokenizer")
     checkpoint.write_tokenizer(folder)

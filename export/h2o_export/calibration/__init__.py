@@ -17,6 +17,7 @@ from h2o_export.dense import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import ConfigError
 
 __all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]
 
@@ -25,15 +26,28 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
     """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
 
     `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
-    and so does one whose weights get offsets. Raises InputError for a text that cannot be read.
+    and so does one whose weights get offsets. Raises InputError for a text that cannot be read, UnsupportedModelError
+    for matrices that the blocks do not fit, ConfigError for a text where a latent model's weights of 8 bits are asked
+    for: they are rounded as they are.
     """
     made = formats.projections
     if type(made) is not Blocks or _holds(checkpoint, formats):
         return checkpoint
+    for name, shape in checkpoint_tensors(checkpoint.config).items():
+        if tensor_format(name, shape, formats) is made:
+            made.check(name, shape)
     if made.bits == 4:
         return CompensatedCheckpoint.of(
             checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
         )
+    if checkpoint.config.latent is not None:
+        if text is not None:
+            raise ConfigError(
+                "8-bit weights of a model with latent attention are rounded to the nearest: leave out --calibrate, "
+                "or take --weights int4",
+                field="calibrate",
+            )
+        return checkpoint
     factors = scaling_factors(checkpoint, calibration_texts(checkpoint, text, SCALING_TEXTS))
     save_factors(factors, folder)
     return ScaledCheckpoint.of(checkpoint, factors)

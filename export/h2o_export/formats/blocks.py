@@ -104,13 +104,17 @@ class Blocks:
     def _of_this_kind(self, own: QuantizedTensor | None) -> QuantizedTensor | None:
         return None if own is None else own.without_offsets()
 
-    def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
-        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raises UnsupportedModelError for a matrix that is not cut into whole blocks."""
         if shape[1] % self.block_size:
             raise UnsupportedModelError(
                 f"tensor '{name}' has {shape[1]} columns, no multiple of the block size {self.block_size}; "
                 "choose a smaller --block-size, or leave out --weights"
             )
+
+    def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
+        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+        self.check(name, shape)
         own = self.own(checkpoint, name)
         return own if own is not None else self._quantize(checkpoint.tensor(name, shape), name)
 

@@ -36,7 +36,8 @@ class LayerStore(Protocol):
     """One layer's keys and values while it is open."""
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
-        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d].
+        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d]; of latents
+        there is no "v".
 
         The same place for the same rows while the layer is open, and whole: what was written through parts
         of them can be read in one piece. For the row of a decode step always the same place.
@@ -95,10 +96,12 @@ class Cache(ABC):
 
     name   as flags and reports write it
     title  as people read it
+    latent whether it can hold latents, of which values are a part
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    latent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -28,6 +28,7 @@ class Paged(StoredCache):
 
     name: ClassVar[str] = "paged"
     title: ClassVar[str] = "on pages"
+    latent: ClassVar[bool] = True
 
     page_rows: int = option(
         16,

@@ -99,4 +99,6 @@ class Service:
         generator = self.inference.model.generator
         form: DenseForm = getattr(generator.backend, "form", "blocks")
         parts = (generator.cache, generator.decoding)
-        return footprint(generator.model, generator.context, self.prefill, *parts, form=form).total
+        return footprint(
+            generator.model, generator.context, self.prefill, *parts, form, generator.latent
+        ).total

@@ -39,11 +39,13 @@ class DecodePolicy(ABC, Generic[State]):
     name   as flags and reports write it
     title  as people read it
     exact  whether a token sees everything before it
+    latent whether its operators take values that are a part of keys
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     exact: ClassVar[bool] = False
+    latent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -58,7 +60,7 @@ class DecodePolicy(ABC, Generic[State]):
 
     def step_bytes(self, model: ModelSpec, context: int) -> int:
         """What a token reads at least of cache and state, in all layers: the whole cache where it sees all."""
-        return 2 * model.layers * context * model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize
+        return model.layers * context * model.row_elements * np.dtype(model.dtype).itemsize
 
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: Any) -> None:
         """`rows` of a layer were written, by a prefill or by a step, and `kv` ends with them.
