@@ -73,7 +73,7 @@ class Generator:
         self.cache = cache or Contiguous()
         self.decoding = decoding or FullDecode()
         self._check_cache(parked_bytes > 0 or folder is not None)
-        self.store = self.cache.new_store(self.model, context, device, provider)
+        self.store = self.cache.new_pool(self.model, context, parked_bytes, device, provider)
         self.session = Session(context)
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
         buffers = Activations(self.model, context, device)
