@@ -55,6 +55,11 @@ class LayerStore(Protocol):
     def view(self, length: int | Tensor) -> KV:
         """The first `length` rows as kernels read them."""
 
+    def fetch(self, pages: Tensor, page_rows: int) -> None:
+        """A step is about to read these pages of the rows before its own, where `KVStore.read_in_pages` named the
+        layer. int32, of `page_rows` rows each; -1 is none."""
+        return
+
     def attended(self, q: Tensor) -> None:
         """Attention to a prompt's new rows is done; q [n, Hq, d] are their queries."""
         return
@@ -89,6 +94,11 @@ class KVStore(Protocol):
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         """A layer to write and read. Layers are opened in turn, one at a time."""
+
+    def read_in_pages(self, layers: frozenset[int]) -> None:
+        """Of these layers a step reads nothing of the rows before its own but what it asks for with
+        `LayerStore.fetch`."""
+        return
 
     def before_step(self, past: int) -> None:
         """A step is about to write row `past` of every layer. Never a part of what is recorded."""
