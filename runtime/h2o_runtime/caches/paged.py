@@ -103,6 +103,15 @@ class PagedStore(KVStore):
     def truncate(self, rows: int) -> None:
         self.pages.truncate(rows)
 
+    def report(self) -> dict[str, Any]:
+        counts = self.pool.counts
+        return {
+            "page_bytes": self.pool.page_bytes,
+            "pages": len(counts),
+            "pages_in_use": int((counts > 0).sum()),
+            "pages_shared": int((counts > 1).sum()),
+        }
+
     def hold(self, rows: int) -> HeldRows:
         return _HeldPages(self, rows)
 

@@ -32,6 +32,8 @@ def test_two_conversations_take_turns(cache: str, serve: Serve) -> None:
     assert max(taking_turns(server)) < 40
     metrics = server.get("/metrics").text
     assert "h2o_waiting_conversations 1.0" in metrics
+    if cache == "paged":
+        assert 0 < server.metric("h2o_cache_pages_in_use") < server.metric("h2o_cache_pages")
     server.stop()
     if cache == "contiguous":
         assert min(taking_turns(serve())) > 100
