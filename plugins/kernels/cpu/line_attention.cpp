@@ -1,7 +1,7 @@
 // VerticalSlashAttention: tiles of 64 rows, each with runs of keys along diagonals and with single columns.
 //
-// Six tiles are eight full blocks of rows, which share packed keys: first columns, where a mask hides those
-// that a tile's runs have too, then what any of the runs has, of which the rows of each tile take their own.
+// Six tiles share packed keys: first columns, of which a tile leaves out those that its runs have too, then
+// what any of the runs has, of which each tile takes its own.
 #include <cmath>
 
 #include "row_blocks.h"
@@ -10,13 +10,30 @@ namespace h2o {
 namespace {
 
 constexpr int64_t kTile = 64;
-constexpr int64_t kTiles = kRangeBlocks * kLanes / kTile;  // of one range
-constexpr int64_t kColumns = 128;                          // packed at a time
-static_assert(kTiles * kTile == kRangeBlocks * kLanes, "a range is of whole tiles");
+constexpr int64_t kRows = 32;                   // of a block: two are a tile
+constexpr int64_t kTiles = kRangeRows / kTile;  // of one range
+constexpr int64_t kColumns = 128;               // packed at a time
+static_assert(kTile % kRows == 0 && kRangeRows % kTile == 0,
+              "tiles are of whole blocks, ranges of whole tiles");
 
 struct Run {
     int64_t begin, end;
 };
+
+// A key that some tile of a range has to gather; bit t of `hidden`: tile t does not.
+struct Column {
+    int32_t row;
+    unsigned hidden;
+
+    bool before(const Column& other) const {
+        const int mine = hidden == 0 ? -1 : __builtin_ctz(hidden),
+                  others = other.hidden == 0 ? -1 : __builtin_ctz(other.hidden);
+        if (mine != others) return mine < others;
+        return hidden != other.hidden ? hidden < other.hidden : row < other.row;
+    }
+};
+
+enum class Sight { none, some, all };
 
 struct Lines {
     const h2o_shape& shape;
@@ -37,11 +54,10 @@ struct Lines {
 // Of one thread.
 struct Own {
     SweepScratch* sweep;
-    float* bias;       // [kColumns][R]
-    int32_t* columns;  // that some tile of the range has to gather, rising
-    uint8_t* hidden;   // of each, a bit for every tile that does not
-    Run* runs;         // [kTiles][most_runs], rising
-    Run* together;     // [kTiles * most_runs]: what any of the tiles has, rising and apart
+    float* bias;      // [kColumns][R]
+    Column* columns;  // those that the same tiles hide lie together
+    Run* runs;        // [kTiles][most_runs], rising
+    Run* together;    // [kTiles * most_runs]: what any of the tiles has, rising and apart
 };
 
 class Range {
@@ -50,11 +66,10 @@ class Range {
         : op_(op),
           own_(own),
           blocks_(sweep_of(context, op, head), *own.sweep, begin, op.offset()),
-          first_row_(begin * kLanes),
+          first_row_(begin * kRows),
           columns_(op.columns + head * op.vertical),
           distances_(op.distances + head * op.slash) {
-        const int64_t rows = std::min(op.n - first_row_, kTiles * kTile);
-        tiles_ = (rows + kTile - 1) / kTile;
+        tiles_ = (std::min(op.n - first_row_, kRangeRows) + kTile - 1) / kTile;
     }
 
     void run() {
@@ -71,15 +86,14 @@ class Range {
   private:
     static Sweep sweep_of(const h2o_cpu* context, const Lines& op, int64_t head) {
         Sweep rows = head_sweep(context, op.shape, op.shape.query_heads, head, op.q, op.n);
+        rows.block_rows = kRows;
         const int64_t kv = kv_head(op.shape, op.shape.query_heads, head);
         rows.keys = cache_rows(op.shape, kv, op.kv, nullptr, op.length);
         return rows;
     }
 
     int64_t tile_start(int64_t tile) const { return op_.offset() + first_row_ + tile * kTile; }
-    int64_t tile_of(int64_t block, int64_t lane) const {
-        return (blocks_.position(block, lane) - tile_start(0)) / kTile;
-    }
+    int64_t tile_of(int64_t block) const { return (block - blocks_.begin()) * kRows / kTile; }
     Run* runs(int64_t tile) const { return own_.runs + tile * op_.most_runs(); }
 
     // From the largest distance on. Distance 0 is always among them.
@@ -119,9 +133,11 @@ class Range {
                 if (!before || run[tile]->begin <= column) hidden |= 1u << tile;
             }
             if (hidden == all) continue;
-            own_.columns[count] = static_cast<int32_t>(column);
-            own_.hidden[count++] = static_cast<uint8_t>(hidden);
+            own_.columns[count++] = {static_cast<int32_t>(column), hidden};
         }
+        // Those that the same tiles hide lie together: whole panels of them are left out or need no mask.
+        std::sort(own_.columns, own_.columns + count,
+                  [](const Column& a, const Column& b) { return a.before(b); });
         for (int64_t first = 0; first < count; first += kColumns)
             attend_columns(first, std::min(count - first, kColumns));
     }
@@ -129,31 +145,35 @@ class Range {
     void attend_columns(int64_t first, int64_t count) {
         const KeyRows& keys = blocks_.rows().keys;
         Gathered<kColumns> rows(op_.kv.dtype);
-        unsigned any = 0, every = ~0u;
-        for (int64_t i = 0; i < count; ++i) {
-            rows.take(i, keys, own_.columns[first + i]);
-            any |= own_.hidden[first + i];
-            every &= own_.hidden[first + i];
-        }
+        for (int64_t i = 0; i < count; ++i) rows.take(i, keys, own_.columns[first + i].row);
         blocks_.pack(rows.keys(), rows.values(), count);
         for (int64_t block = blocks_.begin(); block < blocks_.end(); ++block) {
-            const unsigned low = 1u << tile_of(block, 0), high = 1u << tile_of(block, kLanes - 1);
-            if ((every & low) != 0 && (every & high) != 0) continue;
-            BlockArgs made = blocks_.args(block, count);
-            if ((any & (low | high)) != 0) made.bias = hide_columns(block, first, count, low, high);
-            blocks_.kernels().attend(made);
+            const unsigned tile = 1u << tile_of(block);
+            for (int64_t from = 0, to; from < count; from = to) {
+                const Sight seen = sight(first + from, std::min(count - from, kPanel), tile);
+                for (to = from + kPanel; to < count; to += kPanel)
+                    if (sight(first + to, std::min(count - to, kPanel), tile) != seen) break;
+                if (seen == Sight::none) continue;
+                BlockArgs made = blocks_.args(block, std::min(to, count) - from);
+                if (seen == Sight::some) made.bias = hide_columns(first + from, made.keys, tile);
+                made.k += from * made.d;
+                made.v += from * kPanel;
+                blocks_.kernels().attend(made);
+            }
         }
     }
 
-    // A block has rows of two tiles at most, whose bits are `low` and `high`.
-    const float* hide_columns(int64_t block, int64_t first, int64_t count, unsigned low, unsigned high) {
-        int64_t border = 0;
-        while (border < kLanes && 1u << tile_of(block, border) == low) ++border;
+    // How many of some columns a tile sees.
+    Sight sight(int64_t first, int64_t count, unsigned tile) const {
+        int64_t hidden = 0;
+        for (int64_t i = first; i < first + count; ++i) hidden += (own_.columns[i].hidden & tile) != 0;
+        return hidden == 0 ? Sight::all : hidden == count ? Sight::none : Sight::some;
+    }
+
+    const float* hide_columns(int64_t first, int64_t count, unsigned tile) {
         for (int64_t i = 0; i < round_up(count, kPanel); ++i) {
-            const unsigned hidden = i < count ? own_.hidden[first + i] : 0;
-            float* const bias = own_.bias + i * kLanes;
-            std::fill(bias, bias + border, (hidden & low) != 0 ? -HUGE_VALF : 0.0f);
-            std::fill(bias + border, bias + kLanes, (hidden & high) != 0 ? -HUGE_VALF : 0.0f);
+            const bool hidden = i < count && (own_.columns[first + i].hidden & tile) != 0;
+            std::fill_n(own_.bias + i * kLanes, kRows, hidden ? -HUGE_VALF : 0.0f);
         }
         return own_.bias;
     }
@@ -178,39 +198,29 @@ class Range {
         return joined;
     }
 
-    // A block has rows of two tiles at most, each with runs of its own.
     void attend_runs(int64_t key, int64_t count) {
         blocks_.pack(key, count);
         for (int64_t block = blocks_.begin(); block < blocks_.end(); ++block) {
-            blocks_.clear(block);
-            const int64_t low = tile_of(block, 0), high = tile_of(block, kLanes - 1);
-            const int64_t border = low == high ? kLanes : high * kTile - (block - blocks_.begin()) * kLanes;
-            attend_runs(block, 0, border, low, key, count);
-            if (border < kLanes) attend_runs(block, border, kLanes - border, high, key, count);
-        }
-    }
-
-    // Rows of one tile, and its runs in the packed keys [key, key + count).
-    void attend_runs(int64_t block, int64_t lane, int64_t rows, int64_t tile, int64_t key, int64_t count) {
-        const int64_t last = std::min(key + count, blocks_.position(block, lane + rows - 1) + 1);
-        const Run* const end = runs(tile) + run_count_[tile];
-        for (const Run* run = first_run(tile, key); run != end && run->begin < last; ++run) {
-            const int64_t begin = std::max(run->begin, key), stop = std::min(run->end, last);
-            const int64_t from = (begin - key) / kPanel * kPanel, keys = stop - key - from;
-            if (keys > 0) attend_run(block, lane, rows, key + from, begin, keys, from);
+            const int64_t tile = tile_of(block),
+                          last = std::min(key + count, blocks_.last_position(block) + 1);
+            const Run* const end = runs(tile) + run_count_[tile];
+            for (const Run* run = first_run(tile, key); run != end && run->begin < last; ++run) {
+                const int64_t begin = std::max(run->begin, key), stop = std::min(run->end, last);
+                const int64_t from = (begin - key) / kPanel * kPanel, keys = stop - key - from;
+                if (keys > 0) attend_run(block, key + from, begin, keys, from);
+            }
         }
     }
 
     // Keys from `first` on, which is the packed key `from`; those before `begin` are not the run's.
-    void attend_run(int64_t block, int64_t lane, int64_t rows, int64_t first, int64_t begin, int64_t keys,
-                    int64_t from) {
+    void attend_run(int64_t block, int64_t first, int64_t begin, int64_t keys, int64_t from) {
         float visible[kLanes], hidden[kLanes];
-        for (int64_t r = 0; r < rows; ++r) {
-            const int64_t seen = blocks_.position(block, lane + r) + 1 - first;
+        for (int64_t r = 0; r < kRows; ++r) {
+            const int64_t seen = blocks_.position(block, r) + 1 - first;
             visible[r] = static_cast<float>(std::clamp<int64_t>(seen, 0, keys));
             hidden[r] = static_cast<float>(begin - first);
         }
-        BlockArgs made = blocks_.args(block, keys, lane, rows);
+        BlockArgs made = blocks_.args(block, keys);
         made.unmasked = static_cast<int64_t>(visible[0]);
         made.hiding = begin - first;
         made.k += from * made.d;
@@ -238,10 +248,9 @@ void run(h2o_cpu* context, const Lines& op) {
     const auto carve_own = [&](char* base, size_t* bytes) {
         Carver carver(base);
         Own own{};
-        own.sweep = carve(carver, range_size(op.shape.head_size));
+        own.sweep = carve(carver, range_size(op.shape.head_size, kRows));
         own.bias = carver.take<float>(kColumns * kLanes);
-        own.columns = carver.take<int32_t>(op.vertical);
-        own.hidden = carver.take<uint8_t>(op.vertical);
+        own.columns = carver.take<Column>(op.vertical);
         own.runs = carver.take<Run>(kTiles * op.most_runs());
         own.together = carver.take<Run>(kTiles * op.most_runs());
         if (bytes != nullptr) *bytes = carver.used();
@@ -250,11 +259,10 @@ void run(h2o_cpu* context, const Lines& op) {
     size_t bytes = 0;
     carve_own(nullptr, &bytes);
     for (Arena& arena : context->own) arena.at_least(bytes);
-    const int64_t blocks = (op.n + kLanes - 1) / kLanes, heads = op.shape.query_heads;
-    const int64_t ranges = (blocks + kRangeBlocks - 1) / kRangeBlocks;
+    const int64_t ranges = (op.n + kRangeRows - 1) / kRangeRows, heads = op.shape.query_heads;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
         const Own own = carve_own(context->own[static_cast<size_t>(thread)].at_least(0), nullptr);
-        Range(context, op, item % heads, item / heads * kRangeBlocks, own).run();
+        Range(context, op, item % heads, item / heads * (kRangeRows / kRows), own).run();
     });
 }
 

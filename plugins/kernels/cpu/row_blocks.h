@@ -8,18 +8,18 @@
 
 namespace h2o {
 
-constexpr int64_t kRangeBlocks = 8;  // 384 rows share the keys that are packed for them
+constexpr int64_t kRangeRows = 384;  // share the keys that are packed for them
 constexpr int64_t kRangeKeys = 512;  // keys packed at a time
 
 class RowBlocks {
   public:
-    // Blocks [begin, begin + kRangeBlocks) of the rows, as far as there are; row f stands at offset + f /
-    // group.
+    // Blocks of the rows from `begin` on, as many as make a range and as there are; row f stands at offset +
+    // f / group.
     RowBlocks(const Sweep& rows, SweepScratch& scratch, int64_t begin, int64_t offset)
         : rows_(rows),
           scratch_(scratch),
           begin_(begin),
-          end_(std::min(rows.blocks(), begin + kRangeBlocks)),
+          end_(std::min(rows.blocks(), begin + kRangeRows / rows.block_rows)),
           offset_(offset) {
         rows_.key_block = kRangeKeys;
         for (int64_t block = begin_; block < end_; ++block) start(block);
@@ -37,7 +37,7 @@ class RowBlocks {
     // Others do, as they are stored.
     void pack(const RowList& k, const RowList& v, int64_t count) {
         kernels().pack_keys(k, count, rows_.d, scratch_.k);
-        kernels().pack_values(v, count, rows_.d, kRangeKeys, scratch_.v);
+        kernels().pack_values(v, count, rows_.d, value_room(kRangeKeys), scratch_.v);
     }
 
     // The block's state, and the first `keys` of those that are packed, none masked. To be attended to at
@@ -49,10 +49,11 @@ class RowBlocks {
         made.keys = keys;
         made.unmasked = round_up(keys, kPanel);
         made.lanes = rows_.lanes(block);
+        made.rows = rows_.block_rows;
         made.q = scratch_.q + at * rows_.d * kLanes;
         made.k = scratch_.k;
         made.v = scratch_.v;
-        made.v_keys = kRangeKeys;
+        made.v_keys = value_room(kRangeKeys);
         made.p = scratch_.p;
         made.m = scratch_.m + at * kLanes;
         made.l = scratch_.l + at * kLanes;
@@ -90,7 +91,7 @@ class RowBlocks {
 
   private:
     void start(int64_t block) {
-        const int64_t used = rows_.lanes(block), from = block * kLanes, at = block - begin_;
+        const int64_t used = rows_.lanes(block), from = block * rows_.block_rows, at = block - begin_;
         for (int64_t r = 0; r < used; ++r)
             scratch_.rows[r] = rows_.q + rows_.at(from + r) * rows_.d * element_size(rows_.dtype);
         kernels().pack_queries({scratch_.rows, rows_.dtype, nullptr}, used, rows_.d, rows_.scale,
@@ -107,13 +108,14 @@ class RowBlocks {
     Sweep rows_;
     SweepScratch& scratch_;
     int64_t begin_, end_, offset_;
-    int64_t position_[kRangeBlocks][kLanes];
-    bool fresh_[kRangeBlocks];
+    static constexpr int64_t kMostBlocks = kRangeRows / 16;
+    int64_t position_[kMostBlocks][kLanes];
+    bool fresh_[kMostBlocks];
 };
 
 // How large the scratch of a RowBlocks must be.
-inline SweepSize range_size(int64_t d) {
-    return {d, kRangeKeys, kRangeBlocks, true, false};
+inline SweepSize range_size(int64_t d, int64_t block_rows) {
+    return {d, kRangeKeys, kRangeRows / block_rows, true, false};
 }
 
 }  // namespace h2o

@@ -192,7 +192,7 @@ class Range {
 };
 
 void run(h2o_cpu* context, const Subquadratic& op) {
-    const SweepSize size = range_size(op.shape.head_size);
+    const SweepSize size = range_size(op.shape.head_size, kLanes);
     const int64_t marks = op.landmarks_at_most(kLanes / op.group() + 1);
     const auto carve_own = [&](char* base, size_t* bytes) {
         Carver carver(base);
@@ -207,10 +207,10 @@ void run(h2o_cpu* context, const Subquadratic& op) {
     carve_own(nullptr, &bytes);
     for (Arena& arena : context->own) arena.at_least(bytes);
     const int64_t blocks = (op.n * op.group() + kLanes - 1) / kLanes, heads = op.shape.kv_heads;
-    const int64_t ranges = (blocks + kRangeBlocks - 1) / kRangeBlocks;
+    const int64_t range = kRangeRows / kLanes, ranges = (blocks + range - 1) / range;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
         const Own own = carve_own(context->own[static_cast<size_t>(thread)].at_least(0), nullptr);
-        Range(context, op, item % heads, item / heads * kRangeBlocks, own).run();
+        Range(context, op, item % heads, item / heads * range, own).run();
     });
 }
 

@@ -12,7 +12,7 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     made.more = carver.take<const void*>(keys);
     made.scales = carver.take<float>(keys);
     made.k = carver.take<float>(keys * size.d);
-    if (size.values) made.v = carver.take<float>(keys * size.d);
+    if (size.values) made.v = carver.take<float>(value_room(size.keys) * size.d);
     made.p = carver.take<float>(keys * kLanes);
     made.q = carver.take<float>(size.blocks * size.d * kLanes);
     if (size.values) made.o = carver.take<float>(size.blocks * size.d * kLanes);
@@ -78,13 +78,13 @@ void Sweep::pack(SweepScratch& scratch, int64_t first_key, int64_t count, bool r
     scratch.packed_keys = count;
     kernels->pack_keys(list_rows(keys, false, first_key, count, scratch), count, d, scratch.k);
     if (keys.v == nullptr) return;
-    kernels->pack_values(list_rows(keys, true, first_key, count, scratch), count, d,
-                         round_up(key_block, kPanel), scratch.v);
+    kernels->pack_values(list_rows(keys, true, first_key, count, scratch), count, d, value_room(key_block),
+                         scratch.v);
 }
 
 void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t first_key, int64_t count,
                  bool fresh, bool colsum) const {
-    const int64_t begin = block * kLanes, used = lanes(block);
+    const int64_t begin = block * block_rows, used = lanes(block);
     float* const q_packed = scratch.q + slot * d * kLanes;
     if (fresh) {
         for (int64_t r = 0; r < used; ++r) scratch.rows[r] = q + at(begin + r) * d * element_size(dtype);
@@ -105,7 +105,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.q = q_packed;
     args.k = scratch.k;
     args.v = keys.v == nullptr ? nullptr : scratch.v;
-    args.v_keys = round_up(key_block, kPanel);
+    args.v_keys = value_room(key_block);
     args.visible = seen;
     args.p = scratch.p;
     args.m = scratch.m + slot * kLanes;
@@ -122,7 +122,7 @@ void Sweep::store(const SweepScratch& scratch, int64_t block, int64_t slot, cons
                   const float* factor, char* out) const {
     const int64_t used = lanes(block);
     void* rows[kLanes];
-    for (int64_t r = 0; r < used; ++r) rows[r] = out + at(block * kLanes + r) * d * element_size(dtype);
+    for (int64_t r = 0; r < used; ++r) rows[r] = out + at(block * block_rows + r) * d * element_size(dtype);
     kernels->store_rows(scratch.o + slot * d * kLanes, keep, factor, dtype, used, d, rows);
 }
 
@@ -134,8 +134,8 @@ void Sweep::store_state(const SweepScratch& scratch, int64_t block, int64_t slot
     store(scratch, block, slot, nullptr, factor, o);
     if (m == nullptr) return;
     for (int64_t r = 0; r < lanes(block); ++r) {
-        m[at(block * kLanes + r)] = scratch.m[slot * kLanes + r];
-        l[at(block * kLanes + r)] = block_l[r];
+        m[at(block * block_rows + r)] = scratch.m[slot * kLanes + r];
+        l[at(block * block_rows + r)] = block_l[r];
     }
 }
 

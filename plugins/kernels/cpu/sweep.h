@@ -42,6 +42,12 @@ struct SweepSize {
 
 SweepScratch* carve(Carver& carver, const SweepSize& size);
 
+// Keys for which panels of packed values have room: panels whole pages apart would fall on the same lines of
+// L1.
+constexpr int64_t value_room(int64_t keys) {
+    return round_up(keys, kPanel) + kPanel;
+}
+
 struct Sweep {
     const KernelTable* kernels;
     h2o_dtype dtype;
@@ -54,16 +60,17 @@ struct Sweep {
     const char* q;  // [tokens][Hq][d]
     KeyRows keys;
     int64_t total_keys;
-    int64_t offset;     // see above; total_keys when nothing is masked
-    int64_t key_block;  // keys packed at a time
-    int64_t unit;       // names the keys: a scratch that holds them packed is not filled again
+    int64_t offset;               // see above; total_keys when nothing is masked
+    int64_t key_block;            // keys packed at a time
+    int64_t unit;                 // names the keys: a scratch that holds them packed is not filled again
+    int64_t block_rows = kLanes;  // or fewer, what BlockArgs::rows may be
 
     int64_t rows() const { return tokens * group; }
-    int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
-    int64_t lanes(int64_t block) const { return std::min(kLanes, rows() - block * kLanes); }
+    int64_t blocks() const { return (rows() + block_rows - 1) / block_rows; }
+    int64_t lanes(int64_t block) const { return std::min(block_rows, rows() - block * block_rows); }
     // Keys that row f sees.
     int64_t visible(int64_t f) const { return std::min(total_keys, offset + f / group + 1); }
-    int64_t visible_to_block(int64_t block) const { return visible(block * kLanes + lanes(block) - 1); }
+    int64_t visible_to_block(int64_t block) const { return visible(block * block_rows + lanes(block) - 1); }
     // Where row f stands among [tokens, Hq].
     int64_t at(int64_t f) const { return f / group * query_heads + first_head + f % group; }
 
