@@ -60,11 +60,12 @@ class Delayed:
         self._random = random.Random(seed)
         self._asked, self._copies = 0, deque[tuple[np.ndarray, np.ndarray]]()
 
-    def load(self, source: np.ndarray, target: np.ndarray) -> None:
-        self.loaded += source.nbytes
-        self._asked += 1
-        self._copies.append((source, target))
-        self.some()
+    def load(self, source: np.ndarray, target: np.ndarray, runs: list[tuple[int, int]] | None = None) -> None:
+        for start, stop in [(0, len(source))] if runs is None else runs:
+            self.loaded += source[start:stop].nbytes
+            self._asked += 1
+            self._copies.append((source[start:stop], target[start:stop]))
+            self.some()
 
     def store(self, source: np.ndarray, target: np.ndarray) -> None:
         self.stored += source.nbytes

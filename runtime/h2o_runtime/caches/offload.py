@@ -10,7 +10,6 @@ ahead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -141,11 +140,9 @@ class OffloadStore(KVStore):
         if buffer.rows >= self.past:
             return
         self.transfers.follow()
-        for start, stop in _runs(np.unique(self.device.download(pages)), page_rows):
-            rows = slice(max(start, buffer.rows), min(stop, self.past))
-            if rows.start < rows.stop:
-                for name, source in self.host.layers[layer].items():
-                    self.transfers.load(source[rows], buffer.tensors[name][rows])
+        runs = _runs(np.unique(self.device.download(pages)), page_rows, buffer.rows, self.past)
+        for name, source in self.host.layers[layer].items():
+            self.transfers.load(source, buffer.tensors[name], runs)
         buffer.mark = self.transfers.mark()
         self.transfers.wait(buffer.mark)
 
@@ -231,9 +228,11 @@ class _Layer(LayerStore):
         return KV(**self._buffer.tensors, length=length)
 
 
-def _runs(pages: NDArray[np.int32], page_rows: int) -> Iterator[tuple[int, int]]:
-    """Rows of pages, which rise, those next to each other together; -1 is none."""
+def _runs(pages: NDArray[np.int32], page_rows: int, start: int, stop: int) -> list[tuple[int, int]]:
+    """Of rows start … stop - 1 those on these pages, which rise, as runs; -1 is no page."""
     pages = pages[pages >= 0]
-    for run in np.split(pages, np.flatnonzero(np.diff(pages) > 1) + 1):
-        if len(run):
-            yield int(run[0]) * page_rows, (int(run[-1]) + 1) * page_rows
+    begins = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
+    lasts = np.append(begins[1:], len(pages))[: len(begins)] - 1
+    firsts, ends = (pages[begins] * page_rows).clip(start), ((pages[lasts] + 1) * page_rows).clip(max=stop)
+    runs = zip(firsts.tolist(), ends.tolist(), strict=True)
+    return [(first, end) for first, end in runs if first < end]
