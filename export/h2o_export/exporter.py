@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +14,10 @@ import onnx
 from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_export.dense import DenseExporter, parameter_count, weight_spec
+from h2o_export.dense import DenseExporter, checkpoint_tensors, parameter_count, weight_spec
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
+from h2o_export.formats.offsets import holds_offsets
 from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
@@ -29,6 +30,7 @@ from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
 LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors", "gguf")
+FIRST_LAYER = "model.layers.0."
 Progress = Callable[[str], None]
 
 
@@ -57,6 +59,12 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.calibrate is not None and (self.weights == "float" or not self.calibrated):
             raise ConfigError("calibrate is for integer weights that are calibrated", field="calibrate")
+
+    def of(self, checkpoint: Checkpoint) -> ExportOptions:
+        """The same for a checkpoint of its own kind: int4 keeps offsets that its blocks of 4 bits have."""
+        names = [name for name in checkpoint_tensors(checkpoint.config) if name.startswith(FIRST_LAYER)]
+        offsets = self.weights == "int4" and holds_offsets(checkpoint, names)
+        return replace(self, weights="int4+offset") if offsets else self
 
     def formats(self, config: ModelConfig) -> MatrixFormats:
         """Raises ConfigError."""
@@ -93,6 +101,7 @@ def write_bundle(
     Raises CheckpointError, before anything is written where the checkpoint contradicts itself.
     """
     check_checkpoint(checkpoint)
+    options = options.of(checkpoint)
     files: dict[str, FileSpec] = {}
     formats = options.formats(checkpoint.config)
     if options.calibrated:

@@ -55,7 +55,7 @@ def preview_export(
     Raises CheckpointError for a checkpoint that contradicts itself, as the export would.
     """
     check_checkpoint(checkpoint)
-    config = checkpoint.config
+    config, options = checkpoint.config, options.of(checkpoint)
     model = model_spec(config, options)
     context = context or min(config.max_position_embeddings, 8192)
     shape = layer_kind(config.family).shape(config, options.dtype)

@@ -24,11 +24,11 @@ __all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]
 def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None, folder: Path) -> Checkpoint:
     """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
 
-    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is.
-    Raises InputError for a text that cannot be read.
+    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
+    and so does one whose weights get offsets. Raises InputError for a text that cannot be read.
     """
     made = formats.projections
-    if not isinstance(made, Blocks) or _holds(checkpoint, formats):
+    if type(made) is not Blocks or _holds(checkpoint, formats):
         return checkpoint
     if made.bits == 4:
         return CompensatedCheckpoint.of(
@@ -51,8 +51,8 @@ def _holds(checkpoint: Checkpoint, formats: MatrixFormats) -> bool:
     """Whether any matrix of a layer is taken over as it is."""
     for name, shape in checkpoint_tensors(checkpoint.config).items():
         format = tensor_format(name, shape, formats)
-        if format is formats.projections and isinstance(format, Blocks):
-            own = checkpoint.blocks(name)
-            if own is not None and format.takes(own):
-                return True
+        if format is not formats.projections or not isinstance(format, Blocks):
+            continue
+        if format.own(checkpoint, name) is not None:
+            return True
     return False
