@@ -158,8 +158,7 @@ class _Layer(LayerRows):
         self._pages = pages
 
     def commit(self, rows: Rows) -> None:
-        row = None if rows.at is None else int(rows.at[0])
-        self._pages.reach(*((rows.start, rows.stop) if row is None else (row, row + 1)))
+        self._pages.reach(rows.start, rows.stop)  # of a step too: a host records none
         super().commit(rows)
 
     def restore(self, parts: dict[str, NDArray[Any]]) -> None:
