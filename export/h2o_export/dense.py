@@ -136,12 +136,15 @@ def _name_in_layer(module: str, rest: str, config: ModelConfig) -> str:
 def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[tuple[type[nn.Module], bool], dict[str, tuple[int, ...]]] = {}
     for part in dense_parts(config):
-        with torch.device("meta"):
-            module = part.make(config)
-        for name, parameter in module.named_parameters():
-            if name != FREQUENCIES:
-                found[parameter_source(part, name, config)] = tuple(parameter.shape)
+        alike = part.alike(config)
+        if alike not in shapes:
+            with torch.device("meta"):
+                parameters = part.make(config).named_parameters()
+            shapes[alike] = {name: tuple(one.shape) for name, one in parameters if name != FREQUENCIES}
+        for name, shape in shapes[alike].items():
+            found[parameter_source(part, name, config)] = shape
     return found | latent_tensors(config)
 
 

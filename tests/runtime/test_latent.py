@@ -16,7 +16,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.footprint import footprint
-from h2o_runtime.latent import absorbed_cheaper, absorbed_rows
+from h2o_runtime.latent import LatentAttention, absorbed_cheaper, absorbed_rows, expansion
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.model import LatentSpec
 from h2o_runtime.policies.decode import DECODE
@@ -158,7 +158,6 @@ def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
         ({"cache": Offload(cache_file="layers")}, "cache", "latents alone: use --cache contiguous or paged"),
         ({"decoding": DECODE.chosen({"decode": "quest"})}, "decode", "use --decode full"),
         ({"latent": "expanded", "cache": Paged(), "attention": "functions"}, "latent", "keep --cache contig"),
-        ({"latent": "expanded", "attention": "native"}, "latent", "heads of 24 and 12 elements"),
     ],
 )
 def test_what_does_not_go_with_latents_is_refused_as_it_is_loaded(
@@ -188,6 +187,24 @@ def test_a_policy_that_is_not_for_latents_leaves_the_session_as_it_is(
         assert model.reused == 60
     with load(bundle, attention="functions", latent="absorbed") as model:
         assert np.isfinite(model.prefill(prompt, window)).all()
+
+
+def test_heads_that_kernels_do_not_take_are_not_expanded(bundle: Path) -> None:
+    model = Manifest.read(bundle).model
+    assert model.latent is not None
+    odd = model.model_copy(update={"latent": model.latent.model_copy(update={"value_size": 10})})
+    with load(bundle, attention="functions") as opened, load(bundle, attention="native") as native:
+        assert expansion(odd, opened.provider) is not None
+        assert expansion(odd, native.provider) is None
+        forward = opened._forward
+        common = odd, forward.backend, None, forward.buffers, 128, opened.device
+        with pytest.raises(
+            ConfigError, match="heads of 24 and 10 elements, and native kernels take multiples of 4"
+        ):
+            LatentAttention(*common, "expanded", plain=True)
+        settled = LatentAttention(*common, "auto", plain=True)
+        settled.begin(FULL.algorithm, 0, 100)
+        assert settled.form == "absorbed"
 
 
 def test_other_models_have_no_latents(tiny_bundle: Path) -> None:

@@ -26,9 +26,9 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
     """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
 
     `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
-    and so does one whose weights get offsets. Raises InputError for a text that cannot be read, UnsupportedModelError
-    for matrices that the blocks do not fit, ConfigError for a text where a latent model's weights of 8 bits are asked
-    for: they are rounded as they are.
+    and so does one whose weights get offsets. Raises InputError for a text that cannot be read,
+    UnsupportedModelError for matrices that the blocks do not fit, ConfigError for a text where a latent model's
+    weights of 8 bits are asked for: they are rounded as they are.
     """
     made = formats.projections
     if type(made) is not Blocks or _holds(checkpoint, formats):
