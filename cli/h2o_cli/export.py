@@ -131,7 +131,7 @@ def main(
         preview = preview_export(opened, options, ctx_size)
         print_json(preview.to_json()) if as_json else _show_preview(preview)
         return
-    steps = 2 * opened.config.layers + 6
+    steps = (2 if opened.config.latent is None else 3) * opened.config.layers + 6
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)
         if validate:
@@ -192,8 +192,16 @@ def _show_preview(preview: ExportPreview) -> None:
         f"in all about {_mib(size.total)}",
         "keys and values by --cache and --cache-dtype: "
         + ", ".join(f"{name} {_mib(nbytes)}" for name, nbytes in preview.cache_bytes.items()),
+        _token(preview),
         "dry run: nothing was written",
     )
+
+
+def _token(preview: ExportPreview) -> str:
+    """What a token takes in the cache, in words."""
+    taken, expanded = preview.model.token_bytes, preview.expanded_token_bytes
+    less = f", {expanded / taken:.1f} times less than its keys and values" if expanded else ""
+    return f"a token in the cache: {taken:,} bytes{less}"
 
 
 def _weights(model: ModelSpec) -> str:

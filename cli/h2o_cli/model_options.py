@@ -9,7 +9,7 @@ import click
 from h2o_cli.common import Command, threads_option
 from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
-from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PROVIDERS
+from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, LATENT_FORMS, PROVIDERS
 from h2o_runtime.policies.decode import DECODE, DecodePolicy
 from h2o_runtime.registry import Registry
 
@@ -45,6 +45,14 @@ form_option = click.option(
     help="How ONNX Runtime multiplies with integer weights on a CPU: auto is what h2o-bench dense found best; both "
     "keeps weights in memory twice.",
 )
+_LATENT = click.option(
+    "--latent",
+    type=click.Choice(("auto", *LATENT_FORMS)),
+    default="auto",
+    show_default=True,
+    help="How latent attention reads a prompt: on latents, or on keys and values made of them; auto counts "
+    "operations.",
+)
 _CONTEXT = click.option(
     "-c",
     "--ctx-size",
@@ -73,7 +81,7 @@ def model_options(command: Command) -> Command:
     for registry in reversed(_CHOICES):
         for one in reversed(registry.options if _has_choice(registry) else ()):
             command = click_option(one)(command)
-    return _CONTEXT(form_option(threads_option(execution_options(command))))
+    return _CONTEXT(_LATENT(form_option(threads_option(execution_options(command)))))
 
 
 def decode_options(command: Command) -> Command:
@@ -93,7 +101,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
     Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
     """
-    plain = ("backend", "device", "attention", "context", "threads", "form")
+    plain = ("backend", "device", "attention", "context", "threads", "form", "latent")
     decoding, cache = (registry.chosen(_given(registry, flags)) for registry in _CHOICES)
     return {name: flags.pop(name) for name in plain} | {"decoding": decoding, "cache": cache}
 

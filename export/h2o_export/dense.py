@@ -1,6 +1,7 @@
 """The dense graphs: traced once each, then bound to every layer's weights.
 
-All middle layers are the same graph, so a model of any depth is traced three times: first, middle, last.
+All middle layers are the same graph, so a model of any depth is traced three times: first, middle, last. Where
+some have a mixture of experts and some have not, it is four times.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
+from h2o_export.experts import lay_out_experts
 from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
+from h2o_export.latent_graphs import LATENT, LatentExporter, latent_tensors
 from h2o_export.layers import layer_kind
-from h2o_export.mlp import MLP
 from h2o_export.modules import DenseFirst, DenseLast, DenseMiddle
-from h2o_export.trace import trace
+from h2o_export.trace import example_inputs, trace
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 from h2o_runtime.model import WeightSpec
@@ -29,6 +31,11 @@ from h2o_runtime.model import WeightSpec
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 FREQUENCIES = "inv_freq"  # the one parameter that no checkpoint has
+FLOAT32 = (
+    FREQUENCIES,
+    "e_score_correction_bias",
+)  # whatever the model's dtype: float16 would decide otherwise
+ROUTER = ".mlp.gate.weight"
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,15 @@ class DensePart:
     module: type[nn.Module]
     before: int | None  # the layer whose attention it follows
     after: int | None  # the layer whose q, k and v it makes
+
+    def make(self, config: ModelConfig) -> nn.Module:
+        """The module; what it is made of may differ from layer to layer."""
+        made: nn.Module = self.module(config) if self.before is None else self.module(config, self.before)
+        return made
+
+    def alike(self, config: ModelConfig) -> tuple[type[nn.Module], bool]:
+        """Parts for which this is the same are the same graph on other weights."""
+        return self.module, self.before is not None and config.routed(self.before)
 
     @property
     def file(self) -> str:
@@ -114,22 +130,22 @@ def _name_in_layer(module: str, rest: str, config: ModelConfig) -> str:
         return kind.checkpoint_name(rest)
     if module != "after":
         return f"{module}.{rest}"  # input_layernorm
-    inner, _, last = rest.partition(".")
-    if inner == "o_proj":
-        return kind.checkpoint_name(rest)
-    return MLP.checkpoint_name(last) if inner == "mlp" else rest  # post_attention_layernorm
+    return kind.checkpoint_name(rest) if rest.startswith("o_proj.") else rest  # post_attention_layernorm, mlp
 
 
 def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[tuple[type[nn.Module], bool], dict[str, tuple[int, ...]]] = {}
     for part in dense_parts(config):
-        with torch.device("meta"):
-            module = part.module(config)
-        for name, parameter in module.named_parameters():
-            if name != FREQUENCIES:
-                found[parameter_source(part, name, config)] = tuple(parameter.shape)
-    return found
+        alike = part.alike(config)
+        if alike not in shapes:
+            with torch.device("meta"):
+                parameters = part.make(config).named_parameters()
+            shapes[alike] = {name: tuple(one.shape) for name, one in parameters if name != FREQUENCIES}
+        for name, shape in shapes[alike].items():
+            found[parameter_source(part, name, config)] = shape
+    return found | latent_tensors(config)
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -138,8 +154,11 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -> WeightFormat | None:
-    """The format of a checkpoint's tensor; None for what is no matrix and has the model's dtype."""
-    if len(shape) != 2:
+    """The format of a checkpoint's tensor; None for what is no matrix and has the model's dtype.
+
+    A router's few weights decide, and the matrices of latents stand in three graphs: they stay floats too.
+    """
+    if len(shape) != 2 or source.endswith((ROUTER, LATENT)):
         return None
     return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
 
@@ -149,9 +168,10 @@ def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> Weig
     sizes = dict.fromkeys(("projections", "table", "head", "rest"), 0)
     elements = 0
     for name, shape in checkpoint_tensors(config).items():
-        format = tensor_format(name, shape, formats) or FLOATS[dtype]
-        kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if len(shape) == 2 else "rest")
-        sizes[kind] += format.nbytes(shape)
+        matrix = tensor_format(name, shape, formats)
+        kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if matrix else "rest")
+        floats = FLOATS["float32" if name.endswith(FLOAT32) else dtype]
+        sizes[kind] += (matrix or floats).nbytes(shape)
         elements += math.prod(shape) if kind == "projections" else 0
     return WeightSpec(
         projections=formats.projections.name,
@@ -186,7 +206,7 @@ class DenseExporter:
         self.formats = formats
         self.folder = bundle / "onnx"
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
-        self._traced: dict[type[nn.Module], TracedPart] = {}
+        self._traced: dict[tuple[type[nn.Module], bool], TracedPart] = {}
         self._embedding: tuple[StoredTensor, ...] = ()
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
@@ -195,11 +215,17 @@ class DenseExporter:
         for part in dense_parts(self.checkpoint.config):
             progress(part.name)
             yield self._export_part(part)
+        if self.checkpoint.config.latent is not None:
+            opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
+            latent = LatentExporter(self.checkpoint, self.dtype, self.folder, opset)
+            yield from latent.export(progress)
+            self.files |= latent.files
 
     def _export_part(self, part: DensePart) -> GraphSpec:
-        if part.module not in self._traced:
-            self._traced[part.module] = self._trace(part)
-        traced = self._traced[part.module]
+        alike = part.alike(self.checkpoint.config)
+        if alike not in self._traced:
+            self._traced[alike] = self._trace(part)
+        traced = self._traced[alike]
         files: set[str] = set()
         for name, stored in self._store(part, traced).items():
             for value, tensor in zip(traced.stands_for[name], stored, strict=True):
@@ -221,7 +247,8 @@ class DenseExporter:
         assert value.name is not None
         assert value.shape is not None
         source = parameter_source(part, value.name, self.checkpoint.config)
-        return tensor_format(source, tuple(value.shape.numpy()), self.formats) or FLOATS[self.dtype]
+        matrix = tensor_format(source, tuple(value.shape.numpy()), self.formats)
+        return matrix or FLOATS["float32" if source.endswith(FLOAT32) else self.dtype]
 
     def _store(self, part: DensePart, traced: TracedPart) -> dict[str, tuple[StoredTensor, ...]]:
         """Stream the part's weights into its file. A tied embedding is stored once, in a file of its own."""
@@ -258,13 +285,11 @@ def trace_part(part: DensePart, config: ModelConfig, dtype: str) -> tuple[ir.Mod
     """Trace one kind of part on the meta device: no weight is in memory."""
     inputs, outputs = dense_interface(part, config, dtype)
     with torch.device("meta"):
-        module = part.module(config).to(FLOATS[dtype].dtype)
-        if isinstance(module, DenseFirst):
-            module.inv_freq.data = module.inv_freq.data.float()  # angles lose all meaning in float16
-        examples = {spec.name: _example(spec) for spec in inputs}
-    return trace(module, examples, [spec.name for spec in outputs], part.name)
-
-
-def _example(spec: TensorSpec) -> Tensor:
-    shape = [8 if isinstance(size, str) else size for size in spec.shape]  # any n above 1 traces alike
-    return torch.empty(shape, dtype=getattr(torch, spec.dtype))
+        module = part.make(config).to(FLOATS[dtype].dtype)
+        for name, parameter in module.named_parameters():
+            if name.endswith(FLOAT32):
+                parameter.data = parameter.data.float()  # angles lose all meaning in float16
+        examples = example_inputs(inputs)
+    model, parameters = trace(module, examples, [spec.name for spec in outputs], part.name)
+    lay_out_experts(model)
+    return model, parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +14,10 @@ import onnx
 from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_export.dense import DenseExporter, parameter_count, weight_spec
+from h2o_export.dense import DenseExporter, checkpoint_tensors, parameter_count, weight_spec
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
+from h2o_export.formats.offsets import holds_offsets
 from h2o_export.layers import layer_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
@@ -25,10 +26,12 @@ from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
+from h2o_runtime.model import ExpertsSpec, LatentSpec
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
 LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors", "gguf")
+FIRST_LAYER = "model.layers.0."
 Progress = Callable[[str], None]
 
 
@@ -58,6 +61,12 @@ class ExportOptions:
         if self.calibrate is not None and (self.weights == "float" or not self.calibrated):
             raise ConfigError("calibrate is for integer weights that are calibrated", field="calibrate")
 
+    def of(self, checkpoint: Checkpoint) -> ExportOptions:
+        """The same for a checkpoint of its own kind: int4 keeps offsets that its blocks of 4 bits have."""
+        names = [name for name in checkpoint_tensors(checkpoint.config) if name.startswith(FIRST_LAYER)]
+        offsets = self.weights == "int4" and holds_offsets(checkpoint, names)
+        return replace(self, weights="int4+offset") if offsets else self
+
     def formats(self, config: ModelConfig) -> MatrixFormats:
         """Raises ConfigError."""
         return choose_formats(self.dtype, self.weights, self.block_size, self.head_weights, config.tied)
@@ -82,6 +91,34 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         scale=shape.scale,
         dtype=dtype,
         weights=weight_spec(config, dtype, formats),
+        latent=_latent_spec(config),
+        experts=_experts_spec(config),
+    )
+
+
+def _latent_spec(config: ModelConfig) -> LatentSpec | None:
+    latent = config.latent
+    if latent is None:
+        return None
+    return LatentSpec(
+        rank=latent.rank,
+        nope_size=latent.nope_size,
+        rope_size=latent.rope_size,
+        value_size=latent.value_size,
+        query_rank=latent.query_rank,
+    )
+
+
+def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
+    experts = config.experts
+    if experts is None:
+        return None
+    return ExpertsSpec(
+        layers=config.layers - experts.first_layer,
+        count=experts.count,
+        chosen=experts.chosen,
+        size=experts.size,
+        shared_size=experts.shared_size,
     )
 
 
@@ -93,6 +130,7 @@ def write_bundle(
     Raises CheckpointError, before anything is written where the checkpoint contradicts itself.
     """
     check_checkpoint(checkpoint)
+    options = options.of(checkpoint)
     files: dict[str, FileSpec] = {}
     formats = options.formats(checkpoint.config)
     if options.calibrated:
@@ -110,7 +148,7 @@ def write_bundle(
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
         graphs.append(graph.spec)
     for spec in graphs:
-        if spec.kind == "dense":
+        if spec.kind != "attention":
             onnx.checker.check_model(str(folder / spec.file), full_check=True)
     progress("tokenizer")
     checkpoint.write_tokenizer(folder)

@@ -1,14 +1,15 @@
-"""The checkpoints that can be exported: all share one decoder layer and differ in the columns below."""
+"""The checkpoints that can be exported: families share a kind of decoder layer and differ in the columns below."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 HEAD_SIZES = (32, 64, 80, 96, 128)
-ROPE_TYPES = ("default", "linear", "llama3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+Router = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,14 @@ class Family:
     layers: str = "grouped-query"  # a key of LAYERS
     qkv_bias: bool = False  # biases on q, k and v always
     bias_flags: bool = False  # biases where config.json says attention_bias, mlp_bias
+    attention_bias_flag: bool = False  # biases where config.json says attention_bias alone
     qk_norm: bool = False  # RMSNorm over each head of q and k
     default_head_size: int | None = None  # where config.json may omit head_dim; None: hidden_size / heads
     default_window: int | None = None  # sliding window where config.json has no such key
+    pairs_stay: bool = False  # RoPE turns neighbours and leaves them neighbours, whatever config.json says
+    router: Router | None = None  # of its mixtures of experts; None: it has none
+    first_dense: int = 0  # layers without a mixture, where config.json does not say
+    built_as: str | None = None  # the model type under which transformers knows it; None: its own
 
 
 FAMILIES = {
@@ -32,6 +38,32 @@ FAMILIES = {
         Family("mistral", "MistralForCausalLM", default_window=4096),
         Family("qwen2", "Qwen2ForCausalLM", qkv_bias=True),
         Family("qwen3", "Qwen3ForCausalLM", bias_flags=True, qk_norm=True, default_head_size=128),
+        Family(
+            "deepseek_v2",
+            "DeepseekV2ForCausalLM",
+            layers="latent",
+            bias_flags=True,
+            pairs_stay=True,
+            router="softmax",
+        ),
+        Family(  # also Moonlight
+            "deepseek_v3",
+            "DeepseekV3ForCausalLM",
+            layers="latent",
+            attention_bias_flag=True,
+            router="sigmoid",
+            first_dense=3,
+        ),
+        Family(
+            "kimi_k2",
+            "DeepseekV3ForCausalLM",
+            layers="latent",
+            attention_bias_flag=True,
+            router="sigmoid",
+            first_dense=3,
+            built_as="deepseek_v3",
+        ),
+        Family("youtu", "YoutuForCausalLM", layers="latent", attention_bias_flag=True),
     )
 }
 
@@ -54,7 +86,7 @@ def check_supported(raw: dict[str, Any]) -> Family:
     if family is None:
         known = ", ".join(FAMILIES)
         raise UnsupportedModelError(
-            f"model type '{model_type}' is not supported: its decoder layer is not Llama's; supported are {known}"
+            f"model type '{model_type}' is not supported: its decoder layer is another; supported are {known}"
         )
     architectures = raw.get("architectures") or [family.architecture]
     if not isinstance(architectures, list):

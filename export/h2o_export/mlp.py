@@ -11,17 +11,12 @@ from h2o_export.config import ModelConfig
 class MLP(nn.Module):
     """SwiGLU feed-forward (Shazeer, 2020)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, rows: int) -> None:
         super().__init__()
         bias = config.mlp_bias
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias)
-
-    @staticmethod
-    def checkpoint_name(parameter: str) -> str:
-        """The name of a parameter in a layer's tensors."""
-        return f"mlp.{parameter}"
+        self.gate_proj = nn.Linear(config.hidden_size, rows, bias)
+        self.up_proj = nn.Linear(config.hidden_size, rows, bias)
+        self.down_proj = nn.Linear(rows, config.hidden_size, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

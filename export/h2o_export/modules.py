@@ -12,19 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from h2o_export.config import ModelConfig
+from h2o_export.experts import MixtureOfExperts
 from h2o_export.layers import layer_kind
 from h2o_export.layers.blocks import RMSNorm
 from h2o_export.mlp import MLP
 
 
 class AfterAttention(nn.Module):
-    """What follows attention in a layer: output projection, residual, norm, MLP, residual."""
+    """What follows attention in a layer: output projection, residual, norm, MLP or experts, residual."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.o_proj = layer_kind(config.family).output(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config)
+        routed = config.routed(layer)
+        self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, config.intermediate_size)
 
     def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
         residual = residual + self.o_proj(attention.flatten(1))  # [n, D]
@@ -42,20 +44,23 @@ class DenseFirst(nn.Module):
         self.inv_freq = nn.Parameter(torch.empty(angles), requires_grad=False)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.qkv = layer_kind(config.family).projection(config)
+        self.magnitude = config.rope.attention_factor
 
     def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         residual = self.embed_tokens(tokens)  # [n, D]
         angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
         cos, sin = angles.cos(), angles.sin()
+        if self.magnitude != 1:
+            cos, sin = cos * self.magnitude, sin * self.magnitude
         return residual, cos, sin, *self.qkv(self.input_layernorm(residual), cos, sin)
 
 
 class DenseMiddle(nn.Module):
     """dense_i: attention [n, Hq, d] of layer i-1, residual [n, D], cos, sin → residual, q, k, v of layer i."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, before: int) -> None:
         super().__init__()
-        self.after = AfterAttention(config)
+        self.after = AfterAttention(config, before)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.qkv = layer_kind(config.family).projection(config)
 
@@ -67,9 +72,9 @@ class DenseMiddle(nn.Module):
 class DenseLast(nn.Module):
     """dense_n: attention [n, Hq, d] of the last layer, residual [n, D] → logits float32 [n, V]."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, before: int) -> None:
         super().__init__()
-        self.after = AfterAttention(config)
+        self.after = AfterAttention(config, before)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 

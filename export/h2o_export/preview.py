@@ -8,6 +8,7 @@ from typing import Any
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
+from h2o_export.latent_graphs import latent_steps
 from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_graphs
 from h2o_export.soundness import check_checkpoint
@@ -33,6 +34,15 @@ class ExportPreview:
         """By cache and what it stores rows as."""
         return cache_bytes(self.model, self.context)
 
+    @property
+    def expanded_token_bytes(self) -> int | None:
+        """What the keys and values would take that a token's latents stand for; None where there are no latents."""
+        model = self.model
+        if model.latent is None:
+            return None
+        row = model.query_heads * (model.query_size + model.out_size)
+        return model.token_bytes // model.row_elements * row
+
     def to_json(self) -> dict[str, Any]:
         return {
             "checkpoint": self.options.checkpoint,
@@ -44,6 +54,8 @@ class ExportPreview:
             "context": self.context,
             "memory_bytes": asdict(self.footprint) | {"total": self.footprint.total},
             "cache_bytes": self.cache_bytes,
+            "token_bytes": self.model.token_bytes,
+            "expanded_token_bytes": self.expanded_token_bytes,
         }
 
 
@@ -55,10 +67,12 @@ def preview_export(
     Raises CheckpointError for a checkpoint that contradicts itself, as the export would.
     """
     check_checkpoint(checkpoint)
-    config = checkpoint.config
+    config, options = checkpoint.config, options.of(checkpoint)
     model = model_spec(config, options)
     context = context or min(config.max_position_embeddings, 8192)
     shape = layer_kind(config.family).shape(config, options.dtype)
     graphs = [dense_spec(part, config, options.dtype) for part in dense_parts(config)]
+    for step in latent_steps(config, options.dtype) if config.latent else ():
+        graphs += [step.spec(layer, ()) for layer in range(config.layers)]
     graphs += [graph.spec for graph in policy_graphs(options.prefill, shape)]
     return ExportPreview(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

@@ -17,6 +17,7 @@ from h2o_export.dense import EMBEDDING
 from h2o_runtime.errors import CheckpointError
 
 Attention = Callable[..., tuple[Tensor, None]]
+DECIDING = "e_score_correction_bias"  # float32 in transformers, whatever the model is
 
 
 class StreamedModel:
@@ -99,7 +100,8 @@ class StreamedModel:
 
     def _fill(self, module: nn.Module, prefix: str) -> None:
         state = {
-            name: self._load(prefix + name, tuple(value.shape)) for name, value in module.state_dict().items()
+            name: self._parameter(prefix + name, tuple(value.shape))
+            for name, value in module.state_dict().items()
         }
         try:
             module.load_state_dict(state, assign=True)
@@ -107,6 +109,23 @@ class StreamedModel:
             raise CheckpointError(
                 f"{self.checkpoint.source}: transformers cannot use {prefix}*: {error}"
             ) from error
+
+    def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """As transformers has it: the matrices of all experts in one tensor, gate above up."""
+        if name.endswith(DECIDING):
+            return self.checkpoint.tensor(name, shape).float()
+        stem, _, last = name.rpartition(".")
+        if not stem.endswith(".experts"):
+            return self._load(name, shape)
+        parts = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
+        count, rows, columns = shape
+        row = (rows // len(parts), columns)
+        return torch.stack(
+            [
+                torch.cat([self._load(f"{stem}.{expert}.{part}.weight", row) for part in parts])
+                for expert in range(count)
+            ]
+        )
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.checkpoint.tensor(name, shape).to(self.dtype)

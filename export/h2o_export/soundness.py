@@ -66,6 +66,8 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
     remedy = "is config.json the right one?" if settings == "config.json" else "was it converted rightly?"
     for name in left:
         layer = _LAYER.match(name)
+        if layer and 0 <= int(layer[1]) - config.layers < config.draft_layers:
+            continue
         if layer and int(layer[1]) >= config.layers:
             raise CheckpointError(
                 f"{checkpoint.source}: has the tensor '{name}', and {settings} says {config.layers} layers; "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from h2o_runtime.limits import MAX_CONTEXT
+from h2o_runtime.manifest import TensorSpec
 
 OPSET = 18  # read by TensorRT 10.3 (JetPack 6) and by every ONNX Runtime since 1.14
 
@@ -49,6 +50,16 @@ def trace(
     model.producer_name, model.producer_version = "h2o-export", None
     _name_nodes(model)
     return model, parameters
+
+
+def example_inputs(specs: Sequence[TensorSpec]) -> dict[str, Tensor]:
+    """Something to trace with, on the current device: any n above 1 traces alike."""
+    return {
+        spec.name: torch.empty(
+            [8 if isinstance(size, str) else size for size in spec.shape], dtype=getattr(torch, spec.dtype)
+        )
+        for spec in specs
+    }
 
 
 def _name_nodes(model: ir.Model) -> None:

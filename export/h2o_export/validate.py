@@ -28,6 +28,7 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.forward import Forward, PromptRun
+from h2o_runtime.latent import LatentAttention
 from h2o_runtime.manifest import Validation
 from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill.full import Full
@@ -154,8 +155,20 @@ class _LayerwiseRun:
         self._provider.activate(model.attention)
         self._buffers = Activations(model, self._n, device)
         store = Contiguous().new_store(model, self._n, device, self._provider)
+        self._latent: LatentAttention | None = None
+        if model.latent is not None:
+            self._latent = LatentAttention(
+                model, self._backend, None, self._buffers, self._n, device, "absorbed", plain=True
+            )
         self._forward = Forward(
-            bundle.manifest, self._backend, self._provider, store, FullDecode(), self._buffers, device
+            bundle.manifest,
+            self._backend,
+            self._provider,
+            store,
+            FullDecode(),
+            self._buffers,
+            device,
+            self._latent,
         )
         policy = Full(batch_size=self._n)
         self._prompt = PromptRun(np.array(ids, np.int64), Prefix.NONE, policy, Session(self._n))
@@ -175,5 +188,6 @@ class _LayerwiseRun:
         return np.concatenate(parts)
 
     def _load(self, index: int) -> None:
+        steps = [f"contract_{index - 1:02d}", f"absorb_{index:02d}", f"expand_{index:02d}"]
         self._backend.deactivate()
-        self._backend.activate(only=[self._forward.parts[index]])
+        self._backend.activate(only=[self._forward.parts[index], *(steps if self._latent else ())])

@@ -18,8 +18,8 @@ def logits_rows(model: ModelSpec, capacity: int) -> int:
 class Activations:
     """Rows are the new tokens of one call, at most `capacity` of them.
 
-    q, attention       [cap, Hq, d]
-    cos, sin           float32 [cap, d/2]
+    q, attention       [cap, Hq, d], [cap, Hq, dv]
+    cos, sin           float32 [cap, d/2], of what is rotated
     tokens, positions  int64 [cap]: of this call; 0, 1, 2, … for every call
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
 
@@ -29,11 +29,11 @@ class Activations:
 
     def __init__(self, model: ModelSpec, capacity: int, device: Device) -> None:
         dtype = np.dtype(model.dtype)
-        heads = (capacity, model.query_heads, model.head_size)
-        self.q = device.empty(heads, dtype)
-        self.attention = device.empty(heads, dtype)
-        self.cos = device.empty((capacity, model.head_size // 2), np.float32)
-        self.sin = device.empty((capacity, model.head_size // 2), np.float32)
+        heads, pairs = (capacity, model.query_heads), model.rotary_size // 2
+        self.q = device.empty((*heads, model.query_size), dtype)
+        self.attention = device.empty((*heads, model.out_size), dtype)
+        self.cos = device.empty((capacity, pairs), np.float32)
+        self.sin = device.empty((capacity, pairs), np.float32)
         self.tokens = device.empty((capacity,), np.int64)
         self.positions = device.empty((capacity,), np.int64)
         device.upload(np.arange(capacity, dtype=np.int64), self.positions)

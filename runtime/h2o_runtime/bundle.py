@@ -128,13 +128,13 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
 
 def _row_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     """What one token takes in the tensors between the dense graphs."""
-    queries, keys = (model.query_heads, model.head_size), (model.kv_heads, model.head_size)
+    keys = model.kv_heads, model.head_size
     hidden = (model.hidden_size,)
     return {
         "residual": hidden,
         "residual_out": hidden,
-        "q": queries,
-        "attention": queries,
+        "q": (model.query_heads, model.query_size),
+        "attention": (model.query_heads, model.out_size),
         "k": keys,
         "v": keys,
         "logits": (model.vocab_size,),

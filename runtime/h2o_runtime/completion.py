@@ -27,7 +27,7 @@ from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, Inp
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
 from h2o_runtime.generator import FOLDER_BYTES, Generator
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.request import (
     Completion,
@@ -95,11 +95,12 @@ class TextModel:
         parked_bytes: int = 0,
         folder: str | Path | None = None,
         folder_bytes: int = FOLDER_BYTES,
+        latent: LatentChoice = "auto",
     ) -> TextModel:
         """Open a bundle; arguments and errors are those of `Generator.load`."""
         parking = (parked_bytes, folder, folder_bytes)
         generator = Generator.load(
-            path, backend, context, attention, threads, device, cache, decoding, form, *parking
+            path, backend, context, attention, threads, device, cache, decoding, form, *parking, latent
         )
         try:
             tokenizer = Tokenizer.load(path)

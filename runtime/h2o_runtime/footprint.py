@@ -10,8 +10,9 @@ import numpy as np
 from h2o_runtime.activations import logits_rows
 from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.latent import is_plain, latent_bytes
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import DenseForm
+from h2o_runtime.names import DenseForm, LatentChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 
@@ -22,7 +23,8 @@ class Footprint:
     weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix. Integers
                  of 4 bits take 8 in the form "rows"; "both" has the layers twice
     cache        keys and values of every layer
-    activations  buffers between dense graphs and attention, and a few rows of logits
+    activations  buffers between dense graphs and attention, those of both forms of latent attention, and a few
+                 rows of logits
     memory       what the policies remember, as scores and memory sets
     scratch      inside one dense graph at batch size B: four times the MLP's intermediate rows (gate, its
                  sigmoid, their product, up), the normalised rows and the residual
@@ -46,20 +48,32 @@ def footprint(
     cache: Cache | None = None,
     decode: DecodePolicy[Any] | None = None,
     form: DenseForm = "blocks",
+    latent: LatentChoice = "auto",
 ) -> Footprint:
     """For `context` tokens. Python and the native libraries come on top: some 65 MB before a model is loaded."""
     item = np.dtype(model.dtype).itemsize
-    row = model.query_heads * model.head_size
+    row = model.query_heads * (model.query_size + model.out_size)
     rows = min(prefill.algorithm.batch_size, context)
     logits = logits_rows(model, context) * 4 * model.vocab_size
     policies = (prefill.algorithm, decode or FullDecode())
+    cache = cache or Contiguous()
+    between = latent_bytes(model, context, latent, is_plain(model, cache)) if model.latent else 0
     return Footprint(
         weights=weight_bytes(model, form),
-        cache=(cache or Contiguous()).store_bytes(model, context),
-        activations=context * ((2 * row + 2 * model.hidden_size) * item + model.head_size * 4 + 16) + logits,
+        cache=cache.store_bytes(model, context),
+        activations=context * ((row + 2 * model.hidden_size) * item + model.rotary_size * 4 + 16)
+        + logits
+        + between,
         memory=sum(policy.state_bytes(model, context) for policy in policies),
-        scratch=rows * (4 * model.intermediate_size + 2 * model.hidden_size) * item,
+        scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
     )
+
+
+def _widest(model: ModelSpec) -> int:
+    """Rows inside a feed-forward half, or what a mixture of experts holds of a token: what its experts are given
+    and say, each in two orders."""
+    experts = model.experts
+    return max(model.intermediate_size, experts.chosen * model.hidden_size if experts else 0)
 
 
 def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
@@ -67,6 +81,7 @@ def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
     return {
         f"{cache.name} {cache.stored_dtype(model)}": cache.store_bytes(model, context)
         for kind in CACHES
+        if kind.latent or model.latent is None
         for cache in kind.variants(model)
     }
 

@@ -18,6 +18,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import KVStore, LayerStore, Rows
 from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.latent import LatentAttention
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
@@ -71,6 +72,7 @@ class Forward:
         decoding: DecodePolicy[Any],
         activations: Activations,
         device: Device,
+        latent: LatentAttention | None = None,
     ) -> None:
         self.model = manifest.model
         self.parts = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
@@ -80,6 +82,7 @@ class Forward:
         self.decoding = decoding
         self.buffers = activations
         self.device = device
+        self.latent = latent
         self.stopwatch: Stopwatch = device.stopwatch(())
         # A step has fixed addresses, so that its calls are bound once, and can be recorded.
         self._token = device.empty((1,), np.int64)
@@ -109,9 +112,15 @@ class Forward:
         self.give(prompt.tokens)
         self.stopwatch = self.device.stopwatch(prompt.policy.phases)
         past = session.length
+        self.settle(prompt.policy, past, n)
         call = PromptCall(n, past, prompt.prefix, session.generated[:past])
         prompt.policy.begin(call, session.prefill_state)
         self._flow = self.device.flow(self._tiles)
+
+    def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
+        """In which form latent attention will read n tokens behind `past`. Raises ConfigError for no such form."""
+        if self.latent is not None:
+            self.latent.begin(policy, past, n)
 
     def layer(self, layer: int, prompt: PromptRun) -> None:
         """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
@@ -128,7 +137,7 @@ class Forward:
                 call = self._layer_call(layer, prompt, cache, rows)
                 prompt.policy.attend(call, session.prefill_state)
             # Only now has the attention provider waited for all of the rows.
-            self.decoding.observe(layer, call.kv, rows, self.provider, session.decode_state)
+            self.decoding.observe(layer, cache.view(rows.stop), rows, self.provider, session.decode_state)
             cache.attended(call.q)
 
     def decode(self, token: int, session: Session) -> Float32:
@@ -153,15 +162,17 @@ class Forward:
         """
         if not self._step_parts:
             self._step_parts = [self._bind_step(layer, rows) for layer in range(self.model.layers)]
-            self._step_head = self.backend.bound(self.parts[-1], *self._head_tensors(Span(0, 1)))
+            self._step_head = self._bind_head()
         q, o = self.buffers.q[:1], self.buffers.attention[:1]
+        if self.latent is not None:
+            q, o = self.latent.absorbed[:1], self.latent.context[:1]
         for layer, run in enumerate(self._step_parts):
             with self.store.open(layer) as cache:
                 run()
                 cache.commit(rows)
                 kv = cache.view(length)
                 self.decoding.observe(layer, kv, rows, self.provider, state)
-                self.decoding.attend(StepCall(layer, q, o, kv, self.provider), state)
+                self.decoding.attend(StepCall(layer, q, o, kv, self.provider, cache.fetch), state)
         self._step_head()
         return self.buffers.logits[:1]
 
@@ -178,13 +189,18 @@ class Forward:
         rows = Rows(past + tile.start, past + tile.stop)
         tokens = self.buffers.tokens[tile.start : tile.stop]
         positions = self.buffers.positions[first + tile.start : first + tile.stop]
-        self.backend.infer(
-            self.parts[layer], *self._part_tensors(layer, tile, tokens, positions, cache.target(rows))
-        )
+        target = cache.target(rows)
+        if self.latent is not None and layer:
+            self.latent.before(layer - 1, tile)
+        self.backend.infer(self.parts[layer], *self._part_tensors(layer, tile, tokens, positions, target))
         cache.commit(rows)
+        if self.latent is not None:
+            self.latent.after(layer, tile, past, cache, target["k"])
 
     def head(self, rows: Span) -> Tensor:
         """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
+        if self.latent is not None:
+            self.latent.before(self.model.layers - 1, rows)
         self.backend.infer(self.parts[-1], *self._head_tensors(rows))
         return self.buffers.logits[: len(rows)]
 
@@ -206,7 +222,17 @@ class Forward:
     def _bind_step(self, layer: int, rows: Rows) -> Callable[[], None]:
         with self.store.open(layer) as cache:
             tensors = self._part_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows))
-        return self.backend.bound(self.parts[layer], *tensors)
+        dense = self.backend.bound(self.parts[layer], *tensors)
+        if self.latent is None:
+            return dense
+        before = [self.latent.bound_before(layer - 1)] if layer else []
+        return _in_turn(*before, dense, self.latent.bound_after(layer))
+
+    def _bind_head(self) -> Callable[[], None]:
+        head = self.backend.bound(self.parts[-1], *self._head_tensors(Span(0, 1)))
+        if self.latent is None:
+            return head
+        return _in_turn(self.latent.bound_before(self.model.layers - 1), head)
 
     def _part_tensors(
         self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]
@@ -237,12 +263,12 @@ class Forward:
     def _layer_call(self, layer: int, prompt: PromptRun, cache: LayerStore, rows: Rows) -> LayerCall:
         n, layers = len(prompt.tokens), self.model.layers
         new = cache.target(rows)
-        return LayerCall(
+        call = LayerCall(
             layer=layer,
             q=self.buffers.q[:n],
             o=self.buffers.attention[:n],
             k=new["k"],
-            v=new["v"],
+            v=new.get("v", new["k"]),
             kv=cache.view(rows.stop),
             past=rows.start,
             prefix=prompt.prefix,
@@ -252,3 +278,12 @@ class Forward:
             needed=prompt.needed if layer == layers - 1 else 0,
             checkpoint=lambda done: prompt.checkpoint((layer + 0.5 + 0.5 * done / n) / layers),
         )
+        return call if self.latent is None else self.latent.call(call)
+
+
+def _in_turn(*calls: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run

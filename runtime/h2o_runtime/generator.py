@@ -25,8 +25,9 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, PromptRun, Watch
+from h2o_runtime.latent import LatentAttention, check_latent, check_policy, expansion, is_plain
 from h2o_runtime.limits import MAX_CONTEXT
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, LatentForm, ProviderChoice
 from h2o_runtime.parked_sessions import ParkedSessions
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillReport
@@ -63,6 +64,8 @@ class Generator:
         decoding: DecodePolicy[Any] | None = None,
         parked_bytes: int = 0,
         folder: SessionFolder | None = None,
+        latent: LatentChoice = "auto",
+        expanded: AttentionProvider | None = None,
     ) -> None:
         self.bundle = bundle
         self.model = bundle.manifest.model
@@ -73,13 +76,22 @@ class Generator:
         self.cache = cache or Contiguous()
         self.decoding = decoding or FullDecode()
         self._check_cache(parked_bytes > 0 or folder is not None)
-        self.store = self.cache.new_store(self.model, context, device, provider)
+        check_latent(self.model, self.cache, self.decoding, latent)
+        self.latent = latent
+        self.store = self.cache.new_pool(self.model, context, parked_bytes, device, provider)
+        layers = range(self.model.layers)
+        self.store.read_in_pages(frozenset(filter(self.decoding.reads_in_pages, layers)))
         self.session = Session(context)
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
         buffers = Activations(self.model, context, device)
+        between = None
+        if self.model.latent is not None:
+            plain = is_plain(self.model, self.cache)
+            between = LatentAttention(self.model, backend, expanded, buffers, context, device, latent, plain)
         self._forward = _forward_on(device)(
-            bundle.manifest, backend, provider, self.store, self.decoding, buffers, device
+            bundle.manifest, backend, provider, self.store, self.decoding, buffers, device, between
         )
+        self._expanded = expanded
         self.parked = ParkedSessions(parked_bytes, folder)
         self.reused = 0  # tokens that the last prefill found in the cache
         let_go_at_exit(self)
@@ -99,6 +111,7 @@ class Generator:
         parked_bytes: int = 0,
         folder: str | Path | None = None,
         folder_bytes: int = FOLDER_BYTES,
+        latent: LatentChoice = "auto",
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
@@ -109,7 +122,8 @@ class Generator:
         default. `form` says how ONNX Runtime multiplies with weights that are integers, by default as measured on
         this machine. `parked_bytes` of the host's memory hold sessions that others took the place of, until
         they go on; what there is no room for, and what is there in the end, is written below `folder`, in at most
-        `folder_bytes`, and found again. Raises BundleError, BackendError or ConfigError.
+        `folder_bytes`, and found again. `latent` says in which form latent attention reads prompts, by default as
+        counted operations say. Raises BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
         model = opened.manifest.model
@@ -130,10 +144,15 @@ class Generator:
         provider = make_provider(attention, opened, place, threads)
         executor.activate()
         provider.activate(model.attention)
+        expanded, shape = None, expansion(model, provider)
+        if shape is not None:
+            expanded = make_provider(attention, opened, place, threads)
+            expanded.activate(shape)
         kept = None
         if folder is not None:
             kept = SessionFolder(Path(folder), folder_bytes, opened.manifest.identity)
-        generator = cls(opened, executor, provider, context, place, cache, decoding, parked_bytes, kept)
+        parts = opened, executor, provider, context, place, cache, decoding, parked_bytes, kept
+        generator = cls(*parts, latent, expanded)
         generator._forward.warm_up(opened.manifest.prefill.algorithm.batch_size, generator.session)
         return generator
 
@@ -143,6 +162,8 @@ class Generator:
         self.device.synchronize()
         self.backend.deactivate()
         self.provider.deactivate()
+        if self._expanded is not None:
+            self._expanded.deactivate()
 
     def __enter__(self) -> Generator:
         return self
@@ -168,6 +189,7 @@ class Generator:
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
+        check_policy(self.model, config.algorithm)
         session = self.session
         if not reuse:
             self.parked.set_aside(self)
@@ -223,6 +245,7 @@ class Generator:
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = self._checked(ids)
+        check_policy(self.model, config.algorithm)
         self.reset()
         n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
         for rows in spans(n, self._forward.head_rows):
@@ -305,6 +328,12 @@ class Generator:
         self.store.truncate(0)
 
     @property
+    def latent_form(self) -> LatentForm | None:
+        """How latent attention read the last prompt; None where there is none."""
+        between = self._forward.latent
+        return None if between is None else between.form
+
+    @property
     def length(self) -> int:
         """Tokens in the cache."""
         return self.session.length
@@ -370,6 +399,7 @@ class Generator:
         """
         session, policy, before = self.session, config.algorithm, self.session.origin
         n = len(tokens) - reuse.length
+        self._forward.settle(policy, reuse.length, n)  # what it refuses has changed nothing
         self.prepare_state(config)
         self.reused, session.logits = reuse.length, None
         session.truncate(reuse.length)

@@ -59,9 +59,15 @@ class FreeSizes(_Strict):
 
 
 class GraphSpec(_Strict):
+    """A graph of a bundle.
+
+    kind  dense: from one layer's attention to the next; latent: a layer's step between its queries, latents and
+          their forms in attention; attention: what has no weights
+    """
+
     name: str
     file: str
-    kind: Literal["dense", "attention"]
+    kind: Literal["dense", "latent", "attention"]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     weights: tuple[str, ...] = ()  # files, relative to the bundle
@@ -135,6 +141,10 @@ class Manifest(_Strict):
     def dense_graphs(self) -> tuple[GraphSpec, ...]:
         """dense_00 … dense_n in the order of the model."""
         return tuple(graph for graph in self.graphs if graph.kind == "dense")
+
+    def weighty_graphs(self) -> tuple[GraphSpec, ...]:
+        """All that hold weights, which a backend executes."""
+        return tuple(graph for graph in self.graphs if graph.kind != "attention")
 
     @property
     def identity(self) -> str:

@@ -72,8 +72,45 @@ class WeightSpec(BaseModel):
         return self.projection_bytes + self.table_bytes + self.head_bytes + self.other_bytes
 
 
+class LatentSpec(BaseModel):
+    """Sizes of latent attention: keys and values of every head are linear in one latent a token.
+
+    rank        r, elements of the latent
+    nope_size   dn, of a head's query and key, not rotated
+    rope_size   dr, rotated; the key's are shared by all heads, and lie in the cache behind the latent
+    value_size  dv, of a head's value
+    query_rank  of the low-rank step that makes queries; None: there is none
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rank: int = Field(gt=0, le=MAX_SIZE)
+    nope_size: int = Field(gt=0, le=MAX_SIZE)
+    rope_size: int = Field(gt=0, le=MAX_SIZE)
+    value_size: int = Field(gt=0, le=MAX_SIZE)
+    query_rank: int | None = Field(default=None, gt=0, le=MAX_SIZE)
+
+
+class ExpertsSpec(BaseModel):
+    """Mixtures of experts: of `count` in each of `layers` layers, `chosen` see a token, and the shared ones all.
+
+    size, shared_size  rows inside one, and inside the shared ones together
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layers: int = Field(gt=0, le=MAX_LAYERS)
+    count: int = Field(gt=0, le=MAX_SIZE)
+    chosen: int = Field(gt=0, le=MAX_SIZE)
+    size: int = Field(gt=0, le=MAX_SIZE)
+    shared_size: int = Field(ge=0, le=MAX_SIZE)
+
+
 class ModelSpec(BaseModel):
-    """The model's shape, as the runtime needs it."""
+    """The model's shape, as the runtime needs it.
+
+    kv_heads, head_size  of the cache; that of latents has one head, of r + dr elements
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,6 +128,8 @@ class ModelSpec(BaseModel):
     scale: float = Field(gt=0)
     dtype: Literal["float32", "float16"]
     weights: WeightSpec | None = None  # None in bundles from before there was a choice
+    latent: LatentSpec | None = None
+    experts: ExpertsSpec | None = None
 
     @property
     def quantized(self) -> bool:
@@ -103,11 +142,50 @@ class ModelSpec(BaseModel):
         return self.weights.total if self.weights else self.parameters * np.dtype(self.dtype).itemsize
 
     @property
+    def token_bytes(self) -> int:
+        """What the cache holds of a token in all layers, in the model's dtype."""
+        return self.layers * self.row_elements * np.dtype(self.dtype).itemsize
+
+    @property
     def attention(self) -> AttentionShape:
         """The part that attention providers are made for."""
+        values = self.latent.rank if self.latent else self.head_size
         return AttentionShape(
-            self.query_heads, self.kv_heads, self.head_size, self.scale, np.dtype(self.dtype)
+            self.query_heads, self.kv_heads, self.head_size, self.scale, np.dtype(self.dtype), values
         )
+
+    @property
+    def expanded(self) -> AttentionShape:
+        """The same for keys and values that every head has of its own, made of latents."""
+        assert self.latent is not None
+        return AttentionShape(
+            self.query_heads,
+            self.query_heads,
+            self.query_size,
+            self.scale,
+            np.dtype(self.dtype),
+            self.out_size,
+        )
+
+    @property
+    def query_size(self) -> int:
+        """Elements of a head's query, as dense graphs make it."""
+        return self.latent.nope_size + self.latent.rope_size if self.latent else self.head_size
+
+    @property
+    def out_size(self) -> int:
+        """Elements of a head's attention output, as dense graphs take it."""
+        return self.latent.value_size if self.latent else self.head_size
+
+    @property
+    def rotary_size(self) -> int:
+        """Elements of a head that are rotated."""
+        return self.latent.rope_size if self.latent else self.head_size
+
+    @property
+    def row_elements(self) -> int:
+        """What the cache holds of a token in one layer: keys and values, or the latent alone."""
+        return self.kv_heads * self.head_size * (1 if self.latent else 2)
 
     def score_heads(self, kind: Literal["kv", "query"]) -> int:
         """Hs: how many heads have a score and a list of their own."""

@@ -16,6 +16,7 @@ from h2o_runtime.caches import KVStore, Rows
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import BackendError
 from h2o_runtime.forward import Float32, Forward
+from h2o_runtime.latent import LatentAttention
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.schedule import Span
@@ -45,8 +46,9 @@ class RecordedForward(Forward):
         decoding: DecodePolicy[Any],
         activations: Activations,
         device: CudaDevice,
+        latent: LatentAttention | None = None,
     ) -> None:
-        super().__init__(manifest, backend, provider, store, decoding, activations, device)
+        super().__init__(manifest, backend, provider, store, decoding, activations, device, latent)
         vocabulary = manifest.model.vocab_size
         self._answer: Float32 = device.module.PinnedMemory(4 * vocabulary).array().view(np.float32)
         self._graph: Graph | None = None

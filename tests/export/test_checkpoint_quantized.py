@@ -46,20 +46,20 @@ def compressed(form: str = "pack-quantized", **changes: Any) -> dict[str, Any]:
 
 # Name -> settings, packer, bits of the blocks (None: there are none) and their size.
 FORMS: dict[str, tuple[dict[str, Any], Packer, int | None, int]] = {
-    "awq": (awq(), AWQ(), 8, 32),  # less their zeros, integers of 4 bits need more
+    "awq": (awq(), AWQ(), 4, 32),
     "awq-symmetric": (awq(), AWQ(symmetric=True), 4, 32),
-    "awq-16": (awq(group_size=16), AWQ(group=16), 8, 16),
+    "awq-16": (awq(group_size=16), AWQ(group=16), 4, 16),
     "gptq-4": (gptq(), GPTQ(), 4, 32),
-    "gptq-4-zeros": (gptq(sym=False), GPTQ(symmetric=False), 8, 32),
+    "gptq-4-zeros": (gptq(sym=False), GPTQ(symmetric=False), 4, 32),
     "gptq-8": (gptq(8), GPTQ(bits=8), 8, 32),
     "gptq-8-zeros": (gptq(8), GPTQ(bits=8, symmetric=False), None, 0),
     "gptq-2": (gptq(2), GPTQ(bits=2), 4, 32),
     "gptq-act-order": (gptq(desc_act=True), GPTQ(act_order=True), None, 0),
-    "gptq-v2": (gptq(checkpoint_format="gptq_v2"), GPTQ(symmetric=False, stored_less_one=False), 8, 32),
+    "gptq-v2": (gptq(checkpoint_format="gptq_v2"), GPTQ(symmetric=False, stored_less_one=False), 4, 32),
     "gptq-no-index": (gptq(), GPTQ(with_index=False), 4, 32),
     "compressed-4": (compressed(), Compressed(), 4, 32),
     "compressed-4-row": (compressed(), Compressed(group=0), 4, 0),
-    "compressed-4-zeros": (compressed(), Compressed(symmetric=False), 8, 32),
+    "compressed-4-zeros": (compressed(), Compressed(symmetric=False), 4, 32),
     "compressed-8": (compressed(), Compressed(bits=8), 8, 32),
     "compressed-act-order": (compressed(), Compressed(act_order=True), None, 0),
     "compressed-int8": (compressed("int-quantized"), Compressed(bits=8, group=0, packed=False), 8, 0),
@@ -98,6 +98,9 @@ def test_every_value_is_what_float64_says(plain: Path, tmp_path: Path, form: str
         assert blocks is not None
         assert (blocks.bits, blocks.block_size) == (bits, size or shape[1])
         assert np.array_equal(blocks.dequantize().astype(np.float64), truth[name])
+        whole = blocks.without_offsets()  # zeros are whole steps
+        assert whole is not None
+        assert np.array_equal(whole.dequantize().astype(np.float64), truth[name])
 
 
 @pytest.mark.parametrize("form", ["awq", "gptq-act-order", "compressed-4"])

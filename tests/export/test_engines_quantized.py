@@ -28,7 +28,7 @@ def rtx() -> Any:
     return tensorrt_rtx()
 
 
-@pytest.fixture(scope="module", params=["int8", "int4"])
+@pytest.fixture(scope="module", params=["int8", "int4", "int4+offset"])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("quantized") / request.param
     return Bundle.open(bundles.export(EXAMPLE, folder, weights=request.param))
@@ -43,7 +43,7 @@ def test_dense_graphs_are_built_and_plans_hold_int4(rtx: Any, bundle: Bundle, sm
     for graph in (graphs[0], graphs[1], graphs[-1]):
         plan = memoryview(builder.build(bundle.path(graph), make_profiles(graph, limits), recorded=True))
         assert plan.nbytes > 1000, graph.name
-        if model.weights and model.weights.projections == "int4":  # of int8 see docs/weights.md
+        if model.weights and model.weights.projections == "int4":  # of others see docs/weights.md
             assert plan.nbytes < 1.1 * sum(stored_bytes(bundle, graph.name)) + PLAN_WITHOUT_WEIGHTS, (
                 graph.name
             )

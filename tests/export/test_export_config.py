@@ -105,7 +105,7 @@ def test_families_differ_in_biases_and_norms() -> None:
     assert (ignored.qkv_bias, ignored.o_bias) == (False, False)  # a Mistral layer has none to switch on
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].layers == "grouped-query"])
 def test_the_number_of_parameters_is_transformers(name: str) -> None:
     for tied in (False, True):
         config = of_family(name, head_dim=64, tie_word_embeddings=tied)
@@ -122,6 +122,15 @@ def test_the_number_of_parameters_is_transformers(name: str) -> None:
 # --- RoPE -------------------------------------------------------------------------------------------------
 
 LINEAR = {"rope_type": "linear", "factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+YARNS = (
+    YARN,
+    {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False},
+    {**YARN, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.707},
+    {**YARN, "attention_factor": 0.9},
+    {"rope_type": "yarn", "factor": 4.0},  # the original context is then the whole one
+    {**YARN, "factor": None},  # and the factor what the contexts say
+)
 
 
 @pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, SCALED, {**LINEAR, "factor": 3}])
@@ -134,14 +143,19 @@ def test_both_spellings_of_rope_read_the_same(scaling: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("head_size", HEAD_SIZES)
-@pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, SCALED])
+@pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, SCALED, *YARNS])
 def test_frequencies_are_transformers_to_the_bit(scaling: dict[str, Any], head_size: int) -> None:
     parameters = {**scaling, "rope_theta": 50000.0}
-    theirs = AutoConfig.for_model("llama", head_dim=head_size, rope_parameters=parameters)
-    expected = LlamaRotaryEmbedding(theirs).inv_freq.numpy()
-    got = read(rope_parameters=parameters).rope.inverse_frequencies(head_size)
+    theirs = LlamaRotaryEmbedding(
+        AutoConfig.for_model(
+            "llama", head_dim=head_size, rope_parameters=parameters, max_position_embeddings=8192
+        )
+    )
+    rope = read(rope_parameters=parameters, max_position_embeddings=8192).rope
+    got = rope.inverse_frequencies(head_size)
     assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(got, theirs.inv_freq.numpy())
+    assert rope.attention_factor == pytest.approx(theirs.attention_scaling, rel=1e-12)
 
 
 # --- What is refused --------------------------------------------------------------------------------------
@@ -155,7 +169,7 @@ def test_frequencies_are_transformers_to_the_bit(scaling: dict[str, Any], head_s
             "model type 'gpt2' is not supported.*supported are llama, mistral, qwen2, qwen3",
         ),
         ({"model_type": "mixtral"}, "model type 'mixtral' is not supported"),
-        ({"model_type": "gemma2"}, "its decoder layer is not Llama's"),
+        ({"model_type": "gemma2"}, "its decoder layer is another"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, r"the activation \(hidden_act = 'gelu'\) is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial rotary embedding"),
@@ -164,10 +178,10 @@ def test_frequencies_are_transformers_to_the_bit(scaling: dict[str, Any], head_s
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"head_dim": 48}, "head size 48 is not supported; supported are 32, 64, 80, 96, 128"),
         ({"hidden_size": 128}, "head size 16 is not supported"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "RoPE scaling 'yarn' is not supported"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "RoPE scaling 'proportional' is not supported"),
         (
             {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
-            "RoPE scaling 'dynamic'.*default, linear, llama3",
+            "RoPE scaling 'dynamic'.*default, linear, llama3, yarn",
         ),
         ({"rope_scaling": {"type": "longrope"}}, "RoPE scaling 'longrope'"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),

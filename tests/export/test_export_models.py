@@ -19,6 +19,7 @@ from h2o_runtime import Generator, PrefillConfig
 
 FULL = PrefillConfig(policy="full")
 LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 64,
@@ -45,6 +46,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], torch.dtype, bool]] = {
             "tie_word_embeddings": True,
         },
         torch.bfloat16,
+        False,
+    ),
+    "one llama layer with YaRN": (
+        "llama",
+        {"num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 32, "rope_parameters": YARN},
+        torch.float32,
+        False,
+    ),
+    "one qwen2 layer with YaRN": (
+        "qwen2",
+        {"num_hidden_layers": 1, "num_key_value_heads": 2, "head_dim": 64, "rope_parameters": YARN},
+        torch.float32,
         False,
     ),
     "mistral in float16": (

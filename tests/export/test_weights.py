@@ -76,7 +76,10 @@ def test_four_bits_are_packed_as_onnx_has_them() -> None:
 # In a bundle
 
 
-@pytest.fixture(scope="module", params=[(TIED, "int8"), (TIED, "int4"), (UNTIED, "int8"), (UNTIED, "int4")])
+@pytest.fixture(
+    scope="module",
+    params=[(TIED, "int8"), (TIED, "int4"), (UNTIED, "int8"), (UNTIED, "int4"), (UNTIED, "int4+offset")],
+)
 def made(request: pytest.FixtureRequest, shared_folder: Path) -> tuple[Path, Path, str]:
     """Checkpoint, bundle and the name of the format."""
     shape, weights = request.param
@@ -86,10 +89,14 @@ def made(request: pytest.FixtureRequest, shared_folder: Path) -> tuple[Path, Pat
 def test_no_float_matrix_is_left(made: tuple[Path, Path, str]) -> None:
     _, folder, weights = made
     bundle = Bundle.open(folder)
-    kind = {"int8": onnx.TensorProto.INT8, "int4": onnx.TensorProto.INT4}[weights]
+    kind = onnx.TensorProto.INT8 if weights == "int8" else onnx.TensorProto.INT4
     for graph in bundle.manifest.dense_graphs():
         model = onnx.load(bundle.path(graph), load_external_data=False)
-        matrices = [t for t in model.graph.initializer if len(t.dims) == 2 and "scales" not in t.name]
+        matrices = [
+            tensor
+            for tensor in model.graph.initializer
+            if len(tensor.dims) == 2 and not tensor.name.endswith((".scales", ".offsets"))
+        ]
         assert len(matrices) >= 4
         for tensor in matrices:
             table = tensor.name in ("embed_tokens.weight", "lm_head.weight")
@@ -112,7 +119,7 @@ def test_the_manifest_knows_every_byte(made: tuple[Path, Path, str]) -> None:
     manifest = Manifest.read(folder)
     files = sum(spec.bytes for name, spec in manifest.files.items() if name.startswith("onnx/weights/"))
     stored = manifest.model.weight_bytes
-    tensors = 12 * manifest.model.layers * 2
+    tensors = 12 * manifest.model.layers * 3
     assert stored <= files < stored + tensors * 4096
     assert manifest.model.weights is not None
     assert (manifest.model.weights.projections, manifest.model.weights.head) == (weights, "int8")

@@ -22,7 +22,9 @@ TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"
 FULL = PrefillConfig(policy="full")
 
 
-@pytest.fixture(scope="module", params=[(TIED, "int8"), (TIED, "int4"), (UNTIED, "int8")])
+@pytest.fixture(
+    scope="module", params=[(TIED, "int8"), (TIED, "int4"), (UNTIED, "int8"), (UNTIED, "int4+offset")]
+)
 def bundle(request: pytest.FixtureRequest, shared_folder: Path) -> Path:
     shape, weights = request.param
     return bundles.named(shared_folder, shape, f"-{weights}", weights=weights)[1]

@@ -105,22 +105,45 @@ def better(one: MachineRates, other: MachineRates) -> MachineRates:
 
 def dense_flop(model: ModelSpec, tokens: int) -> int:
     """Every matrix on every token; what follows the last layer's attention, and the head, on the last one."""
-    projections = model.query_heads + 2 * model.kv_heads
-    before = model.hidden_size * model.head_size * projections
-    after = model.hidden_size * (model.head_size * model.query_heads + 3 * model.intermediate_size)
-    rows_after = (model.layers - 1) * tokens + 1
-    return 2 * (model.layers * before * tokens + after * rows_after + model.hidden_size * model.vocab_size)
+    hidden, layers = model.hidden_size, model.layers
+    after = [hidden * model.out_size * model.query_heads + _feed_forward(model, i) for i in range(layers)]
+    rows = sum(after[:-1]) * tokens + after[-1]
+    return 2 * (layers * _before_attention(model) * tokens + rows + hidden * model.vocab_size)
+
+
+def _before_attention(model: ModelSpec) -> int:
+    """Multiplications of a token in one layer, up to its queries, keys and values."""
+    hidden, latent = model.hidden_size, model.latent
+    if latent is None:
+        return hidden * model.head_size * (model.query_heads + 2 * model.kv_heads)
+    queries = model.query_heads * model.query_size
+    made = (hidden + queries) * latent.query_rank if latent.query_rank else hidden * queries
+    expanded = latent.rank * model.query_heads * (latent.nope_size + latent.value_size)
+    return made + hidden * model.head_size + expanded
+
+
+def _feed_forward(model: ModelSpec, layer: int) -> int:
+    """Multiplications of a token in a layer's MLP, or in its router and the experts that it chooses."""
+    experts = model.experts
+    if experts is None or layer < model.layers - experts.layers:
+        return 3 * model.hidden_size * model.intermediate_size
+    return model.hidden_size * (experts.count + 3 * (experts.chosen * experts.size + experts.shared_size))
 
 
 def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
     """Two dot products a pair of query and visible key, in every layer and query head."""
     pairs = (model.layers - 1) * visible_pairs(config, tokens) + config.algorithm.last_layer_pairs(tokens)
-    return 4 * model.query_heads * model.head_size * int(pairs)
+    return _pair_flop(model) * int(pairs)
 
 
 def layer_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
     """The same of one layer, all of whose rows are needed."""
-    return 4 * model.query_heads * model.head_size * visible_pairs(config, tokens)
+    return _pair_flop(model) * visible_pairs(config, tokens)
+
+
+def _pair_flop(model: ModelSpec) -> int:
+    """A dot product with a key and a value added, in every query head; latents are counted expanded."""
+    return 2 * model.query_heads * (model.query_size + model.out_size)
 
 
 def visible_pairs(config: PrefillConfig, tokens: int) -> int:
@@ -129,12 +152,23 @@ def visible_pairs(config: PrefillConfig, tokens: int) -> int:
 
 
 def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | None = None) -> int:
-    """Every weight once, but of the embedding only what the head reads, and what the policy reads of the cache."""
+    """Every weight once, but of the embedding only what the head reads and of experts the chosen ones, and what the
+    policy reads of the cache."""
     item = np.dtype(model.dtype).itemsize
     unread = 0 if model.tied else model.vocab_size * model.hidden_size * item
     if not model.tied and model.weights:
         unread = model.weights.table_bytes
+    unread += _unchosen_bytes(model)
     return model.weight_bytes - unread + (decoding or FullDecode()).step_bytes(model, context)
+
+
+def _unchosen_bytes(model: ModelSpec) -> int:
+    """Experts that one token leaves alone."""
+    experts, weights = model.experts, model.weights
+    if experts is None or weights is None:
+        return 0
+    left = experts.layers * (experts.count - experts.chosen) * 3 * experts.size * model.hidden_size
+    return left * weights.projection_bytes // weights.projection_elements
 
 
 def _best(work: Callable[[], object], repetitions: int) -> float:

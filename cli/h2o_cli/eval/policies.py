@@ -67,7 +67,7 @@ class Baseline(PrefillPolicy[Scratch]):
             new, rows = slice(chunk.start, chunk.stop), whole.rows(chunk.start, chunk.stop)
             with call.timer.measure("phase1"):
                 call.provider.chunked_intra_attention(
-                    call.q[new], call.k[new], call.v[new], self.chunk_size, rows, None
+                    call.q[new], *call.new_rows(new.start, new.stop), self.chunk_size, rows, None
                 )
             for part in spans(chunk.stop, self.list_queries or self.chunk_size, start=chunk.start):
                 if chunk.start:

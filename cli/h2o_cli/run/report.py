@@ -35,6 +35,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "context": model.generator.context,
         "backend": model.generator.backend.name,
         "dense_form": getattr(model.generator.backend, "form", None),
+        "latent": model.generator.latent_form,
         "device": model.generator.device.name,
         "attention": model.generator.provider.name,
         "peak_memory_bytes": peak_bytes(),

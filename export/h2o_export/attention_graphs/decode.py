@@ -10,6 +10,7 @@ from h2o_export.attention_graphs.graph import (
     CACHE,
     ROWS,
     AttentionGraph,
+    attended,
     keys_values,
     make_graph,
     operator,
@@ -31,7 +32,7 @@ class Decode(AttentionStep):
         inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), length)
         node = operator("CachedAttention", [tensor.name for tensor in inputs], ("o",), scale=shape.scale)
         free = FreeSizes(sizes=(ROWS, CACHE), spans=("length",), step=True)
-        return make_graph(self.name, inputs, (queries("o", shape),), [node], free)
+        return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """One token, a little before the end of what is in use."""

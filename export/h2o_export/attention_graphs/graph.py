@@ -61,13 +61,24 @@ def make_graph(
 
 
 def queries(name: str, shape: AttentionShape) -> TensorSpec:
-    """Queries, or what they get: [n, Hq, d]."""
-    return _heads(name, "n", shape.query_heads, shape)
+    """Queries: [n, Hq, d]."""
+    return _heads(name, "n", shape.query_heads, shape.head_size, shape)
+
+
+def attended(name: str, shape: AttentionShape) -> TensorSpec:
+    """What queries get: [n, Hq, dv]."""
+    return _heads(name, "n", shape.query_heads, shape.value_size, shape)
 
 
 def keys_values(names: Iterable[str], rows: str, shape: AttentionShape) -> tuple[TensorSpec, ...]:
-    """Keys and values of new tokens (`rows` n) or a cache (`rows` cap): [rows, Hkv, d]."""
-    return tuple(_heads(name, rows, shape.kv_heads, shape) for name in names)
+    """Keys and values of new tokens (`rows` n) or a cache (`rows` cap): [rows, Hkv, d], and dv of what begins
+    with v."""
+    return tuple(_heads(name, rows, shape.kv_heads, row_size(name, shape), shape) for name in names)
+
+
+def row_size(name: str, shape: AttentionShape) -> int:
+    """Elements of a head in the rows of an operator's tensor: values and outputs have their own."""
+    return shape.value_size if name.startswith(("v", "o")) else shape.head_size
 
 
 def operator(name: str, inputs: Iterable[str], outputs: Iterable[str], **attributes: float) -> NodeProto:
@@ -86,8 +97,8 @@ def constant(name: str, values: list[int]) -> NodeProto:
     return helper.make_node("Constant", [], [name], name=name, value=tensor)
 
 
-def _heads(name: str, rows: str, heads: int, shape: AttentionShape) -> TensorSpec:
-    return TensorSpec(name=name, dtype=shape.dtype.name, shape=(rows, heads, shape.head_size))  # type: ignore[arg-type]
+def _heads(name: str, rows: str, heads: int, size: int, shape: AttentionShape) -> TensorSpec:
+    return TensorSpec(name=name, dtype=shape.dtype.name, shape=(rows, heads, size))  # type: ignore[arg-type]
 
 
 def _value_info(spec: TensorSpec) -> onnx.ValueInfoProto:

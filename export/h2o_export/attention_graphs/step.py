@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_export.attention_graphs.graph import AttentionGraph
+from h2o_export.attention_graphs.graph import AttentionGraph, row_size
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.devices import Device, Tensor
 
@@ -71,13 +71,22 @@ def put(device: Device, array: NDArray[Any]) -> Tensor:
 
 
 def normal(
-    draw: np.random.Generator, shape: AttentionShape, rows: int, heads: int, scale: float = 1.0
+    draw: np.random.Generator,
+    shape: AttentionShape,
+    rows: int,
+    heads: int,
+    scale: float = 1.0,
+    size: int | None = None,
 ) -> NDArray[Any]:
-    """Queries, keys or values [rows, heads, d] of a model's shape and dtype."""
-    values: NDArray[Any] = (draw.standard_normal((rows, heads, shape.head_size)) * scale).astype(shape.dtype)
+    """Queries or keys [rows, heads, d] of a model's shape and dtype, or what has `size` elements."""
+    row = (rows, heads, size or shape.head_size)
+    values: NDArray[Any] = (draw.standard_normal(row) * scale).astype(shape.dtype)
     return values
 
 
 def caches(draw: np.random.Generator, shape: AttentionShape, capacity: int) -> Feed:
     """k_cache and v_cache [capacity, Hkv, d]."""
-    return {name: normal(draw, shape, capacity, shape.kv_heads) for name in ("k_cache", "v_cache")}
+    return {
+        name: normal(draw, shape, capacity, shape.kv_heads, size=row_size(name, shape))
+        for name in ("k_cache", "v_cache")
+    }

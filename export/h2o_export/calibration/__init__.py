@@ -17,6 +17,7 @@ from h2o_export.dense import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import ConfigError
 
 __all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]
 
@@ -24,16 +25,29 @@ __all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]
 def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None, folder: Path) -> Checkpoint:
     """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
 
-    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is.
-    Raises InputError for a text that cannot be read.
+    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
+    and so does one whose weights get offsets. Raises InputError for a text that cannot be read,
+    UnsupportedModelError for matrices that the blocks do not fit, ConfigError for a text where a latent model's
+    weights of 8 bits are asked for: they are rounded as they are.
     """
     made = formats.projections
-    if not isinstance(made, Blocks) or _holds(checkpoint, formats):
+    if type(made) is not Blocks or _holds(checkpoint, formats):
         return checkpoint
+    for name, shape in checkpoint_tensors(checkpoint.config).items():
+        if tensor_format(name, shape, formats) is made:
+            made.check(name, shape)
     if made.bits == 4:
         return CompensatedCheckpoint.of(
             checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
         )
+    if checkpoint.config.latent is not None:
+        if text is not None:
+            raise ConfigError(
+                "8-bit weights of a model with latent attention are rounded to the nearest: leave out --calibrate, "
+                "or take --weights int4",
+                field="calibrate",
+            )
+        return checkpoint
     factors = scaling_factors(checkpoint, calibration_texts(checkpoint, text, SCALING_TEXTS))
     save_factors(factors, folder)
     return ScaledCheckpoint.of(checkpoint, factors)
@@ -51,8 +65,8 @@ def _holds(checkpoint: Checkpoint, formats: MatrixFormats) -> bool:
     """Whether any matrix of a layer is taken over as it is."""
     for name, shape in checkpoint_tensors(checkpoint.config).items():
         format = tensor_format(name, shape, formats)
-        if format is formats.projections and isinstance(format, Blocks):
-            own = checkpoint.blocks(name)
-            if own is not None and format.takes(own):
-                return True
+        if format is not formats.projections or not isinstance(format, Blocks):
+            continue
+        if format.own(checkpoint, name) is not None:
+            return True
     return False

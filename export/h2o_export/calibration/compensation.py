@@ -16,7 +16,7 @@ from torch import Tensor
 from h2o_export.calibration.rounding import compensate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_export.formats.quantized import QuantizedTensor
@@ -55,7 +55,7 @@ class LayerRounding:
         self.checkpoint = CompensatedCheckpoint(
             original.path, original.source, original.config, original, self
         )
-        self._format = formats.projections
+        self._format, self._formats = formats.projections, formats
         self._shapes = checkpoint_tensors(original.config)
         self._made: dict[int, dict[str, QuantizedTensor]] = {}  # by layer and name
         self._moments = Moments()
@@ -78,7 +78,10 @@ class LayerRounding:
         self._made.pop(layer - 2, None)
         self._floats.layer(layer, self._states)
         self._made[layer] = {
-            name: self._round(name, moments) for names, moments in self._moments.take() for name in names
+            name: self._round(name, moments)
+            for names, moments in self._moments.take()
+            for name in names
+            if tensor_format(name, self._shapes[name], self._formats) is self._format
         }
         self._next = layer + 1
         self._states = self._rounded.layer(layer, self._states)

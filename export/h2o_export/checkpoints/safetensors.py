@@ -15,6 +15,7 @@ from torch import Tensor
 
 from h2o_export.checkpoints.base import CheckpointInFiles
 from h2o_export.config import ModelConfig
+from h2o_export.families import FAMILIES
 from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.manifest import file_sha256
@@ -112,7 +113,11 @@ class SafetensorsCheckpoint(CheckpointInFiles):
     def transformers_config(self) -> Any:
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(self.path)
+        built_as = FAMILIES[self.config.family].built_as
+        if built_as is None:
+            return AutoConfig.from_pretrained(self.path)
+        kind = type(AutoConfig.for_model(built_as))
+        return kind.from_dict(read_json(self.config_file) | {"model_type": built_as})
 
     def check_tokenizer(self) -> None:
         if not confined(self.path, "tokenizer.json", CheckpointError).is_file():

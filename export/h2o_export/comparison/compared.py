@@ -10,7 +10,14 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.generator import Generator
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
+from h2o_runtime.names import (
+    LATENT_FORMS,
+    BackendName,
+    DenseChoice,
+    DeviceChoice,
+    LatentChoice,
+    ProviderChoice,
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,9 @@ class ComparedBundle:
         """Not activated yet."""
         return make_backend(self.backend, self.bundle, self.device, self.threads, context, self.form)
 
-    def load(self, context: int, attention: ProviderChoice | None = None) -> Generator:
+    def load(
+        self, context: int, attention: ProviderChoice | None = None, latent: LatentChoice = "auto"
+    ) -> Generator:
         """All of the bundle, ready to run; with another attention provider where one is named."""
         return Generator.load(
             self.bundle.folder,
@@ -43,7 +52,13 @@ class ComparedBundle:
             self.threads,
             self.on,
             form=self.form,
+            latent=latent,
         )
+
+    @property
+    def latent_forms(self) -> tuple[LatentChoice, ...]:
+        """Both forms of latent attention, where it is that: a prompt is compared in each."""
+        return ("auto",) if self.bundle.manifest.model.latent is None else LATENT_FORMS
 
     @property
     def exact(self) -> ComparedBundle:

@@ -19,6 +19,7 @@ from h2o_export.comparison.report import RELATIVE_TOLERANCE, ROUNDING_TOLERANCE,
 from h2o_export.comparison.runners import BackendRunner, StepRunner
 from h2o_export.comparison.twin import save_twin
 from h2o_export.layers import layer_kind
+from h2o_export.layers.base import causal_attention
 from h2o_export.policies import policy_entry, policy_steps
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends import Backend
@@ -55,7 +56,9 @@ class GraphComparison:
         kind = layer_kind(self.model.family)
         backend = self.compared.exact.open_backend(len(ids))
         rounding = self.compared.open_backend(len(ids)) if self.compared.rounds_activations else None
-        for graph in self.bundle.manifest.dense_graphs():
+        for index, graph in enumerate(self.bundle.manifest.dense_graphs()):
+            if index and self.model.latent is not None:
+                yield from self._latent(index - 1, known, backend, progress)
             progress(graph.name)
             if "residual_out" in known:
                 known |= {
@@ -69,6 +72,25 @@ class GraphComparison:
                 rounded = self._dense_graph(graph, feed, rounding)
                 yield from compare_runs("rounding", graph.name, rounded, {}, ROUNDING_TOLERANCE)
             known |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
+
+    def _latent(self, layer: int, known: Feed, backend: Backend, progress: Progress) -> Iterator[Row]:
+        """The small graphs behind a layer's dense one; k and v in `known` become what its latents expand to."""
+        latents = known["k"]
+        made: Feed = {}
+        rank = self.model.attention.value_size
+        for step in ("expand", "absorb", "contract"):
+            graph = self.bundle.graph(f"{step}_{layer:02d}")
+            progress(graph.name)
+            if step == "contract":
+                made["context"] = causal_attention(
+                    made["absorbed"], latents, latents[..., :rank], self.model.scale
+                )
+            given = {"latents": latents, "q": known["q"], **made}
+            feed = {spec.name: given[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
+            results = self._dense_graph(graph, feed, backend)
+            yield from compare_runs("dense", graph.name, results, {}, self.share)
+            made |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
+        known |= {"k": made["k"], "v": made["v"]}
 
     def _dense_graph(self, graph: GraphSpec, feed: Feed, backend: Backend) -> RunResults:
         backend.activate(only=[graph.name])

@@ -19,11 +19,15 @@ from h2o_export.reference import StreamedModel
 from h2o_export.rounded import RoundedCheckpoint
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.generator import Generator
-from h2o_runtime.names import ProviderChoice
+from h2o_runtime.names import LatentChoice, ProviderChoice
 
 TOLERANCE = 1e-4  # of the largest value, float32
 HALF_FLOOR = 1e-3
-QUANTIZATION_TOLERANCE = {"int8": 0.15, "int4": 0.6}  # the same; the largest measured are in docs/weights.md
+QUANTIZATION_TOLERANCE = {
+    "int8": 0.15,
+    "int4": 0.6,
+    "int4+offset": 0.6,
+}  # the same; the largest measured are in docs/weights.md
 Progress = Callable[[str], None]
 
 
@@ -59,15 +63,16 @@ class PipelineComparison:
         configs: Sequence[PrefillConfig],
         progress: Progress,
     ) -> Iterator[Row]:
-        with compared.load(len(self.ids)) as generator:
-            for config in configs:
-                make = policy_entry(config).reference(config)
-                if make is None:
-                    continue
-                progress(f"{stage}, {describe(config)}")
-                actual = generator.logprobs(self.ids, config)
-                sets = generator.boundary_memory()
-                yield self._row(stage, checkpoint, config, make, generator, actual, sets)
+        for form in compared.latent_forms:
+            with compared.load(len(self.ids), latent=form) as generator:
+                for config in configs:
+                    make = policy_entry(config).reference(config)
+                    if make is None or not _reads(config, form):
+                        continue
+                    progress(f"{stage}, {describe(config)}")
+                    actual = generator.logprobs(self.ids, config)
+                    sets = generator.boundary_memory()
+                    yield self._row(stage, checkpoint, config, make, generator, actual, sets)
 
     def between(
         self, configs: Sequence[PrefillConfig], other: ProviderChoice, progress: Progress
@@ -77,7 +82,8 @@ class PipelineComparison:
             results = []
             for attention in (self.compared.attention, other):
                 progress(f"pipeline, {describe(config)}, {attention}")
-                with self.compared.load(len(self.ids), attention) as generator:
+                form = self.compared.latent_forms[0]
+                with self.compared.load(len(self.ids), attention, form) as generator:
                     name = f"{generator.backend.name}+{generator.provider.name}"
                     results.append((name, generator.logprobs(self.ids, config)))
             tolerance = TOLERANCE if self._dtype == "float32" else 20 * HALF_FLOOR
@@ -103,9 +109,10 @@ class PipelineComparison:
             tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
         if stage == "quantization":
             tolerance = QUANTIZATION_TOLERANCE[self._weights]
+        form = f", {generator.latent_form}" if generator.latent_form else ""
         row = compare_arrays(
             stage,
-            describe(config),
+            describe(config) + form,
             "logprobs",
             (f"{generator.backend.name}+{generator.provider.name}", actual),
             (reference.name, expected),
@@ -159,3 +166,8 @@ def without_reference(configs: Sequence[PrefillConfig]) -> list[str]:
         for config in configs
         if policy_entry(config).reference(config) is None
     ]
+
+
+def _reads(config: PrefillConfig, form: LatentChoice) -> bool:
+    """Whether a policy reads prompts in a form of latent attention; any does where there is none."""
+    return form == "auto" or form in config.algorithm.latent_forms

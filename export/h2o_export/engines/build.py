@@ -54,7 +54,9 @@ def _write_plan(builder: PlanBuilder, selection: EngineSelection, engine: Engine
         model = plugin_graph(source)
         source = folder / f"{engine.name}.onnx"
         source.write_bytes(model.SerializeToString())
-    (folder / engine.file).write_bytes(builder.build(source, engine.profiles, recorded=graph.kind == "dense"))
+    (folder / engine.file).write_bytes(
+        builder.build(source, engine.profiles, recorded=graph.kind != "attention")
+    )
 
 
 def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:

@@ -82,7 +82,7 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
     if options.batch_size is not None:
         prefill = prefill.altered(batch_size=options.batch_size)
     limits = ProfileLimits.of(bundle.manifest.model, prefill, options.max_context)
-    graphs = [graph for graph in bundle.manifest.graphs if graph.kind == "dense" or target.plugins]
+    graphs = [graph for graph in bundle.manifest.graphs if graph.kind != "attention" or target.plugins]
     return EngineSelection(
         bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs)
     )

@@ -12,6 +12,7 @@ import torch
 from h2o_export.formats.base import WeightFormat
 from h2o_export.formats.blocks import BLOCK_SIZES, Blocks
 from h2o_export.formats.floats import Floats
+from h2o_export.formats.offsets import OffsetBlocks
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 
@@ -41,6 +42,7 @@ FORMATS: Mapping[str, Callable[[DType, int, bool], WeightFormat]] = MappingProxy
         "float": lambda dtype, block_size, table: FLOATS[dtype],
         "int8": lambda dtype, block_size, table: Blocks(8, block_size, dtype, table),
         "int4": lambda dtype, block_size, table: Blocks(4, block_size, dtype, table),
+        "int4+offset": lambda dtype, block_size, table: OffsetBlocks(4, block_size, dtype, table),
     }
 )
 

@@ -52,7 +52,7 @@ class Blocks:
             ir.Value(name=name, shape=ir.Shape(self._as_stored(*shape)), type=ir.TensorType(dtype))
             for name, shape, dtype in (
                 (str(weight.name), shapes[0], _DTYPES[self.bits]),
-                (f"{weight.name}.scales", shapes[1], _FLOATS[self.dtype]),
+                (f"{weight.name}.scales", shapes[1], self._floats),
             )
         )
         for node, index in tuple(weight.uses()):
@@ -70,13 +70,22 @@ class Blocks:
     def store(
         self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...], file: WeightFile
     ) -> tuple[StoredTensor, ...]:
-        found = self._quantized(checkpoint, name, shape)
-        q, scales = found.q, found.scales.astype(self.dtype)
-        if not self.table:
-            q, scales = q.T, scales.T
+        return self._write(self._quantized(checkpoint, name, shape), file)
+
+    def _write(self, found: QuantizedTensor, file: WeightFile) -> tuple[StoredTensor, ...]:
+        q = found.q if self.table else found.q.T
         packed = np.ascontiguousarray(q) if self.bits == 8 else pack(q)
         stored = file.add_array(packed, _DTYPES[self.bits], q.shape)
-        return stored, file.add_array(np.ascontiguousarray(scales), _FLOATS[self.dtype], scales.shape)
+        return stored, self._write_floats(found.scales, file)
+
+    def _write_floats(self, values: NDArray[np.float32], file: WeightFile) -> StoredTensor:
+        """One a block of each row, [N, K / block size]."""
+        stored = np.ascontiguousarray(values if self.table else values.T).astype(self.dtype)
+        return file.add_array(stored, self._floats, stored.shape)
+
+    @property
+    def _floats(self) -> ir.DataType:
+        return _FLOATS[self.dtype]
 
     def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
         return torch.from_numpy(self._quantized(checkpoint, name, shape).dequantize())
@@ -85,22 +94,32 @@ class Blocks:
         elements = int(np.prod(shape))
         return elements * self.bits // 8 + elements // self.block_size * np.dtype(self.dtype).itemsize
 
-    def takes(self, own: QuantizedTensor) -> bool:
-        """Whether blocks that a checkpoint hands out can be stored as they are."""
-        return own.bits <= self.bits and own.block_size % self.block_size == 0
+    def own(self, checkpoint: Checkpoint, name: str) -> QuantizedTensor | None:
+        """The blocks that a checkpoint has itself, where they can be stored as they are."""
+        found = self._of_this_kind(checkpoint.blocks(name))
+        if found is None or found.bits > self.bits or found.block_size % self.block_size:
+            return None
+        return found.in_blocks_of(self.block_size)
 
-    def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
-        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+    def _of_this_kind(self, own: QuantizedTensor | None) -> QuantizedTensor | None:
+        return None if own is None else own.without_offsets()
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raises UnsupportedModelError for a matrix that is not cut into whole blocks."""
         if shape[1] % self.block_size:
             raise UnsupportedModelError(
                 f"tensor '{name}' has {shape[1]} columns, no multiple of the block size {self.block_size}; "
                 "choose a smaller --block-size, or leave out --weights"
             )
-        own = checkpoint.blocks(name)
-        if own is not None and self.takes(own):
-            scales = np.repeat(own.scales, own.block_size // self.block_size, axis=1)
-            return QuantizedTensor(self.bits, self.block_size, own.q, scales)
-        return quantize(checkpoint.tensor(name, shape), self.bits, self.block_size, self.dtype, name)
+
+    def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
+        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+        self.check(name, shape)
+        own = self.own(checkpoint, name)
+        return own if own is not None else self._quantize(checkpoint.tensor(name, shape), name)
+
+    def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
+        return quantize(values, self.bits, self.block_size, self.dtype, name)
 
     def _look_up(self, graph: ir.Graph, gather: ir.Node, q: ir.Value, scales: ir.Value) -> None:
         """Rows of integers and rows of scales are looked up; only they become floats, not the whole table."""
@@ -122,11 +141,15 @@ class Blocks:
             graph.insert_before(gemm, floats)
             gemm.replace_input_with(index, floats.outputs[0])
             return
-        product = ir.node("MatMul", [gemm.inputs[0], floats.outputs[0]], name=_renamed(gemm, "MatMul"))
-        nodes = [floats, product]
+        product = ir.node("MatMul", [gemm.inputs[0], floats.outputs[0]], name=renamed(gemm, "MatMul"))
+        nodes = [floats, product, *self._corrected(graph, gemm, product.outputs[0])]
         if len(gemm.inputs) > 2:
-            nodes.append(ir.node("Add", [product.outputs[0], gemm.inputs[2]], name=_renamed(gemm, "Add")))
+            nodes.append(ir.node("Add", [nodes[-1].outputs[0], gemm.inputs[2]], name=renamed(gemm, "Add")))
         self._replace(graph, gemm, nodes)
+
+    def _corrected(self, graph: ir.Graph, gemm: ir.Node, product: ir.Value) -> list[ir.Node]:
+        """What is added to a product of the integers."""
+        return []
 
     def _dequantize(self, q: ir.Value, scales: ir.Value, name: str) -> ir.Node:
         axis = 1 if self.table else 0
@@ -199,5 +222,5 @@ def pack(q: NDArray[np.int8]) -> NDArray[np.uint8]:
     return packed
 
 
-def _renamed(node: ir.Node, op_type: str) -> str:
+def renamed(node: ir.Node, op_type: str) -> str:
     return str(node.name).replace("Gemm", op_type)

@@ -1,8 +1,8 @@
-"""Matrices as small integers with a scale a block: how checkpoints hand them over and formats take them."""
+"""Matrices as small integers in blocks: how checkpoints hand them over and formats take them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,21 +11,44 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """A matrix [N, K], N rows of results. Each row's elements share a scale in blocks of `block_size`; no offset.
+    """A matrix [N, K], N rows of results: q · scale in each block of a row, and the block's offset if it has one.
 
     bits        4: values from -8 to 7; 8: from -128 to 127
     block_size  divides K
     q           int8 [N, K]
     scales      float32 [N, K / block_size]
+    offsets     float32, as scales; None: there are none
     """
 
     bits: Literal[4, 8]
     block_size: int
     q: NDArray[np.int8]
     scales: NDArray[np.float32]
+    offsets: NDArray[np.float32] | None = None
 
     def dequantize(self) -> NDArray[np.float32]:
         """The values that it stands for, float32 [N, K]."""
         rows, columns = self.q.shape
-        blocks = self.q.reshape(rows, -1, self.block_size).astype(np.float32)
-        return (blocks * self.scales[..., None]).reshape(rows, columns)
+        values = self.q.reshape(rows, -1, self.block_size).astype(np.float32)
+        values *= self.scales[..., None]
+        if self.offsets is not None:
+            values += self.offsets[..., None]
+        return values.reshape(rows, columns)
+
+    def in_blocks_of(self, size: int) -> QuantizedTensor:
+        """The same with blocks of `size`, which divides theirs."""
+        times = self.block_size // size
+        offsets = None if self.offsets is None else np.repeat(self.offsets, times, axis=1)
+        return replace(self, block_size=size, scales=np.repeat(self.scales, times, axis=1), offsets=offsets)
+
+    def without_offsets(self) -> QuantizedTensor | None:
+        """The same values as integers of 8 bits at most; None where an offset is no whole number of steps."""
+        if self.offsets is None:
+            return self
+        steps = np.rint(self.offsets / np.where(self.scales == 0, 1, self.scales))
+        if not np.array_equal(steps * self.scales, self.offsets):
+            return None
+        moved = self.q.reshape(*steps.shape, self.block_size) + steps[..., None]
+        if np.abs(moved).max(initial=0) > 127:
+            return None
+        return QuantizedTensor(8, self.block_size, moved.astype(np.int8).reshape(self.q.shape), self.scales)

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from h2o_export.families import FAMILIES
 from h2o_export.layers.base import LayerKind
 from h2o_export.layers.grouped_query import GroupedQuery
+from h2o_export.layers.latent import Latent
 
 __all__ = ["LAYERS", "LayerKind", "layer_kind"]
 
-LAYERS: Mapping[str, LayerKind] = MappingProxyType({kind.name: kind for kind in (GroupedQuery(),)})
+LAYERS: Mapping[str, LayerKind] = MappingProxyType({kind.name: kind for kind in (GroupedQuery(), Latent())})
 
 
 def layer_kind(family: str) -> LayerKind:

@@ -50,4 +50,19 @@ class LayerKind(ABC):
 
     @abstractmethod
     def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
-        """Plain causal attention in float64, for comparisons: tensors of `interface` → that of `attended`."""
+        """Plain causal attention in float64, for comparisons: tensors of `interface` → that of `attended`.
+
+        Of latents, k and v are what they expand to.
+        """
+
+
+def causal_attention(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float) -> NDArray[np.float64]:
+    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv], every row seeing those up to itself."""
+    q, k, v = (array.astype(np.float64) for array in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = np.einsum("ihd,jhd->hij", q, k) * scale
+    scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
+    return out

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from h2o_export.config import ModelConfig
-from h2o_export.layers.base import LayerKind
+from h2o_export.layers.base import LayerKind, causal_attention
 from h2o_export.layers.blocks import RMSNorm, rotate
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.manifest import TensorSpec
@@ -51,14 +51,7 @@ class GroupedQuery(LayerKind):
         return f"self_attn.{parameter}"
 
     def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
-        q, k, v = (given[name].astype(np.float64) for name in "qkv")
-        group = q.shape[1] // k.shape[1]
-        k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-        scores = np.einsum("ihd,jhd->hij", q, k) * scale
-        scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
-        return out
+        return causal_attention(given["q"], given["k"], given["v"], scale)
 
 
 class QKV(nn.Module):

@@ -12,6 +12,7 @@ from torch import Tensor
 from h2o_export.attention_graphs.graph import (
     CACHE,
     AttentionGraph,
+    attended,
     constant,
     keys_values,
     make_graph,
@@ -57,11 +58,11 @@ class QueryPhase2(AttentionStep):
             *keys_values(("k_cache", "v_cache"), "cap", shape),
             TensorSpec(name="candidates", dtype="int32", shape=(1, heads, "Mp")),
             TensorSpec(name="past", dtype="int64", shape=(1,)),
-            queries("o_intra", shape),
+            attended("o_intra", shape),
             *partial_state("_intra", shape),
         )
         outputs = (
-            queries("o", shape),
+            attended("o", shape),
             TensorSpec(name="memory_next", dtype="int32", shape=(1, heads, config.memory)),
         )
         nodes = [
@@ -96,7 +97,7 @@ class QueryPhase2(AttentionStep):
             **caches(draw, shape, room.capacity),
             "candidates": np.tile(np.arange(past, dtype=np.int32), (1, heads, 1)),
             "past": np.array([past], np.int64),
-            "o_intra": normal(draw, shape, rows, shape.query_heads),
+            "o_intra": normal(draw, shape, rows, shape.query_heads, size=shape.value_size),
             "m_intra": draw.standard_normal((rows, shape.query_heads)).astype(np.float32),
             "l_intra": draw.uniform(1, rows, (rows, shape.query_heads)).astype(np.float32),
         }
@@ -134,7 +135,7 @@ class OwnQueriesPass(SinglePass):
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         n, config = q.shape[1], self.config
         tail = n - config.dense_tail if n > config.chunk_size else n
-        out = torch.empty_like(q)
+        out = q.new_empty((*q.shape[:2], v.shape[2]))
         for start in range(0, n, config.chunk_size):
             end = min(start + config.chunk_size, n)
             candidates = self._candidates(q[:, start:end], k, start)

@@ -54,7 +54,7 @@ class SinglePass:
         scored = score_heads(self.config, heads, self.kv_heads)
         score = torch.zeros(scored, n, dtype=torch.float64)  # [Hs, N]
         memory = torch.zeros(len(score), n, dtype=torch.bool)
-        out = torch.empty_like(q)
+        out = q.new_empty((*q.shape[:2], v.shape[2]))
         for boundary, start in enumerate(range(0, n, size)):
             stop = min(start + size, n)
             dots = q[:, start:stop] @ k[:, :stop].transpose(1, 2)  # [Hq, rows, stop]

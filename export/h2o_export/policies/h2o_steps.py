@@ -16,11 +16,13 @@ from h2o_export.attention_graphs.graph import (
     CACHE,
     ROWS,
     AttentionGraph,
+    attended,
     constant,
     keys_values,
     make_graph,
     operator,
     queries,
+    row_size,
     standard,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
@@ -46,7 +48,7 @@ class Phase1(AttentionStep):
         heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
         inputs = (queries("q", shape), *keys_values("kv", "n", shape))
         colsum = TensorSpec(name="colsum", dtype="float32", shape=("n", heads))
-        outputs = (queries("o", shape), *partial_state("", shape), colsum)
+        outputs = (attended("o", shape), *partial_state("", shape), colsum)
         node = operator(
             "ChunkedIntraAttention",
             ("q", "k", "v"),
@@ -62,7 +64,10 @@ class Phase1(AttentionStep):
         chunk = self.config.chunk_size
         n = min(chunk + chunk // 2, room.batch)
         q = normal(draw, shape, n, shape.query_heads, 2.0)
-        return {"q": q, **{name: normal(draw, shape, n, shape.kv_heads) for name in "kv"}}
+        return {
+            "q": q,
+            **{name: normal(draw, shape, n, shape.kv_heads, size=row_size(name, shape)) for name in "kv"},
+        }
 
     def compute(self, call: OperatorCall) -> None:
         state = PartialSoftmax(call.out["o"], call.out["m"], call.out["l"])
@@ -86,13 +91,13 @@ class Phase2(AttentionStep):
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
             TensorSpec(name="memory", dtype="int32", shape=(heads, "Mp")),
-            queries("o_intra", shape),
+            attended("o_intra", shape),
             *partial_state("_intra", shape),
             TensorSpec(name="score", dtype="float32", shape=("cap", heads)),
             TensorSpec(name="chunk_range", dtype="int64", shape=(2,)),
         )
         outputs = (
-            queries("o", shape),
+            attended("o", shape),
             TensorSpec(name="score_next", dtype="float32", shape=("cap", heads)),
             TensorSpec(name="memory_next", dtype="int32", shape=(heads, config.memory)),
         )
@@ -127,7 +132,7 @@ class Phase2(AttentionStep):
             "q": normal(draw, shape, chunk, shape.query_heads, 2.0),
             **cache,
             "memory": np.stack([np.concatenate((row, last)) for row in early]).astype(np.int32),
-            "o_intra": normal(draw, shape, chunk, shape.query_heads),
+            "o_intra": normal(draw, shape, chunk, shape.query_heads, size=shape.value_size),
             "m_intra": draw.standard_normal((chunk, shape.query_heads)).astype(np.float32),
             "l_intra": draw.uniform(1, chunk, (chunk, shape.query_heads)).astype(np.float32),
             "score": draw.uniform(0, 10, (room.capacity, heads)).astype(np.float32),

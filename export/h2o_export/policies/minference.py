@@ -13,6 +13,7 @@ from h2o_export.attention_graphs.graph import (
     CACHE,
     ROWS,
     AttentionGraph,
+    attended,
     keys_values,
     make_graph,
     operator,
@@ -91,7 +92,7 @@ class TileStep(AttentionStep):
         node = operator("VerticalSlashAttention", names, ("o",), scale=shape.scale)
         slots = (FreeSize(name=name, counts="slots") for name in "MD")
         free = FreeSizes(sizes=(ROWS, CACHE, *slots), spans=("length",))
-        return make_graph(self.name, inputs, (queries("o", shape),), [node], free)
+        return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """A few lines: tiles turn diagonals into blocks, so that many would be everything."""

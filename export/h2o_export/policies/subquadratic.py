@@ -16,6 +16,7 @@ from h2o_export.attention_graphs.graph import (
     CACHE,
     ROWS,
     AttentionGraph,
+    attended,
     constant,
     keys_values,
     make_graph,
@@ -55,7 +56,7 @@ class PatternStep(AttentionStep):
         )
         nodes = [*self._landmarks(shape), _constant("global_rows", rows), attention]
         free = FreeSizes(sizes=(ROWS, CACHE), spans=("length",))
-        return make_graph(self.name, inputs, (queries("o", shape),), nodes, free)
+        return make_graph(self.name, inputs, (attended("o", shape),), nodes, free)
 
     def _landmarks(self, shape: AttentionShape) -> list[NodeProto]:
         row = [shape.kv_heads, shape.head_size]

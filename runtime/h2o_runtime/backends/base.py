@@ -11,7 +11,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Backend(Protocol):
-    """Executes the dense graphs of one bundle.
+    """Executes the graphs of one bundle that hold weights.
 
     most_rows   rows that one call takes at most
     recordable  whether its calls can be recorded into a CUDA graph, after each has run once
@@ -22,7 +22,7 @@ class Backend(Protocol):
     recordable: bool
 
     def activate(self, only: Sequence[str] | None = None) -> None:
-        """Load every dense graph, or those named in `only`.
+        """Load every one, or those named in `only`.
 
         Raises BackendError when its library is not installed, BundleError for bad files.
         """

@@ -47,8 +47,8 @@ class OnnxRuntimeBackend:
         self._steps: dict[str, BoundSession] = {}  # for one row, where weights are there in two forms
 
     def activate(self, only: Sequence[str] | None = None) -> None:
-        """Load all dense graphs, or those named in `only`."""
-        for graph in self.bundle.manifest.dense_graphs():
+        """Load all graphs that hold weights, or those named in `only`."""
+        for graph in self.bundle.manifest.weighty_graphs():
             if only is None or graph.name in only:
                 self._sessions[graph.name] = self._load(graph, "rows" if self.form == "both" else self.form)
                 if self.form == "both":

@@ -46,7 +46,7 @@ class TensorRTBackend:
             engines = open_engines(self.bundle, machine, self._context)
             self.most_rows = engines.manifest.batch_size
             self._loader = _Loader(import_tensorrt(machine.target), engines)
-        for graph in self.bundle.manifest.dense_graphs():
+        for graph in self.bundle.manifest.weighty_graphs():
             if only is None or graph.name in only:
                 self._parts[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
         need = max((part.scratch_bytes for part in self._parts.values()), default=0)

@@ -36,7 +36,8 @@ class LayerStore(Protocol):
     """One layer's keys and values while it is open."""
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
-        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d].
+        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d]; of latents
+        there is no "v".
 
         The same place for the same rows while the layer is open, and whole: what was written through parts
         of them can be read in one piece. For the row of a decode step always the same place.
@@ -55,9 +56,33 @@ class LayerStore(Protocol):
     def view(self, length: int | Tensor) -> KV:
         """The first `length` rows as kernels read them."""
 
+    def fetch(self, pages: Tensor, page_rows: int) -> None:
+        """A step is about to read these pages of the rows before its own, where `KVStore.read_in_pages` named the
+        layer. int32, of `page_rows` rows each; -1 is none."""
+        return
+
     def attended(self, q: Tensor) -> None:
         """Attention to a prompt's new rows is done; q [n, Hq, d] are their queries."""
         return
+
+
+class HeldRows(Protocol):
+    """Rows of a sequence that waits where they lie, while its store goes on with another. Nobody writes them."""
+
+    @property
+    def pieces(self) -> dict[int, int]:
+        """Bytes of every piece of memory that they are in. Those that several sequences share have one number."""
+        ...
+
+    def kept(self, layer: int) -> dict[str, Tensor]:
+        """Copies of a layer's rows as they are stored, by their names in `KV.parts`."""
+        ...
+
+    def go_on(self) -> None:
+        """They become the rows of the store's sequence, and stay what they are for the one that waits."""
+
+    def release(self) -> None:
+        """It waits no more."""
 
 
 class KVStore(Protocol):
@@ -71,6 +96,11 @@ class KVStore(Protocol):
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         """A layer to write and read. Layers are opened in turn, one at a time."""
 
+    def read_in_pages(self, layers: frozenset[int]) -> None:
+        """Of these layers a step reads nothing of the rows before its own but what it asks for with
+        `LayerStore.fetch`."""
+        return
+
     def before_step(self, past: int) -> None:
         """A step is about to write row `past` of every layer. Never a part of what is recorded."""
         return
@@ -78,6 +108,11 @@ class KVStore(Protocol):
     def truncate(self, rows: int) -> None:
         """Rows from `rows` on are needed no more: of no layer, and before others are written in their place."""
         return
+
+    def hold(self, rows: int) -> HeldRows | None:
+        """The first `rows` rows, which stay while another sequence takes its turn. None: they would have to be
+        copied elsewhere."""
+        return None
 
     def report(self) -> dict[str, Any]:
         """What it did, in numbers for reports."""
@@ -95,10 +130,12 @@ class Cache(ABC):
 
     name   as flags and reports write it
     title  as people read it
+    latent whether it can hold latents, of which values are a part
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    latent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -113,6 +150,12 @@ class Cache(ABC):
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
     ) -> KVStore:
         """For `capacity` rows. `provider` is the one that will read it."""
+
+    def new_pool(
+        self, model: ModelSpec, capacity: int, spare_bytes: int, device: Device, provider: AttentionProvider
+    ) -> KVStore:
+        """As `new_store`, with `spare_bytes` more for rows of sequences that wait, where it can hold them."""
+        return self.new_store(model, capacity, device, provider)
 
     @classmethod
     def variants(cls, model: ModelSpec) -> Iterator[Cache]:

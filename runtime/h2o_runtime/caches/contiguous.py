@@ -23,6 +23,7 @@ class Contiguous(StoredCache):
 
     name: ClassVar[str] = "contiguous"
     title: ClassVar[str] = "contiguous"
+    latent: ClassVar[bool] = True
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
@@ -81,14 +82,14 @@ class LayerRows(LayerStore):
             return self._step
         if self._fresh is not None:
             return self._fresh.rows(rows.start, rows.stop)
-        return {"k": self._rows.k[rows.start : rows.stop], "v": self._rows.v[rows.start : rows.stop]}
+        return {name: part[rows.start : rows.stop] for name, part in self._rows.view(0).parts.items()}
 
     def commit(self, rows: Rows) -> None:
         if rows.at is not None:
-            self._provider.cache_append(self._step["k"], self._step["v"], rows.at, self.view(rows.at))
+            self._provider.cache_append(self._step["k"], self._step.get("v"), rows.at, self.view(rows.at))
         elif self._fresh is not None:
             new = self._fresh.rows(rows.start, rows.stop)
-            self._provider.cache_append(new["k"], new["v"], rows.start, self.view(rows.stop))
+            self._provider.cache_append(new["k"], new.get("v"), rows.start, self.view(rows.stop))
 
     def restore(self, parts: dict[str, NDArray[Any]]) -> None:
         places = self.view(0).parts

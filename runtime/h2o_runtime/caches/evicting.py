@@ -35,6 +35,7 @@ class Evicting(Contiguous):
     """Memory is reserved for `cache_tokens` rows a layer, and for one layer of the whole context."""
 
     title: ClassVar[str] = "forgetting"
+    latent: ClassVar[bool] = False
 
     cache_tokens: int = option(
         0,

@@ -19,16 +19,20 @@ CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
 
 @dataclass(frozen=True)
 class RowForm:
-    """How one row of a layer is stored: `dtype`, and where it is int8 a float32 scale a head."""
+    """How one row of a layer is stored: `dtype`, and where it is int8 a float32 scale a head.
+
+    latent  keys alone, of which values are a part
+    """
 
     dtype: np.dtype[Any]
     kv_heads: int
     head_size: int
+    latent: bool = False
 
     @classmethod
     def of(cls, model: ModelSpec, stored: CacheDtype) -> RowForm:
         dtype = np.dtype(model.dtype if stored == "model" else stored)
-        return cls(dtype, model.kv_heads, model.head_size)
+        return cls(dtype, model.kv_heads, model.head_size, model.latent is not None)
 
     @property
     def scaled(self) -> bool:
@@ -38,19 +42,24 @@ class RowForm:
     def row_bytes(self) -> int:
         """Of a row's keys and values."""
         scale = np.dtype(np.float32).itemsize if self.scaled else 0
-        return 2 * self.kv_heads * (self.head_size * self.dtype.itemsize + scale)
+        parts = 1 if self.latent else 2
+        return parts * self.kv_heads * (self.head_size * self.dtype.itemsize + scale)
 
     def new(self, rows: int, device: Device) -> StoredRows:
         shape = (rows, self.kv_heads, self.head_size)
-        scales = None
-        if self.scaled:
-            scales = (device.empty(shape[:2], np.float32), device.empty(shape[:2], np.float32))
-        return StoredRows(device.empty(shape, self.dtype), device.empty(shape, self.dtype), scales)
+        k = device.empty(shape, self.dtype)
+        v = k if self.latent else device.empty(shape, self.dtype)
+        if not self.scaled:
+            return StoredRows(k, v, None)
+        k_scales = device.empty(shape[:2], np.float32)
+        v_scales = k_scales if self.latent else device.empty(shape[:2], np.float32)
+        return StoredRows(k, v, (k_scales, v_scales))
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Keys and values of one layer: k, v [rows, Hkv, d]; scales [rows, Hkv] of each, of integers."""
+    """Keys and values of one layer: k, v [rows, Hkv, d], of latents one tensor; scales [rows, Hkv] of each, of
+    integers."""
 
     k: Tensor
     v: Tensor
@@ -61,22 +70,21 @@ class StoredRows:
 
     @property
     def nbytes(self) -> int:
-        return sum(int(array.nbytes) for array in (self.k, self.v, *(self.scales or ())))
+        return sum(int(array.nbytes) for array in self.view(0).parts.values())
 
 
 class Fresh:
-    """Where dense graphs write rows that must be converted: k, v [rows, Hkv, d] of the model's dtype.
+    """Where dense graphs write rows that must be converted: k, v [rows, Hkv, d] of the model's dtype, of latents k
+    alone.
 
     One for all layers, of which one is open at a time.
     """
 
     def __init__(self, model: ModelSpec, rows: int, device: Device) -> None:
-        shape = (rows, model.kv_heads, model.head_size)
-        self.k: Tensor = device.empty(shape, model.dtype)
-        self.v: Tensor = device.empty(shape, model.dtype)
+        self._parts = RowForm.of(model, "model").new(rows, device).view(0).parts
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        return {"k": self.k[start:stop], "v": self.v[start:stop]}
+        return {name: part[start:stop] for name, part in self._parts.items()}
 
     @staticmethod
     def size(model: ModelSpec, rows: int) -> int:

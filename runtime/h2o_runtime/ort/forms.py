@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, quantized_products
+from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, floats, quantized_products
 
 MICROSOFT = "com.microsoft"
 INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
@@ -56,7 +56,8 @@ def multiply_integers(model: Any, folder: Path, rows: bool) -> Any:
             elif rows and not half and not product.transposed:
                 made.rows(product)
             elif (group := together[x, product.bits, product.block_size])[0] is product:
-                made.blocks(group, x, [one.product.output[0] for one in group])
+                made.blocks(group, x)
+                gone.update(one.output for one in group)
         elif node.output[0] not in gone:
             made.nodes.append(node)
     used = {name for node in made.nodes for name in node.input}
@@ -95,32 +96,42 @@ class _Rewritten:
         self._node("Sub", [f"{x}/Reshape", f"{x}/high"], f"{x}/low")
         self._node("Concat", [f"{x}/high", f"{x}/low"], f"{x}/Concat", axis=0)
         self._node("Flatten", [f"{x}/Concat"], f"{x}/halves", axis=1)
-        self.blocks([product], f"{x}/halves", [f"{out}/halves"])
+        self._multiply([product], f"{x}/halves", f"{out}/halves")
         self._node("Split", [f"{out}/halves"], f"{out}/high", f"{out}/low", axis=0, num_outputs=2)
         self._node("Add", [f"{out}/high", f"{out}/low"], out)
 
-    def blocks(self, products: Sequence[QuantizedProduct], x: str, outs: Sequence[str]) -> None:
+    def blocks(self, products: Sequence[QuantizedProduct], x: str) -> None:
         """Of products that read the same activations one: these are then made integers once."""
+        outs = [product.output for product in products]
+        out = outs[0] if len(outs) == 1 else f"{outs[0]}/together"
+        offsets = [product.offset.input for product in products if product.offset is not None]
+        sizes = self._multiply(products, x, f"{out}/integers" if offsets else out)
+        if offsets:
+            sums, name, _ = offsets[0]
+            whole = np.concatenate([floats(self._given[one[1]], self._folder) for one in offsets], axis=1)
+            self._node("Gemm", [sums, self._add(name, whole), f"{out}/integers"], out)
+        if len(outs) > 1:
+            self._node("Split", [out, self._add(out, np.array(sizes, np.int64))], *outs, axis=1)
+
+    def _multiply(self, products: Sequence[QuantizedProduct], x: str, out: str) -> list[int]:
+        """Returns how many columns of `out` each product has."""
         parts = [Matrix.read(product, self._given, self._folder) for product in products]
-        sizes, bits, block_size = [len(part.q) for part in parts], products[0].bits, products[0].block_size
-        k = parts[0].q.shape[1]
+        bits, block_size, k = products[0].bits, products[0].block_size, parts[0].q.shape[1]
         q = np.concatenate([_unsigned(part.q, bits) for part in parts])
         weight = self._add(products[0].weight, q.reshape(len(q), k // block_size, block_size * bits // 8))
         scales = self._add(products[0].scales, np.concatenate([part.scales for part in parts]))
-        out = outs[0] if len(outs) == 1 else f"{outs[0]}/together"
         self._node(
             "MatMulNBits",
             [x, weight, scales],
             out,
             domain=MICROSOFT,
             K=k,
-            N=sum(sizes),
+            N=len(q),
             bits=bits,
             block_size=block_size,
             accuracy_level=INTEGER_ACTIVATIONS,
         )
-        if len(outs) > 1:
-            self._node("Split", [out, self._add(out, np.array(sizes, np.int64))], *outs, axis=1)
+        return [len(part.q) for part in parts]
 
     def rows(self, product: QuantizedProduct) -> None:
         q, scales = one_scale(Matrix.read(product, self._given, self._folder))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,8 @@ class QuantizedProduct:
 
     dequantize, product  its nodes; product is a MatMul, or a Gemm that transposes the matrix
     weight, scales       initializers: [K, N] and [K / block, N]; where transposed [N, K] and [N, K / block]
+    offset               the Gemm that adds what the blocks' offsets come to, or None: sums of activations
+                         [n, K / block], the offsets [K / block, N], the product
     """
 
     dequantize: Any
@@ -26,6 +28,13 @@ class QuantizedProduct:
     bits: Literal[4, 8]
     block_size: int
     transposed: bool
+    offset: Any | None
+
+    @property
+    def output(self) -> str:
+        """With the offsets, where there are some."""
+        made: str = (self.product if self.offset is None else self.offset).output[0]
+        return made
 
 
 def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
@@ -51,7 +60,16 @@ def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
             bits=bits[types[node.input[0]]],
             block_size=settings["block_size"],
             transposed=product.op_type == "Gemm",
+            offset=_offset(product, readers, types),
         )
+
+
+def _offset(product: Any, readers: Mapping[str, Sequence[Any]], constants: Collection[str]) -> Any | None:
+    made = product.output[0]
+    for node in readers.get(made, ()):
+        if node.op_type == "Gemm" and list(node.input[2:]) == [made] and node.input[1] in constants:
+            return node
+    return None
 
 
 @dataclass(frozen=True)
@@ -64,15 +82,11 @@ class Matrix:
     @classmethod
     def read(cls, product: QuantizedProduct, tensors: Mapping[str, Any], folder: Path) -> Matrix:
         """`tensors` are initializers by their names, whose data lie in files below `folder`."""
-        from onnx import TensorProto
-
         weight = tensors[product.weight]
         data = _mapped(weight, folder)
         q = data.view(np.int8) if product.bits == 8 else unpack(data)
         q = q.reshape(tuple(weight.dims))
-        given = tensors[product.scales]
-        half = given.data_type == TensorProto.FLOAT16
-        scales = _mapped(given, folder).view(np.float16 if half else np.float32).reshape(tuple(given.dims))
+        scales = floats(tensors[product.scales], folder)
         if not product.transposed:
             q, scales = q.T, scales.T
         return cls(np.ascontiguousarray(q), np.ascontiguousarray(scales))
@@ -81,6 +95,14 @@ class Matrix:
     def block_size(self) -> int:
         size: int = self.q.shape[1] // self.scales.shape[1]
         return size
+
+
+def floats(tensor: Any, folder: Path) -> NDArray[np.floating]:
+    """An initializer of float32 or float16, with its data in a file in `folder` or in itself."""
+    from onnx import TensorProto
+
+    half = tensor.data_type == TensorProto.FLOAT16
+    return _mapped(tensor, folder).view(np.float16 if half else np.float32).reshape(tuple(tensor.dims))
 
 
 def unpack(data: NDArray[np.uint8]) -> NDArray[np.int8]:

@@ -1,6 +1,6 @@
-"""The types of GGUF that are small integers with one scale a block: read as they are.
+"""The types of GGUF that are small integers with one scale a block, and one offset: read as they are.
 
-The layouts are those of ggml's `block_q8_0` and `block_q4_0`: a float16 scale, then the block's integers.
+The layouts are those of ggml's `block_q8_0`, `block_q4_0`, `block_q4_1` and `block_q4_K`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,33 @@ def _q4_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
     return QuantizedTensor(4, BLOCK, q.reshape(rows, columns), _scales(blocks))
 
 
+def _q4_1(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
+    """A float16 scale, a float16 that is the value of 0, and integers from 0 to 15 as in Q4_0."""
+    from h2o_export.formats.quantized import QuantizedTensor
+
+    blocks = data.reshape(rows, columns // BLOCK, 4 + BLOCK // 2)
+    packed, scales = blocks[..., 4:], _scales(blocks)
+    q = np.concatenate((packed & 0x0F, packed >> 4), axis=-1).view(np.int8) - np.int8(8)
+    return QuantizedTensor(4, BLOCK, q.reshape(rows, columns), scales, _scales(blocks[..., 2:]) + 8 * scales)
+
+
+def _q4_k(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
+    """Eight blocks share two float16, which their scales and their least values are multiples of, of 6 bits."""
+    from gguf.quants import Q4_K
+
+    from h2o_export.formats.quantized import QuantizedTensor
+
+    shared = data.reshape(-1, 16 + 8 * BLOCK // 2)
+    steps, below = Q4_K.get_scale_min(np.ascontiguousarray(shared[:, 4:16]))
+    scales = (_scales(shared)[:, None] * steps).astype(np.float32)
+    least = (_scales(shared[:, 2:])[:, None] * below).astype(np.float32)
+    packed = shared[:, 16:].reshape(-1, 4, BLOCK)  # a byte has elements of two blocks
+    q = np.stack((packed & 0x0F, packed >> 4), axis=2).view(np.int8) - np.int8(8)
+    return QuantizedTensor(
+        4, BLOCK, q.reshape(rows, columns), scales.reshape(rows, -1), (8 * scales - least).reshape(rows, -1)
+    )
+
+
 def _scales(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     scales: NDArray[np.float32] = (
         np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
@@ -45,5 +72,10 @@ def _scales(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 Unpack = Callable[[NDArray[np.uint8], int, int], "QuantizedTensor"]
 BLOCKS: Mapping[GGMLQuantizationType, Unpack] = MappingProxyType(
-    {GGMLQuantizationType.Q8_0: _q8_0, GGMLQuantizationType.Q4_0: _q4_0}
+    {
+        GGMLQuantizationType.Q8_0: _q8_0,
+        GGMLQuantizationType.Q4_0: _q4_0,
+        GGMLQuantizationType.Q4_1: _q4_1,
+        GGMLQuantizationType.Q4_K: _q4_k,
+    }
 )

@@ -89,8 +89,12 @@ class GGUFCheckpoint(CheckpointInFiles):
         if unpack is None or len(stored.shape) != 2:
             return None
         matrix = unpack(_read(stored), *stored.shape)
-        q, scales = self._halves(name, matrix.q), self._halves(name, matrix.scales)
-        return replace(matrix, q=np.ascontiguousarray(q), scales=np.ascontiguousarray(scales))
+
+        def rows(values: NDArray[Any]) -> NDArray[Any]:
+            return np.ascontiguousarray(self._halves(name, values))
+
+        offsets = None if matrix.offsets is None else rows(matrix.offsets)
+        return replace(matrix, q=rows(matrix.q), scales=rows(matrix.scales), offsets=offsets)
 
     def sha256(self) -> str:
         """Hash over the hashes of the parts."""

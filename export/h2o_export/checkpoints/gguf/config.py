@@ -55,8 +55,9 @@ def architecture(header: Header) -> str:
         )
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
+        latent = ": export the folder of its safetensors instead" if name == "deepseek2" else ""
         raise UnsupportedModelError(
-            f"{header.path}: architecture '{name}' is not supported; supported are {known}"
+            f"{header.path}: architecture '{name}' is not supported; supported are {known}{latent}"
         )
     return name
 
@@ -161,4 +162,20 @@ def _rope(header: Header, value: Any) -> dict[str, Any]:
     kind = value("rope.scaling.type") or "linear"  # llama.cpp's default, which a factor of 1 makes none
     if kind == "none" or (kind == "linear" and factor == 1):
         return {"rope_type": "default", "rope_theta": theta}
-    return {"rope_type": kind, "rope_theta": theta, "factor": factor}
+    scaling = {"rope_type": kind, "rope_theta": theta, "factor": factor}
+    return scaling | _yarn(header, value) if kind == "yarn" else scaling
+
+
+def _yarn(header: Header, value: Any) -> dict[str, Any]:
+    """What YaRN needs besides its factor. Raises for a file that does not say it, or sets what is not read."""
+    original = value("rope.scaling.original_context_length")
+    if original is None:
+        raise CheckpointError(
+            f"{header.path}: RoPE is scaled by YaRN, and its metadata lack "
+            "rope.scaling.original_context_length; download it again"
+        )
+    for key in ("attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"):
+        if value(f"rope.scaling.{key}") is not None:
+            raise UnsupportedModelError(f"{header.path}: YaRN with rope.scaling.{key} is not supported")
+    betas = {name: value(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
+    return {"original_max_position_embeddings": original, **betas}

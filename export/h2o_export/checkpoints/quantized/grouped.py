@@ -57,13 +57,21 @@ class Grouped:
         return runs.reshape(self.q.shape)
 
     def blocks(self) -> QuantizedTensor | None:
-        """The same values as integers without zeros; None where they do not fit or where groups are scattered."""
+        """The same values in blocks; None where integers have more than 8 bits, or groups are scattered.
+
+        4 bits where they do, with offsets unless all zeros are in the middle.
+        """
         from h2o_export.formats.quantized import QuantizedTensor
 
         if self.groups is not None:
             return None
         runs = self._runs()
         low, high = int(runs.min()), int(runs.max())
+        middle = 8 if int(self.q.min()) >= 0 else 0
+        if (low < -8 or high > 7) and int(self.q.min()) >= middle - 8 and int(self.q.max()) < middle + 8:
+            q = (self.q - middle).astype(np.int8)
+            offsets = (middle - self.zeros).astype(np.float32) * self.scales
+            return QuantizedTensor(4, runs.shape[-1], q, self.scales, offsets)
         for bits in (4, 8):
             half = 1 << (bits - 1)
             if -half <= low and high < half:

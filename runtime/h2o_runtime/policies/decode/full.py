@@ -13,6 +13,7 @@ class FullDecode(DecodePolicy[None]):
     name: ClassVar[str] = "full"
     title: ClassVar[str] = "full"
     exact: ClassVar[bool] = True
+    latent: ClassVar[bool] = True
 
     def attend(self, call: StepCall, state: None) -> None:
         if call.kv.seen is None:

@@ -14,6 +14,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import LatentForm
 from h2o_runtime.options import check_options, option
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span
@@ -40,7 +41,8 @@ class LayerCall:
     """One layer's attention over the n new tokens of a prompt.
 
     q, o        [n, Hq, d]: queries in, attention output out
-    k, v        [n, Hkv, d]: the new tokens' keys and values, as the dense graph made them
+    k, v        [n, Hkv, d]: the new tokens' keys and values, as the dense graph made them; where v is k, the first
+                numbers of a key are its value
     kv          the layer's cache of past + n rows, the new ones among them
     prefix      what the `past` cached tokens are
     flow        told which rows are about to be read, and which are final
@@ -62,6 +64,11 @@ class LayerCall:
     flow: Flow
     checkpoint: Callable[[int], None]
     needed: int = 0
+
+    def new_rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """k and v of some of the new tokens; one tensor where they are one."""
+        k = self.k[start:stop]
+        return k, (k if self.v is self.k else self.v[start:stop])
 
     def dense_rows(self, start: int, stop: int) -> None:
         """Of rows start … stop - 1 those that are needed attend to everything before them, as decode does."""
@@ -140,6 +147,11 @@ class PrefillPolicy(ABC, Generic[State]):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @property
+    def latent_forms(self) -> tuple[LatentForm, ...]:
+        """The forms of latent attention that its operators take; none: it is for keys and values of one size."""
+        return ()
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> State | None:
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from h2o_runtime.names import LatentForm
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import spans
@@ -18,6 +19,10 @@ class Full(PrefillPolicy[None]):
     title: ClassVar[str] = "full"
     exact: ClassVar[bool] = True
     phases: ClassVar[tuple[str, ...]] = ("phase1",)
+
+    @property
+    def latent_forms(self) -> tuple[LatentForm, ...]:
+        return "absorbed", "expanded"
 
     def attend(self, call: LayerCall, state: None) -> None:
         for rows in spans(len(call.q), self.batch_size):

@@ -15,6 +15,7 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import LatentForm
 from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import (
     Kept,
@@ -123,6 +124,11 @@ class H2O(PrefillPolicy[MemoryStore]):
             )
 
     @property
+    def latent_forms(self) -> tuple[LatentForm, ...]:
+        """Votes of a window are counted for each key head by itself, and expanded keys share one memory."""
+        return ("absorbed",) if self.score == "window" else ("absorbed", "expanded")
+
+    @property
     def memory(self) -> int:
         """M = L + H, the size of a memory set."""
         assert isinstance(self.heavy, int), "another class serves score=query"
@@ -206,8 +212,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         cached = slice(call.past + start, call.past + batch.stop)
         call.provider.chunked_intra_attention(
             call.q[new],
-            call.k[new],
-            call.v[new],
+            *call.new_rows(start, batch.stop),
             self.chunk_size,
             partial.rows(start - batch.start, len(batch)),
             memory.score[cached] if self.score == "colsum" else None,

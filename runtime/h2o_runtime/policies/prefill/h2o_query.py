@@ -165,7 +165,7 @@ class OwnQueries(H2O):
         own = slice(rows.start, rows.stop)
         state = partial.rows(rows.start - batch.start, len(batch))
         call.provider.chunked_intra_attention(
-            call.q[own], call.k[own], call.v[own], self.chunk_size, state, None
+            call.q[own], *call.new_rows(own.start, own.stop), self.chunk_size, state, None
         )
 
     def _alike(self, past: int, batch: Span) -> Iterator[Span]:

@@ -1,0 +1,31 @@
+"""Numbers of a parsed `config.json`, or one sentence that says which is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from h2o_runtime.errors import CheckpointError
+from h2o_runtime.limits import MAX_SIZE
+
+
+def integer(
+    raw: dict[str, Any], key: str, default: int | None = None, least: int = 1, most: int = MAX_SIZE
+) -> int:
+    """Raises CheckpointError where `key` holds something else, or nothing and there is no default."""
+    value = raw.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        kind = "a positive integer" if least else "an integer of 0 or more"
+        raise CheckpointError(f"config.json: {key} must be {kind}, but is {value!r}")
+    if value > most:
+        raise CheckpointError(f"config.json: {key} must be at most {most:,}, but is {value:,}")
+    return value
+
+
+def number(raw: dict[str, Any], key: str, default: float | None = None) -> float:
+    """As `integer`, of any positive number."""
+    value = raw.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise CheckpointError(f"config.json: {key} must be a positive number, but is {value!r}")
+    return float(value)

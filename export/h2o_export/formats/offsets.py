@@ -1,0 +1,118 @@
+"""Weights as integers of 4 bits, each block of a row with a scale and an offset.
+
+A block's offset adds to a product what the block's inputs come to in all: x · (s q + m) = s (x · q) + m Σ x. So
+sums of the activations' blocks are multiplied with a small matrix of offsets, and what multiplies integers knows
+nothing of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.formats.blocks import Blocks, renamed, storable
+from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.weights import StoredTensor, WeightFile
+
+MIDDLE, STEPS = 8, 15  # integers are from -8 to 7
+
+
+@dataclass(frozen=True)
+class OffsetBlocks(Blocks):
+    """Blocks of a matrix [in, out], with offsets [in / block, out] of the graph's dtype beside the scales.
+
+    The form of GGUF's Q4_1 and Q4_K, and of AWQ and GPTQ with zeros.
+    """
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}+offset"
+
+    def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
+        assert weight.shape is not None
+        rows, columns = (int(size) for size in weight.shape.numpy())
+        shape = ir.Shape((columns // self.block_size, rows))
+        offsets = ir.Value(name=_offsets(weight), shape=shape, type=ir.TensorType(self._floats))
+        model.graph.initializers.add(offsets)
+        return *super().place(model, weight), offsets
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        return super().nbytes(shape) + int(np.prod(shape)) // self.block_size * np.dtype(self.dtype).itemsize
+
+    def _of_this_kind(self, own: QuantizedTensor | None) -> QuantizedTensor | None:
+        return own
+
+    def _write(self, found: QuantizedTensor, file: WeightFile) -> tuple[StoredTensor, ...]:
+        offsets = np.zeros_like(found.scales) if found.offsets is None else found.offsets
+        return *super()._write(found, file), self._write_floats(offsets, file)
+
+    def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
+        """Between each block's least and largest value."""
+        blocks = values.float().reshape(len(values), -1, self.block_size)
+        least, most = blocks.amin(dim=2), blocks.amax(dim=2)
+        scales = storable((most - least) / STEPS, self.dtype, name)
+        offsets = storable(least + MIDDLE * scales, self.dtype, name)
+        q = ((blocks - offsets[..., None]) / scales[..., None]).round().clamp(-MIDDLE, STEPS - MIDDLE)
+        found: NDArray[np.int8] = q.to(torch.int8).reshape(values.shape).numpy()
+        return QuantizedTensor(self.bits, self.block_size, found, scales.numpy(), offsets.numpy())
+
+    def _corrected(self, graph: ir.Graph, gemm: ir.Node, product: ir.Value) -> list[ir.Node]:
+        x, weight = gemm.inputs[:2]
+        assert x is not None
+        assert weight is not None
+        sums = self._block_sums(graph, x)
+        return [
+            ir.node(
+                "Gemm", [sums, graph.initializers[_offsets(weight)], product], name=renamed(gemm, "Offsets")
+            )
+        ]
+
+    def _block_sums(self, graph: ir.Graph, x: ir.Value) -> ir.Value:
+        """x [n, K] → [n, K / block size], once for all products that read x."""
+        name = f"{x.name}/blocks"
+        for user, _ in x.uses():
+            if user.name == name:
+                ((summed, _),) = user.outputs[0].uses()
+                return summed.outputs[0]
+        shape = _constant(graph, f"blocks_of_{self.block_size}", [0, -1, self.block_size])
+        blocks = ir.node("Reshape", [x, shape], name=name)
+        last = _constant(graph, "last_of_blocks", [2])
+        sums = ir.node("ReduceSum", [blocks.outputs[0], last], {"keepdims": 0}, name=f"{x.name}/sums")
+        for node in (blocks, sums):
+            node.outputs[0].name = node.name
+        maker = x.producer()
+        if maker is None:
+            graph.insert_before(graph[0], [blocks, sums])
+        else:
+            graph.insert_after(maker, [blocks, sums])
+        return sums.outputs[0]
+
+
+def holds_offsets(checkpoint: Checkpoint, names: list[str]) -> bool:
+    """Whether a matrix of 4 bits among `names` has them in the checkpoint's own files."""
+    found = (checkpoint.blocks(name) for name in names)
+    return any(own is not None and own.bits == 4 and own.offsets is not None for own in found)
+
+
+def _offsets(weight: ir.Value) -> str:
+    return f"{weight.name}.offsets"
+
+
+def _constant(graph: ir.Graph, name: str, values: list[int]) -> ir.Value:
+    if name not in graph.initializers:
+        tensor = ir.tensor(np.array(values, np.int64), name=name)
+        graph.initializers.add(
+            ir.Value(
+                name=name,
+                shape=ir.Shape((len(values),)),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+        )
+    return graph.initializers[name]

@@ -1,0 +1,168 @@
+"""Multi-head latent attention (DeepSeek-AI, 2024, "DeepSeek-V2"): the cache holds one latent a token.
+
+Keys and values of every head are linear in the latent c, so attention has two forms that compute the same numbers.
+Absorbed, queries are carried into the space of latents and see the cache itself: one key head whose values are the
+first numbers of its keys. Expanded, keys and values of every head are made of the latents first. The weights of
+both, W_uk and W_uv, lie in small graphs beside the dense ones, which are the same for either form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from h2o_export.config import LatentConfig, ModelConfig
+from h2o_export.config_latent import NORM_EPS
+from h2o_export.layers.base import LayerKind, causal_attention
+from h2o_export.layers.blocks import RMSNorm, rotate
+from h2o_runtime.attention import AttentionShape
+from h2o_runtime.manifest import TensorSpec
+
+
+class Latent(LayerKind):
+    """q [n, Hq, dn + dr]; k [n, 1, r + dr] = [c | rotated key], which is what the cache holds; attention gives
+    [n, Hq, dv]."""
+
+    name: ClassVar[str] = "latent"
+
+    def shape(self, config: ModelConfig, dtype: str) -> AttentionShape:
+        """Of the absorbed form. The scale is of the model's own queries and keys, not of latents."""
+        latent = _latent(config)
+        return AttentionShape(
+            query_heads=config.query_heads,
+            kv_heads=1,
+            head_size=latent.row_size,
+            scale=config.rope.score_factor / math.sqrt(latent.query_size),
+            dtype=np.dtype(dtype),
+            value_size=latent.rank,
+        )
+
+    def rotary_size(self, config: ModelConfig) -> int:
+        return _latent(config).rope_size
+
+    def projection(self, config: ModelConfig) -> nn.Module:
+        return LatentProjection(config)
+
+    def output(self, config: ModelConfig) -> nn.Module:
+        return nn.Linear(config.query_heads * _latent(config).value_size, config.hidden_size, config.o_bias)
+
+    def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
+        latent = _latent(config)
+        return (
+            _rows("q", (config.query_heads, latent.query_size), dtype),
+            _rows("k", (1, latent.row_size), dtype),
+        )
+
+    def attended(self, config: ModelConfig, dtype: str) -> TensorSpec:
+        return _rows("attention", (config.query_heads, _latent(config).value_size), dtype)
+
+    def checkpoint_name(self, parameter: str) -> str:
+        return f"self_attn.{parameter}"
+
+    def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
+        return causal_attention(given["q"], given["k"], given["v"], scale)
+
+
+class LatentProjection(nn.Module):
+    """Hidden states to queries, and to what the cache holds."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.latent = latent = _latent(config)
+        self.heads = config.query_heads
+        hidden, made = config.hidden_size, config.query_heads * latent.query_size
+        if latent.query_rank is None:
+            self.q_proj = nn.Linear(hidden, made, bias=False)
+        else:
+            self.q_a_proj = nn.Linear(hidden, latent.query_rank, config.qkv_bias)
+            self.q_a_layernorm = RMSNorm(latent.query_rank, NORM_EPS)
+            self.q_b_proj = nn.Linear(latent.query_rank, made, bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(hidden, latent.row_size, config.qkv_bias)
+        self.kv_a_layernorm = RMSNorm(latent.rank, NORM_EPS)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        n, latent = x.shape[0], self.latent
+        q = (
+            self.q_proj(x)
+            if latent.query_rank is None
+            else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        )
+        q = q.view(n, self.heads, latent.query_size)
+        q_nope, q_rope = torch.split(q, [latent.nope_size, latent.rope_size], dim=-1)
+        c, k_rope = torch.split(self.kv_a_proj_with_mqa(x), [latent.rank, latent.rope_size], dim=-1)
+        c = self.kv_a_layernorm(c).view(n, 1, latent.rank)
+        k_rope = k_rope.view(n, 1, latent.rope_size)
+        return (
+            torch.cat((q_nope, self._rotate(q_rope, cos, sin)), dim=-1),
+            torch.cat((c, self._rotate(k_rope, cos, sin)), dim=-1),
+        )
+
+    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x [n, H, dr]: as the checkpoint's neighbours or halves; the order afterwards is transformers' too."""
+        if not self.latent.pairs_in:
+            return rotate(x, cos, sin)
+        n, heads, size = x.shape
+        turned = rotate(x.view(n, heads, size // 2, 2).transpose(2, 3).reshape(n, heads, size), cos, sin)
+        if not self.latent.pairs_out:
+            return turned
+        return turned.view(n, heads, 2, size // 2).transpose(2, 3).reshape(n, heads, size)
+
+
+class Absorb(nn.Module):
+    """Queries into the space of latents: q [n, Hq, dn + dr] → q_absorbed [n, Hq, r + dr]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.latent = latent = _latent(config)
+        self.keys = nn.Parameter(torch.empty(config.query_heads, latent.nope_size, latent.rank))
+
+    def forward(self, q: Tensor) -> Tensor:
+        nope, rope = torch.split(q, [self.latent.nope_size, self.latent.rope_size], dim=-1)
+        carried = torch.matmul(nope.transpose(0, 1), self.keys)  # [Hq, n, r]
+        return torch.cat((carried.transpose(0, 1), rope), dim=-1)
+
+
+class Contract(nn.Module):
+    """What latents were attended to, out of their space: context [n, Hq, r] → attention [n, Hq, dv]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        latent = _latent(config)
+        self.values = nn.Parameter(torch.empty(config.query_heads, latent.rank, latent.value_size))
+
+    def forward(self, context: Tensor) -> Tensor:
+        return torch.matmul(context.transpose(0, 1), self.values).transpose(0, 1)
+
+
+class Expand(nn.Module):
+    """Keys and values of every head: latents [n, 1, r + dr] → k [n, Hq, dn + dr], v [n, Hq, dv]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.latent = latent = _latent(config)
+        self.heads = config.query_heads
+        self.keys = nn.Parameter(torch.empty(self.heads, latent.nope_size, latent.rank))
+        self.values = nn.Parameter(torch.empty(self.heads, latent.rank, latent.value_size))
+
+    def forward(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        n = latents.shape[0]
+        c, rope = torch.split(latents, [self.latent.rank, self.latent.rope_size], dim=-1)
+        c = c.squeeze(1)  # [n, r]
+        nope = torch.matmul(self.keys, c.transpose(0, 1)).permute(2, 0, 1)  # [n, Hq, dn]
+        shared = rope.expand(n, self.heads, self.latent.rope_size)
+        return torch.cat((nope, shared), dim=-1), torch.matmul(c, self.values).transpose(0, 1)
+
+
+def _latent(config: ModelConfig) -> LatentConfig:
+    assert config.latent is not None, "the family's layers are latent"
+    return config.latent
+
+
+def _rows(name: str, row: tuple[int, ...], dtype: str) -> TensorSpec:
+    return TensorSpec(name=name, dtype=dtype, shape=("n", *row))  # type: ignore[arg-type]

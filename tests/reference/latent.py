@@ -1,0 +1,110 @@
+"""The exporter's own modules run by torch, without a graph: latent models as fast to try as they are small.
+
+Experts, which a graph lays out, are computed one by one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.config import ModelConfig
+from h2o_export.dense import FREQUENCIES, DensePart, dense_parts, parameter_source
+from h2o_export.latent_graphs import LatentExporter
+from h2o_export.layers import layer_kind
+from h2o_export.layers.latent import Absorb, Contract, Expand
+
+
+@dataclass(frozen=True)
+class Run:
+    """logits float32 [n, V]; latents float32 [layers, n, r + dr]."""
+
+    logits: NDArray[np.float32]
+    latents: NDArray[np.float32]
+
+
+class EagerModel:
+    """`patch` lets torch execute the experts' placeholder for the length of a test."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, patch: pytest.MonkeyPatch, config: ModelConfig | None = None
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.config = config or checkpoint.config
+        patch.setattr(torch.onnx.ops, "symbolic", _experts)
+        self.parts = [self._loaded(part) for part in dense_parts(self.config)]
+        exporter = LatentExporter(checkpoint, "float32", checkpoint.path)
+        self.matrices = [exporter._matrices(layer) for layer in range(self.config.layers)]
+
+    @torch.no_grad()
+    def run(self, ids: NDArray[np.int64], form: str = "absorbed") -> Run:
+        """A whole prompt, every token seeing those before it."""
+        scale = layer_kind(self.config.family).shape(self.config, "float32").scale
+        tokens = torch.from_numpy(ids.astype(np.int64))
+        residual, cos, sin, q, k = self.parts[0](tokens, torch.arange(len(ids)))
+        latents = []
+        for layer, part in enumerate(self.parts[1:]):
+            latents.append(k[:, 0].numpy())
+            attention = self._attend(layer, q, k, scale, form)
+            if layer + 1 < self.config.layers:
+                residual, q, k = part(attention, residual, cos, sin)
+        logits: Tensor = self.parts[-1](attention, residual)
+        return Run(logits.numpy(), np.stack(latents))
+
+    def _attend(self, layer: int, q: Tensor, k: Tensor, scale: float, form: str) -> Tensor:
+        latent = self.config.latent
+        assert latent is not None
+        if form == "expanded":
+            k, v = self._step(Expand, layer)(k)
+            return causal(q, k, v, scale)
+        k = k.expand(-1, self.config.query_heads, -1)
+        context = causal(self._step(Absorb, layer)(q), k, k[..., : latent.rank], scale)
+        attention: Tensor = self._step(Contract, layer)(context)
+        return attention
+
+    def _step(self, module: Callable[[ModelConfig], nn.Module], layer: int) -> nn.Module:
+        made = module(self.config)
+        for name, parameter in made.named_parameters():
+            parameter.data = self.matrices[layer][name]
+        return made
+
+    def _loaded(self, part: DensePart) -> nn.Module:
+        with torch.device("meta"):
+            module = part.make(self.config)
+        state: dict[str, Tensor] = {}
+        for name, parameter in module.named_parameters():
+            if name == FREQUENCIES:
+                size = layer_kind(self.config.family).rotary_size(self.config)
+                state[name] = torch.from_numpy(self.config.rope.inverse_frequencies(size))
+            else:
+                source = parameter_source(part, name, self.config)
+                state[name] = self.checkpoint.tensor(source, tuple(parameter.shape)).float()
+        module.load_state_dict(state, assign=True)
+        return module
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """q, k [n, H, d], v [n, H, dv] → [n, H, dv]."""
+    scores = torch.einsum("ihd,jhd->hij", q, k) * scale
+    scores = scores.masked_fill(~torch.ones(len(q), len(q)).tril().bool(), -torch.inf)
+    return torch.einsum("hij,jhd->ihd", scores.softmax(dim=-1), v)
+
+
+def _experts(name: str, given: tuple[Tensor, ...], attributes: Any, **kinds: Any) -> Tensor:
+    """What the placeholder stands for: x [n, D], chosen [n, k], three matrices an expert → [n, k, D]."""
+    x, chosen, *matrices = given
+    out = torch.empty(*chosen.shape, x.shape[1])
+    for row, slot in np.ndindex(*chosen.shape):
+        gate, up, down = matrices[3 * int(chosen[row, slot]) :][:3]
+        inner = F.silu(x[row] @ gate.T) * (x[row] @ up.T)
+        out[row, slot] = inner @ down.T
+    return out
