@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from latent import cached
 from layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
 from library import Library
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -146,6 +147,25 @@ def decode(library: Library) -> Iterator[Row]:
             }
 
 
+def latents(library: Library) -> Iterator[Row]:
+    """One token behind latents of 576 numbers, several caches in turn; and an expanded prompt."""
+    n = 8192
+    for heads in (16, 128):
+        several = [cached(library, n, 1, heads, 1, 576, 512) for _ in range(16 if roomy() else 4)]
+
+        def step(several: list[Callable[[], None]] = several) -> None:
+            for work in several:
+                work()
+
+        time = milliseconds(step) / len(several)
+        flop = 2 * (576 + 512) * heads * n
+        yield {"query_heads": heads, "length": n, "ms": time, "gb_s": n * 576 * 2 / time / 1e6,
+               "tflop_s": flop / time / 1e9}  # fmt: skip
+    n = 4096
+    time = milliseconds(cached(library, n, n, 16, 16, 192, 128))
+    yield {"query_heads": 16, "n": n, "ms": time, "tflop_s": (192 + 128) * 16 * n * (n + 1) / time / 1e9}
+
+
 def layers(library: Library) -> Iterator[Row]:
     """A whole layer's prefill attention, two-phase against full. Rates count what the pattern needs."""
     for n in LENGTHS:
@@ -180,6 +200,7 @@ TABLES: dict[str, Callable[[Library], Iterator[Row]]] = {
     "phase1": phase1,
     "phase2": phase2,
     "decode": decode,
+    "latent": latents,
     "layer": layers,
     "repeatable": repeatable,
 }

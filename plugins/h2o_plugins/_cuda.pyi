@@ -115,7 +115,14 @@ class Kernels:
     """
 
     def __init__(
-        self, *, query_heads: int, kv_heads: int, head_size: int, scale: float, half: bool
+        self,
+        *,
+        query_heads: int,
+        kv_heads: int,
+        head_size: int,
+        scale: float,
+        half: bool,
+        value_size: int = 0,
     ) -> None: ...
     def chunked_intra_attention(
         self,

@@ -24,21 +24,21 @@ struct Packed {  // a panel
     int64_t across() const { return 1; }
     void fetch(int64_t) const {}
 };
-struct Keys {  // as rows of a cache: down a product go a key's numbers, across its columns keys
-    int64_t stride;
-    int64_t down() const { return 1; }
-    int64_t across() const { return stride; }
-    void fetch(int64_t) const {}
-};
-struct Values {  // the same rows: down go keys, across the numbers of each
+struct InRows {  // of a cache
     int64_t stride;
     const char* ahead;  // what is needed later: so many lines of the cache of the processor, one a step
     int64_t lines;
-    int64_t down() const { return stride; }
-    int64_t across() const { return 1; }
     __attribute__((always_inline)) void fetch(int64_t step) const {
         if (step < lines) Simd::prefetch(ahead + step * 64);
     }
+};
+struct Keys : InRows {  // down a product go a key's numbers, across its columns keys
+    int64_t down() const { return 1; }
+    int64_t across() const { return stride; }
+};
+struct Values : InRows {  // the same rows: down go keys, across the numbers of each
+    int64_t down() const { return stride; }
+    int64_t across() const { return 1; }
 };
 
 // C[c][0 .. kCount vectors) for a few columns. a [depth][R], b [depth][columns] as `form` says, c
@@ -138,7 +138,11 @@ inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
         if constexpr (kPacked) {
             multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.d, Packed{}, p);
         } else {
-            multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.stride, Keys{args.stride}, p);
+            // The first keys of all have not been asked for.
+            const float* const keys = args.k + key * args.stride;
+            const int64_t next = args.fresh && key + kPanel < end ? kPanel * args.stride : 0;
+            const Keys form{{args.stride, reinterpret_cast<const char*>(keys + next), next / 16}};
+            multiply_panel<false, kRows>(args.d, args.q, keys, form, p);
         }
         if (key + kPanel > args.unmasked) mask_panel<kRows>(key, args.visible, p);
         if (args.first != nullptr && key < args.hiding) hide_panel<kRows>(key, args.first, p);
@@ -272,7 +276,7 @@ inline void weigh(const BlockArgs& args, int64_t key, int64_t keys) {
             multiply_panel<kAdd, kRows>(keys, p, panel, Packed{}, o);
         } else {
             const int64_t lines = args.ahead_bytes * kPanel / (args.dv * 64);
-            const Values form{args.stride, args.ahead + c / kPanel * lines * 64, lines};
+            const Values form{{args.stride, args.ahead + c / kPanel * lines * 64, lines}};
             multiply_panel<kAdd, kRows>(keys, p, args.v + key * args.stride + c, form, o);
         }
     }

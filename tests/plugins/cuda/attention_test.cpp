@@ -9,15 +9,39 @@
 namespace test {
 namespace {
 
+// Random keys and values; those of latents are the keys.
+struct Rows {
+    const Case& c;
+    Numbers k, own;
+
+    template <class R>
+    Rows(const Case& which, int count, R& random)
+        : c(which),
+          k(size_t(count) * c.shape.kv_heads * c.shape.head_size, c.shape.dtype),
+          own(size_t(c.latent ? 1 : count) * c.shape.kv_heads * value_size(c.shape), c.shape.dtype) {
+        fill_normal(k, c.shape.dtype, 1, random);
+        fill_normal(own, c.shape.dtype, 1, random);
+    }
+    Numbers& values() { return c.latent ? k : own; }
+    const double* key(int row, int head) const { return of(k, c.shape.head_size, row, head); }
+    const double* value(int row, int head) const {
+        return c.latent ? key(row, head) : of(own, value_size(c.shape), row, head);
+    }
+
+  private:
+    const double* of(const Numbers& numbers, int size, int row, int head) const {
+        return &numbers.exact[(size_t(row) * c.shape.kv_heads + head) * size];
+    }
+};
+
 void test_intra(const Case& c, int n, int chunk, std::mt19937& random) {
     name_case("intra", c, "n=%d chunk=%d", n, chunk);
     const h2o_cuda_shape s = c.shape;
     const int d = s.head_size;
-    Numbers q(size_t(n) * s.query_heads * d, s.dtype), k(size_t(n) * s.kv_heads * d, s.dtype),
-        v(size_t(n) * s.kv_heads * d, s.dtype);
+    Numbers q(size_t(n) * s.query_heads * d, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);
-    fill_normal(k, s.dtype, 1, random);
-    fill_normal(v, s.dtype, 1, random);
+    Rows rows(c, n, random);
+    Numbers &k = rows.k, &v = rows.values();
     StateBuffers state(s, n, true);
     Buffer colsum(size_t(n) * s.score_heads * 4, true);
     run_twice({&state.o, &state.m, &state.l, &colsum}, [&] {
@@ -29,9 +53,8 @@ void test_intra(const Case& c, int n, int chunk, std::mt19937& random) {
     const int per_head = s.score_heads / s.kv_heads;
     const auto reference = [&](Precision precision) {
         return attend(
-            s, q.exact, n, n,
-            [&](int set, int j) { return &k.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
-            [&](int set, int j) { return &v.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
+            s, q.exact, n, n, [&](int set, int j) { return rows.key(j, set / per_head); },
+            [&](int set, int j) { return rows.value(j, set / per_head); },
             [&](int row, int j) { return j <= row && j / chunk == row / chunk; }, precision);
     };
     const Reference exact = reference(Precision::kExact);
@@ -44,41 +67,43 @@ void test_intra(const Case& c, int n, int chunk, std::mt19937& random) {
 void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra, std::mt19937& random) {
     name_case("memory", c, "n=%d M=%d cap=%d%s", n, slots, capacity, empty_intra ? " empty state" : "");
     const h2o_cuda_shape s = c.shape;
-    const int d = s.head_size, sets = s.score_heads, per_head = sets / s.kv_heads;
-    Numbers q(size_t(n) * s.query_heads * d, s.dtype), k(size_t(capacity) * s.kv_heads * d, s.dtype),
-        v(size_t(capacity) * s.kv_heads * d, s.dtype);
+    const int d = s.head_size, dv = value_size(s), sets = s.score_heads, per_head = sets / s.kv_heads;
+    Numbers q(size_t(n) * s.query_heads * d, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);
-    fill_normal(k, s.dtype, 1, random);
-    fill_normal(v, s.dtype, 1, random);
+    Rows rows(c, capacity, random);
+    Numbers &k = rows.k, &v = rows.values();
     const std::vector<int32_t> memory = random_memory(sets, slots, capacity, random);
     Buffer memory_buffer(memory.size() * 4, false);
     fill_ints(memory_buffer, memory);
 
-    const auto row_of = [&](int set, int j) {
-        return (size_t(memory[size_t(set) * slots + j]) * s.kv_heads + set / per_head) * d;
+    const auto key = [&](int set, int j) {
+        return rows.key(memory[size_t(set) * slots + j], set / per_head);
+    };
+    const auto value = [&](int set, int j) {
+        return rows.value(memory[size_t(set) * slots + j], set / per_head);
     };
     const auto reference = [&](Precision precision) {
-        return attend(
-            s, q.exact, n, slots, [&](int set, int j) { return &k.exact[row_of(set, j)]; },
-            [&](int set, int j) { return &v.exact[row_of(set, j)]; }, [](int, int) { return true; },
-            precision);
+        return attend(s, q.exact, n, slots, key, value, [](int, int) { return true; }, precision);
     };
     const Reference exact = reference(Precision::kExact);
     const Reference low = reference(yardstick(c));
 
     const size_t bytes = h2o_cuda_memory_attention_workspace(&s, n, slots);
     Buffer workspace(bytes, true), k_mem(size_t(sets) * slots * d * size_of(s.dtype), true),
-        v_mem(size_t(sets) * slots * d * size_of(s.dtype), true);
+        v_mem(size_t(sets) * slots * dv * size_of(s.dtype), true);
     const h2o_kv kv = cache_of(k, v, capacity);
     run_twice({&k_mem, &v_mem}, [&] {
         return h2o_cuda_memory_gather(nullptr, &s, slots, &kv, memory_buffer.device<int32_t>(),
                                       k_mem.device(), v_mem.device());
     });
-    std::vector<double> gathered;
+    std::vector<double> gathered, gathered_values;
     for (int set = 0; set < sets; ++set)
-        for (int j = 0; j < slots; ++j)
-            gathered.insert(gathered.end(), &k.exact[row_of(set, j)], &k.exact[row_of(set, j)] + d);
+        for (int j = 0; j < slots; ++j) {
+            gathered.insert(gathered.end(), key(set, j), key(set, j) + d);
+            gathered_values.insert(gathered_values.end(), value(set, j), value(set, j) + dv);
+        }
     EXPECT(download(k_mem, s.dtype) == gathered);
+    EXPECT(download(v_mem, s.dtype) == gathered_values);
 
     {
         StateBuffers state(s, n, true);
@@ -103,8 +128,8 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
                                                memory_buffer.device<int32_t>(), &state, &state,
                                                colsum.device<float>(), workspace.device(), bytes);
     });
-    const Reference expected = fuse(intra, exact, d, Precision::kExact);
-    const Reference expected_low = fuse(intra, low, d, yardstick(c));
+    const Reference expected = fuse(intra, exact, dv, Precision::kExact);
+    const Reference expected_low = fuse(intra, low, dv, yardstick(c));
     compare_state(c, fused, expected, expected_low);
     compare_to(c, "colsum", download(colsum, H2O_F32), exact.colsum, low.colsum);
 }
@@ -112,20 +137,19 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
 void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& random) {
     name_case("cached", c, "n=%d length=%d cap=%d", n, length, capacity);
     const h2o_cuda_shape s = c.shape;
-    const int d = s.head_size, per_head = s.score_heads / s.kv_heads;
-    Numbers q(size_t(n) * s.query_heads * d, s.dtype), k(size_t(capacity) * s.kv_heads * d, s.dtype),
-        v(size_t(capacity) * s.kv_heads * d, s.dtype);
+    const int d = s.head_size, dv = value_size(s), per_head = s.score_heads / s.kv_heads;
+    Numbers q(size_t(n) * s.query_heads * d, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);
-    fill_normal(k, s.dtype, 1, random);
-    fill_normal(v, s.dtype, 1, random);
+    Rows rows(c, capacity, random);
+    Numbers &k = rows.k, &v = rows.values();
     // Rows past the length hold NaN, as fresh memory may: they must not count.
-    const size_t row_bytes = size_t(s.kv_heads) * d * size_of(s.dtype);
     for (Numbers* numbers : {&k, &v}) {
-        std::memset(numbers->buffer.host().data() + length * row_bytes, 0xff,
-                    (capacity - length) * row_bytes);
+        std::vector<unsigned char>& host = numbers->buffer.host();
+        const size_t used = host.size() / size_t(capacity) * size_t(length);
+        std::memset(host.data() + used, 0xff, host.size() - used);
         numbers->buffer.reset();
     }
-    Buffer length_buffer(8, false), o(size_t(n) * s.query_heads * d * size_of(s.dtype), true);
+    Buffer length_buffer(8, false), o(size_t(n) * s.query_heads * dv * size_of(s.dtype), true);
     const int64_t length64 = length;
     std::memcpy(length_buffer.host().data(), &length64, 8);
     length_buffer.reset();
@@ -139,9 +163,8 @@ void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& r
     });
     const auto reference = [&](Precision precision) {
         return attend(
-            s, q.exact, n, length,
-            [&](int set, int j) { return &k.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
-            [&](int set, int j) { return &v.exact[(size_t(j) * s.kv_heads + set / per_head) * d]; },
+            s, q.exact, n, length, [&](int set, int j) { return rows.key(j, set / per_head); },
+            [&](int set, int j) { return rows.value(j, set / per_head); },
             [&](int row, int j) { return j <= length - n + row; }, precision);
     };
     const Reference exact = reference(Precision::kExact);
@@ -171,6 +194,14 @@ void test_attention(const Options& options) {
         test_intra(c, 1, 16, random);
         test_memory(c, 3, 1, 5, true, random);
         test_cached(c, 1, 1, 300, random);
+    }
+    if (options.head_size != 0) return;
+    for (const Case& c : value_cases()) {
+        const int more = options.small ? 1 : 8;
+        test_intra(c, 37 * more, 20 * more, random);
+        test_memory(c, 21 * more, 39, 150 * more, true, random);
+        test_cached(c, 1, 170 * more, 200 * more, random);
+        test_cached(c, 7 * more, 100 * more, 130 * more, random);
     }
 }
 

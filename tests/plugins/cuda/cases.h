@@ -11,8 +11,13 @@ namespace test {
 
 struct Case {
     h2o_cuda_shape shape;
-    double spread = 1;  // of q: 1 gives scores of a few units; 30 gives scores beyond +-100
+    double spread = 1;    // of q: 1 gives scores of a few units; 30 gives scores beyond +-100
+    bool latent = false;  // values are the first numbers of keys
 };
+
+inline int value_size(const h2o_cuda_shape& s) {
+    return s.value_size == 0 ? s.head_size : s.value_size;
+}
 
 inline size_t size_of(h2o_dtype dtype) {
     return dtype == H2O_F16 ? 2 : 4;
@@ -21,9 +26,10 @@ inline size_t size_of(h2o_dtype dtype) {
 template <class... A>
 void name_case(const char* what, const Case& c, const char* format, A... arguments) {
     char shape[160], rest[160];
-    std::snprintf(shape, sizeof shape, "%s %s Hq=%d Hkv=%d Hs=%d d=%d spread=%g ", what,
+    std::snprintf(shape, sizeof shape, "%s %s Hq=%d Hkv=%d Hs=%d d=%d/%d%s spread=%g ", what,
                   c.shape.dtype == H2O_F16 ? "f16" : "f32", c.shape.query_heads, c.shape.kv_heads,
-                  c.shape.score_heads, c.shape.head_size, c.spread);
+                  c.shape.score_heads, c.shape.head_size, value_size(c.shape), c.latent ? " latent" : "",
+                  c.spread);
     std::snprintf(rest, sizeof rest, format, arguments...);
     context = std::string(shape) + rest;
 }
@@ -47,11 +53,22 @@ inline std::vector<Case> cases(const Options& options) {
     return all;
 }
 
+// Values of another size than keys, or that lie in them: tiles of their own, and the kernel for any size.
+inline std::vector<Case> value_cases() {
+    const auto made = [](int heads, int kv_heads, int d, int dv, bool latent, h2o_dtype dtype) {
+        const float scale = 1.f / std::sqrt(static_cast<float>(d));
+        return Case{{heads, kv_heads, kv_heads, d, scale, dtype, dv}, 1, latent};
+    };
+    return {made(16, 1, 576, 512, true, H2O_F16), made(5, 1, 576, 512, true, H2O_F16),
+            made(2, 2, 192, 128, false, H2O_F16), made(6, 3, 40, 24, false, H2O_F16),
+            made(3, 1, 576, 512, true, H2O_F32),  made(2, 2, 24, 12, false, H2O_F32)};
+}
+
 struct StateBuffers {
     Buffer o, m, l;
 
     StateBuffers(const h2o_cuda_shape& s, int n, bool output)
-        : o(size_t(n) * s.query_heads * s.head_size * size_of(s.dtype), output),
+        : o(size_t(n) * s.query_heads * value_size(s) * size_of(s.dtype), output),
           m(size_t(n) * s.query_heads * 4, output),
           l(size_t(n) * s.query_heads * 4, output) {}
     h2o_cuda_state pointers() { return {o.device(), m.device<float>(), l.device<float>()}; }
@@ -100,7 +117,7 @@ std::vector<int32_t> random_memory(int sets, int slots, int capacity, R& random)
 template <class R>
 Reference random_state(const h2o_cuda_shape& s, int n, bool some_empty, StateBuffers& to, R& random) {
     Reference r;
-    const size_t rows = size_t(n) * s.query_heads, d = size_t(s.head_size);
+    const size_t rows = size_t(n) * s.query_heads, d = size_t(value_size(s));
     std::normal_distribution<double> normal;
     for (size_t i = 0; i < rows; ++i) {
         const bool empty = some_empty && i % 3 == 0;

@@ -191,7 +191,7 @@ def test_it_reads_the_c_interface_from_the_headers() -> None:
     structures = declared.structures
     assert {name: ctypes.sizeof(structure) for name, structure in structures.items()} == {
         "h2o_kv": 64,
-        "h2o_cuda_shape": 24,
+        "h2o_cuda_shape": 28,
         "h2o_cuda_state": 24,
     }
     result, arguments = declared.functions["cached_attention"]

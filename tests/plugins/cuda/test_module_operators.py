@@ -264,7 +264,7 @@ def test_one_graph_is_a_decode_step_at_every_length(emulated_cuda: ModuleType, s
 
 def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> None:
     sizes = {"query_heads": 4, "kv_heads": 2, "head_size": 64, "scale": 0.125, "half": False}
-    for wrong in ({"query_heads": 3}, {"head_size": 48}, {"scale": 0.0}):
+    for wrong in ({"query_heads": 3}, {"head_size": 584}, {"scale": 0.0}):
         with pytest.raises(ValueError, match="Kernels"):
             emulated_cuda.Kernels(**{**sizes, **wrong})
     kernels, stream, memory = (
