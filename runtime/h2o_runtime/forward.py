@@ -172,7 +172,7 @@ class Forward:
                 cache.commit(rows)
                 kv = cache.view(length)
                 self.decoding.observe(layer, kv, rows, self.provider, state)
-                self.decoding.attend(StepCall(layer, q, o, kv, self.provider), state)
+                self.decoding.attend(StepCall(layer, q, o, kv, self.provider, cache.fetch), state)
         self._step_head()
         return self.buffers.logits[:1]
 

@@ -78,7 +78,9 @@ class Generator:
         self._check_cache(parked_bytes > 0 or folder is not None)
         check_latent(self.model, self.cache, self.decoding, latent)
         self.latent = latent
-        self.store = self.cache.new_store(self.model, context, device, provider)
+        self.store = self.cache.new_pool(self.model, context, parked_bytes, device, provider)
+        layers = range(self.model.layers)
+        self.store.read_in_pages(frozenset(filter(self.decoding.reads_in_pages, layers)))
         self.session = Session(context)
         self.session.decode_state = self.decoding.new_state(self.model, context, device)
         buffers = Activations(self.model, context, device)

@@ -1,8 +1,9 @@
 """Conversations that wait: several take turns on one cache, and none is read again from its beginning.
 
-A session that a prompt is about to overwrite is copied to the host's memory first, and copied back when its
-conversation goes on. Copying a token's rows takes a hundredth of the time of reading the token. What memory has no
-room for goes to a folder, where there is one.
+A session that a prompt is about to overwrite is set aside first. Where the cache can hold its rows they stay where
+they are, and those that several conversations begin with are there once. Otherwise they are copied to the host's
+memory, and copied back when the conversation goes on: a token's rows take a hundredth of the time of reading the
+token. What memory has no room for goes to a folder, where there is one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.reuse import plan_reuse
 from h2o_runtime.session import IntArray, Session
 from h2o_runtime.session_arrays import SessionShape, arrays_of, decode_of, fill
-from h2o_runtime.session_folder import Filed, SessionFolder, Talk, begins, session_of
+from h2o_runtime.session_folder import Filed, SessionFolder, Talk, begins, nbytes_of, session_of
 
 if TYPE_CHECKING:
     from h2o_runtime.generator import Generator
@@ -42,7 +43,7 @@ class ParkedSessions:
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self._parked)
+        return nbytes_of(self._parked)
 
     def change(self, generator: Generator, tokens: IntArray, config: PrefillConfig) -> None:
         """Before the prompt `tokens` [N]: have the session in the generator of which it can keep most."""
@@ -57,7 +58,8 @@ class ParkedSessions:
             one for one in waiting if one.shape.length <= generator.context and one.shape.decode == decode
         ]
         best = max(known, key=lambda one: _kept(session_of(one), tokens, config), default=None)
-        if best is None or _kept(session_of(best), tokens, config) <= keeps:
+        gains = _kept(session_of(best), tokens, config) if best else 0
+        if best is None or gains <= keeps:
             self.set_aside(generator, keeps)
             return
         if isinstance(best, Filed) and self.folder is not None:
@@ -67,9 +69,14 @@ class ParkedSessions:
         self.set_aside(generator)
         if self._go_on(generator, best, config):
             log.info("went on with a conversation of %d tokens; %d wait", best.shape.length, len(self))
+        if isinstance(best, Talk) and best.held:
+            if best.shape.length - gains < WORTH_KEEPING:
+                best.release()
+            else:  # one that begins alike, and may go on too
+                self._park(best, generator)
 
     def set_aside(self, generator: Generator, keeps: int = 0, patient: bool = False) -> None:
-        """Copy the generator's session, of which only the first `keeps` rows will be left, if that is worth while.
+        """Keep the generator's session, of which only the first `keeps` rows will be left, if that is worth while.
 
         Those that waited longest make room. `patient` is the folder's.
         """
@@ -81,23 +88,18 @@ class ParkedSessions:
         except ConfigError as error:
             log.info("%s", error)
             return
-        most = max(self.most_bytes, self.folder.most_bytes if self.folder else 0)
-        arrays, size = {}, 0
-        for name, array in arrays_of(generator, shape):
-            size += array.nbytes
-            if size > most:
-                log.info("a conversation of %d tokens is too long to wait beside others", shape.length)
-                return
-            arrays[name] = array.copy()
-        talk = Talk(shape, arrays)
-        # What it goes on from need not be there twice.
-        self._parked = [one for one in self._parked if not begins(one, talk)]
-        if size > self.most_bytes:
-            self._file(talk, patient)
+        talk = self._taken(generator, shape)
+        if talk is None:
+            log.info("a conversation of %d tokens is too long to wait beside others", shape.length)
             return
-        self._parked.append(talk)
-        while self.nbytes > self.most_bytes:
-            self._file(self._parked.pop(0), patient)
+        # What it goes on from need not be there twice.
+        for one in [one for one in self._parked if begins(one, talk)]:
+            self._parked.remove(one)
+            one.release()
+        if talk.nbytes > self.most_bytes:
+            self._file(talk, generator, patient)
+        else:
+            self._park(talk, generator, patient)
 
     def close(self, generator: Generator) -> None:
         """All that is there goes to the folder, where there is one. Waits until it is written."""
@@ -105,18 +107,39 @@ class ParkedSessions:
             return
         self.set_aside(generator, patient=True)
         for talk in self._parked:
-            self._file(talk, patient=True)
+            self._file(talk, generator, patient=True)
         self._parked = []
         self.folder.close()
         self.folder = None
 
-    def _file(self, talk: Talk, patient: bool) -> None:
+    def _taken(self, generator: Generator, shape: SessionShape) -> Talk | None:
+        """The generator's session; None where there is no room for it."""
+        most = max(self.most_bytes, self.folder.most_bytes if self.folder else 0)
+        held = generator.store.hold(shape.length)
+        arrays, size = {}, sum(held.pieces.values()) if held else 0
+        for name, array in arrays_of(generator, shape, rows=held is None):
+            size += array.nbytes
+            if size > most:
+                if held:
+                    held.release()
+                return None
+            arrays[name] = array.copy()
+        return Talk(shape, arrays, held)
+
+    def _park(self, talk: Talk, generator: Generator, patient: bool = False) -> None:
+        self._parked.append(talk)
+        while self.nbytes > self.most_bytes:
+            self._file(self._parked.pop(0), generator, patient)
+
+    def _file(self, talk: Talk, generator: Generator, patient: bool) -> None:
+        """It leaves memory."""
         if self.folder is not None:
-            self.folder.keep(talk, patient)
+            self.folder.keep(talk.by_itself(generator.model.layers), patient)
+        talk.release()
 
     def _go_on(self, generator: Generator, one: Talk | Filed, config: PrefillConfig) -> bool:
         if isinstance(one, Talk):
-            fill(generator, one.shape, one.read)
+            fill(generator, one.shape, one.read, one.held)
             return True
         assert self.folder is not None
         try:

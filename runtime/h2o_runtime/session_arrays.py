@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.caches import Rows
+from h2o_runtime.caches import HeldRows, LayerStore, Rows
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.reuse import Provenance
@@ -73,33 +73,46 @@ class SessionShape:
         return self.origin.config
 
 
+def row_name(part: str, layer: int) -> str:
+    """Of a layer's array that is called `part` in `KV.parts`."""
+    return f"{part}{layer:03}"
+
+
 def decode_of(generator: Generator) -> dict[str, Any]:
     return {"name": generator.decoding.name, **asdict(generator.decoding)}
 
 
-def arrays_of(generator: Generator, shape: SessionShape) -> Iterator[tuple[str, NDArray[Any]]]:
-    """All arrays, one at a time on the host. They may be views of what the generator goes on with."""
+def arrays_of(
+    generator: Generator, shape: SessionShape, rows: bool = True
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """All arrays, one at a time on the host; without `rows` all but keys and values.
+
+    They may be views of what the generator goes on with.
+    """
     session, download = generator.session, generator.device.download
     for name in _ON_HOST:
         yield name, getattr(session, name)[: shape.length]
     if session.logits is not None:
         yield "logits", session.logits
-    for layer in range(generator.model.layers):
+    for layer in range(generator.model.layers if rows else 0):
         with generator.store.open(layer) as cache:
             for name, tensor in cache.view(shape.length).kept(shape.length).items():
-                yield f"{name}{layer:03}", download(tensor)
+                yield row_name(name, layer), download(tensor)
     kept = shape.config.algorithm.kept(session.prefill_state, shape.length)
     for name, tensor in kept.arrays.items() if kept else ():
         yield f"state-{name}", download(tensor)
 
 
-def fill(generator: Generator, shape: SessionShape, read: Reader) -> None:
-    """Make the arrays the generator's session. What `read` raises leaves the session empty."""
+def fill(generator: Generator, shape: SessionShape, read: Reader, held: HeldRows | None = None) -> None:
+    """Make the arrays the generator's session. What `read` raises leaves the session empty.
+
+    held  keys and values that waited in the generator's store; otherwise they are among the arrays
+    """
     generator.reset()
     generator.prepare_state(shape.config)
     try:
         _fill_session(generator.session, shape, generator.model.vocab_size, read)
-        _fill_layers(generator, shape, read)
+        _fill_layers(generator, shape, read, held)
         _fill_state(generator, shape, read)
     except BaseException:
         generator.reset()
@@ -119,20 +132,27 @@ def _fill_session(session: Session, shape: SessionShape, vocab: int, read: Reade
     session.origin = shape.origin
 
 
-def _fill_layers(generator: Generator, shape: SessionShape, read: Reader) -> None:
-    rows = Rows(0, shape.length)
+def _fill_layers(generator: Generator, shape: SessionShape, read: Reader, held: HeldRows | None) -> None:
+    """The decode policy sees the rows as if they had just been written."""
+    if held is not None:
+        held.go_on()
+    rows, state = Rows(0, shape.length), generator.session.decode_state
     for layer in range(generator.model.layers):
         with generator.store.open(layer) as cache:
-            if generator.cache.stored_dtype(generator.model) == generator.model.dtype:
-                for name, target in cache.target(rows).items():
-                    generator.device.upload(read(f"{name}{layer:03}", target.shape, target.dtype), target)
-                cache.commit(rows)
-            else:  # they were rounded, and must not be again
-                parts = cache.view(rows.stop).parts.items()
-                kinds = {name: ((rows.stop, *part.shape[1:]), part.dtype) for name, part in parts}
-                cache.restore({name: read(f"{name}{layer:03}", *kind) for name, kind in kinds.items()})
-            view, state = cache.view(rows.stop), generator.session.decode_state
-            generator.decoding.observe(layer, view, rows, generator.provider, state)
+            if held is None:
+                _fill_layer(generator, layer, cache, rows, read)
+            generator.decoding.observe(layer, cache.view(rows.stop), rows, generator.provider, state)
+
+
+def _fill_layer(generator: Generator, layer: int, cache: LayerStore, rows: Rows, read: Reader) -> None:
+    if generator.cache.stored_dtype(generator.model) == generator.model.dtype:
+        for name, target in cache.target(rows).items():
+            generator.device.upload(read(row_name(name, layer), target.shape, target.dtype), target)
+        cache.commit(rows)
+    else:  # they were rounded, and must not be again
+        parts = cache.view(rows.stop).parts.items()
+        kinds = {name: ((rows.stop, *part.shape[1:]), part.dtype) for name, part in parts}
+        cache.restore({name: read(row_name(name, layer), *kind) for name, kind in kinds.items()})
 
 
 def _fill_state(generator: Generator, shape: SessionShape, read: Reader) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.caches import HeldRows
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.reuse import same_arithmetic
 from h2o_runtime.saved_session import PARTIAL, SavedSession, write_session
 from h2o_runtime.session import IntArray, Session
-from h2o_runtime.session_arrays import SessionShape
+from h2o_runtime.session_arrays import SessionShape, row_name
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +35,18 @@ MOST_WAITING = 2  # conversations that wait to be written, beside which no other
 
 @dataclass(frozen=True, eq=False)
 class Talk:
-    """A conversation that left its generator, and its arrays on the host."""
+    """A conversation that left its generator, and its arrays on the host.
+
+    held  its keys and values, where they are none of the arrays: they wait in the generator's store
+    """
 
     shape: SessionShape
     arrays: Mapping[str, NDArray[Any]]
+    held: HeldRows | None = None
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+        return nbytes_of([self])
 
     @property
     def tokens(self) -> IntArray:
@@ -49,6 +54,28 @@ class Talk:
 
     def read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         return self.arrays[name]
+
+    def by_itself(self, layers: int) -> Talk:
+        """With copies of all that waits in the store, of so many layers."""
+        if self.held is None:
+            return self
+        arrays = dict(self.arrays)
+        for layer in range(layers):
+            arrays |= {row_name(part, layer): rows for part, rows in self.held.kept(layer).items()}
+        return Talk(self.shape, arrays)
+
+    def release(self) -> None:
+        """It waits no more."""
+        if self.held is not None:
+            self.held.release()
+
+
+def nbytes_of(talks: Sequence[Talk]) -> int:
+    """Together: rows that several share are there once."""
+    pieces: dict[int, int] = {}
+    for held in (talk.held for talk in talks if talk.held is not None):
+        pieces |= held.pieces
+    return sum(array.nbytes for talk in talks for array in talk.arrays.values()) + sum(pieces.values())
 
 
 @dataclass(frozen=True, eq=False)

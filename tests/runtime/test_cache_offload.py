@@ -60,11 +60,12 @@ class Delayed:
         self._random = random.Random(seed)
         self._asked, self._copies = 0, deque[tuple[np.ndarray, np.ndarray]]()
 
-    def load(self, source: np.ndarray, target: np.ndarray) -> None:
-        self.loaded += source.nbytes
-        self._asked += 1
-        self._copies.append((source, target))
-        self.some()
+    def load(self, source: np.ndarray, target: np.ndarray, runs: list[tuple[int, int]] | None = None) -> None:
+        for start, stop in [(0, len(source))] if runs is None else runs:
+            self.loaded += source[start:stop].nbytes
+            self._asked += 1
+            self._copies.append((source[start:stop], target[start:stop]))
+            self.some()
 
     def store(self, source: np.ndarray, target: np.ndarray) -> None:
         self.stored += source.nbytes
@@ -114,6 +115,9 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
         return transfers
 
     return start
+
+
+QUEST = Quest(quest_budget=16, quest_page=4, quest_dense_layers=1)
 
 
 def conversation(generator: Generator, n: int, config: PrefillConfig) -> list[np.ndarray]:
@@ -184,8 +188,8 @@ def nobody_waits(patch: pytest.MonkeyPatch) -> None:
 def rows_of_steps_are_lost(patch: pytest.MonkeyPatch) -> None:
     done = OffloadStore.done
 
-    def mistaken(self: Any, layer: int, start: int, stop: int) -> None:
-        done(self, layer, start if stop - start > 1 else stop, stop)
+    def mistaken(self: Any, layer: int, start: int, stop: int, step: bool) -> None:
+        done(self, layer, stop if step else start, stop, step)
 
     patch.setattr(OffloadStore, "done", mistaken)
 
@@ -193,8 +197,8 @@ def rows_of_steps_are_lost(patch: pytest.MonkeyPatch) -> None:
 def stores_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     done = OffloadStore.done
 
-    def mistaken(self: Any, layer: int, start: int, stop: int) -> None:
-        done(self, layer, start, stop)
+    def mistaken(self: Any, layer: int, start: int, stop: int, step: bool) -> None:
+        done(self, layer, start, stop, step)
         self.ring[layer % len(self.ring)].mark = 0
 
     patch.setattr(OffloadStore, "done", mistaken)
@@ -259,11 +263,76 @@ def test_pages_of_the_file_leave_the_process(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.layers[1]["v"], source)
 
 
-def test_with_a_decode_policy_and_a_saved_session(bundle: Path, plain: Generator, tmp_path: Path) -> None:
-    quest = Quest(quest_budget=16, quest_page=4, quest_dense_layers=1)
+@pytest.mark.parametrize("buffers", [1, 2, 4, 8])
+def test_only_the_pages_that_quest_chose_travel(
+    bundle: Path, buffers: int, delay: Callable[[Generator, int], Delayed], tmp_path: Path
+) -> None:
+    """Whenever copies are made; rows that were not asked for are no numbers."""
+    options: dict[str, Any] = {"decoding": QUEST}
     with (
-        offloading(bundle, 2, tmp_path / "a", decoding=quest) as ours,
-        Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", decoding=quest) as theirs,
+        offloading(bundle, buffers, tmp_path / "rows", **options) as ours,
+        Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", **options) as theirs,
+    ):
+        for n in (1, 15, 16, 17, 83):
+            for config in (FULL, SPARSE):
+                expected = conversation(theirs, n, config)
+                delay(ours, n)
+                np.testing.assert_array_equal(conversation(ours, n, config), expected)
+        copies = delay(ours, 0)
+        ours.reset()
+        ours.prefill(bundles.random_ids(100, 5), FULL)
+        ours.decode(5)
+        loaded = copies.loaded
+        for token in range(5):
+            ours.decode(token)
+        row = 2 * 2 * 32 * 4
+        heads = 2 if QUEST.quest_heads == "kv" else 4
+        chosen = 5 * (LAYERS - 1) * heads * QUEST.quest_budget * row
+        dense = 0 if buffers >= LAYERS else 5 * 110 * row  # the first layer, which sees everything
+        assert copies.loaded - loaded <= dense + (0 if buffers >= LAYERS else chosen)
+
+
+def pages_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    def mistaken(self: Any, layer: int, pages: Any, page_rows: int) -> None:
+        waits, self.transfers.wait = self.transfers.wait, lambda mark: None
+        fetch(self, layer, pages, page_rows)
+        self.transfers.wait = waits
+
+    fetch = OffloadStore.fetch
+    patch.setattr(OffloadStore, "fetch", mistaken)
+
+
+def pages_of_one_head_are_asked_for(patch: pytest.MonkeyPatch) -> None:
+    fetch = OffloadStore.fetch
+    patch.setattr(
+        OffloadStore, "fetch", lambda self, layer, pages, page_rows: fetch(self, layer, pages[:1], page_rows)
+    )
+
+
+OF_PAGES = (pages_are_not_waited_for, pages_of_one_head_are_asked_for)
+
+
+@pytest.mark.parametrize("mistake", OF_PAGES, ids=lambda mistake: mistake.__name__)
+def test_a_planted_mistake_with_pages_shows(
+    mistake: Callable[[pytest.MonkeyPatch], None],
+    bundle: Path,
+    delay: Callable[[Generator, int], Delayed],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", decoding=QUEST) as theirs:
+        expected = conversation(theirs, 83, FULL)
+    mistake(monkeypatch)
+    with offloading(bundle, 1, tmp_path / "rows", decoding=QUEST) as generator:
+        delay(generator, 0)
+        found = conversation(generator, 83, FULL)
+    assert not np.array_equal(found, expected)
+
+
+def test_with_a_decode_policy_and_a_saved_session(bundle: Path, plain: Generator, tmp_path: Path) -> None:
+    with (
+        offloading(bundle, 2, tmp_path / "a", decoding=QUEST) as ours,
+        Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", decoding=QUEST) as theirs,
     ):
         np.testing.assert_array_equal(conversation(ours, 40, SPARSE), conversation(theirs, 40, SPARSE))
         save_session(ours, tmp_path / "session")
@@ -298,11 +367,14 @@ def test_a_gpu_offloads_alike(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    with Generator.load(bundle, context=CONTEXT, device="cuda") as other:
+    decoding = QUEST if buffers == 2 else None
+    with Generator.load(bundle, context=CONTEXT, device="cuda", decoding=decoding) as other:
         expected = conversation(other, 40, FULL)
     for file in ("", str(tmp_path / "rows")):
         cache = Offload(ring_buffers=buffers, cache_file=file)
-        with Generator.load(bundle, context=CONTEXT, device="cuda", cache=cache) as generator:
+        with Generator.load(
+            bundle, context=CONTEXT, device="cuda", cache=cache, decoding=decoding
+        ) as generator:
             np.testing.assert_array_equal(conversation(generator, 40, FULL), expected)
             assert generator.store.report()["overlap"] is None
 

@@ -12,7 +12,8 @@ from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches import CACHES, Contiguous, Paged
-from h2o_runtime.caches.paged import PagedStore, Pages
+from h2o_runtime.caches.paged import PagedStore
+from h2o_runtime.caches.pages import PagePool, PageTable
 from h2o_runtime.caches.stored import CacheDtype, StoredCache
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.footprint import cache_bytes
@@ -68,7 +69,7 @@ def test_pages_change_no_bit(name: str, dtype: str, bundle: Path) -> None:
             paged.reset()
             plain.reset()
             if mixed:
-                store.pages.free = rng.permutation(store.pages.free).tolist()
+                store.pool.free = rng.permutation(store.pool.free).tolist()
             for rows in store.layers:
                 for array in (rows.k, rows.v, *(rows.scales or ())):
                     array[:] = np.nan if array.dtype.kind == "f" else 111
@@ -156,21 +157,22 @@ def test_conversations_take_turns(cache: StoredCache, bundle: Path) -> None:
 
 
 def test_pages_are_taken_as_rows_come_and_given_back() -> None:
-    pages = Pages(100, 16)
+    pool = PagePool(7, 16, [])
+    pages = PageTable(pool, 100)
     assert len(pages.table) == 7
-    for rows, used in ((1, 1), (16, 1), (17, 2), (100, 7)):
-        pages.reach(rows)
+    for start, stop, used in ((0, 1, 1), (1, 16, 1), (16, 17, 2), (17, 100, 7)):
+        pages.reach(start, stop)
         assert pages.used == used
     assert pages.table.tolist() == list(range(7))
     pages.truncate(17)
     assert (pages.used, pages.table.tolist()) == (2, [0, 1, -1, -1, -1, -1, -1])
     pages.truncate(17)
-    pages.reach(40)
+    pages.reach(17, 40)
     assert pages.table.tolist() == [0, 1, 2, -1, -1, -1, -1]
     pages.truncate(16)
     assert pages.used == 1
     pages.truncate(0)
-    assert sorted(pages.free) == list(range(7))
+    assert sorted(pool.free) == list(range(7))
 
 
 def test_the_store_has_the_pages_of_its_session(bundle: Path) -> None:

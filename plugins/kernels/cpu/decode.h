@@ -50,25 +50,33 @@ struct Form {
     }
 };
 
+// The rows to ask for while those from `key` on are read; null behind the run.
+template <class F, int kRows>
+inline const char* rows_ahead(const StoredHeads& heads, const DecodeArgs& args, int64_t key) {
+    const int64_t ahead = h2o::round_up(kAhead / (heads.stride * F::kSize) + 1, kRows);
+    return key + ahead + kRows > args.keys ? nullptr : F::row(heads, args, 0, key + ahead);
+}
 // Must be inlined: GCC takes a function that only prefetches for one that does nothing, and drops the call.
 template <class F, int kRows>
-__attribute__((always_inline)) inline void fetch_ahead(const StoredHeads& heads, const DecodeArgs& args,
-                                                       int64_t head, int64_t key) {
-    const int64_t ahead = h2o::round_up(kAhead / (heads.stride * F::kSize) + 1, kRows);
-    if (key + ahead + kRows > args.keys) return;
+__attribute__((always_inline)) inline void fetch_share(const char* ahead, const StoredHeads& heads,
+                                                       int64_t head) {
+    if (ahead == nullptr) return;
     const int64_t share = kRows * heads.apart * F::kSize;
-    const char* from = F::row(heads, args, 0, key + ahead) + head * share;
+    const char* from = ahead + head * share;
     for (int64_t at = 0; at < share; at += 64) Simd::prefetch(from + at);
 }
 
 // p[g][i] (+)= q[g] . row i over kVectors vectors from column c, for the head's query rows g and kRows rows.
+// Where these rows of head 0 are, is found once for all heads.
 template <class F, int kRows, int kVectors>
-inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, int64_t c, int count) {
+inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, const char* const (&first)[kRows],
+                      int64_t c, int count) {
     using S = Simd;
     const int64_t width = h2o::round_up(args.k.d, 16), pitch = h2o::round_up(args.keys, 16);
     const int64_t group = args.group;
     const char* k[kRows];
-    F::rows(args.k, args, head, key, k);
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) k[i] = first[i] + head * args.k.apart * F::kSize;
     S::Vec x[kRows][kVectors];
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
@@ -129,13 +137,20 @@ inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t
 
 // A head's columns in blocks that the registers hold, then vector by vector.
 template <class F, int kRows>
-inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key) {
+inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key, const char* const (&first)[kRows]) {
     constexpr int kBlock = Simd::kDecodeVectors;
     int64_t c = 0;
     for (; c + kBlock * kWidth <= args.k.d; c += kBlock * kWidth) {
-        dot_block<F, kRows, kBlock>(args, head, key, c, kWidth);
+        dot_block<F, kRows, kBlock>(args, head, key, first, c, kWidth);
     }
-    for (; c < args.k.d; c += kWidth) dot_block<F, kRows, 1>(args, head, key, c, part(c, args.k.d));
+    for (; c < args.k.d; c += kWidth) dot_block<F, kRows, 1>(args, head, key, first, c, part(c, args.k.d));
+}
+
+template <class F, int kRows>
+inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key) {
+    const char* k[kRows];
+    F::rows(args.k, args, 0, key, k);
+    dot_rows<F, kRows>(args, head, key, k);
 }
 
 template <class F, int kQueries>
@@ -173,13 +188,18 @@ template <class F>
 void dot_run(const DecodeArgs& args) {
     const int64_t together = args.keys / kTogether * kTogether;
     for (int64_t key = 0; key < together; key += kTogether) {
+        const char* k[kTogether];
+        F::rows(args.k, args, 0, key, k);
+        const char* const ahead = rows_ahead<F, kTogether>(args.k, args, key);
         for (int64_t head = 0; head < args.kv_heads; ++head) {
-            fetch_ahead<F, kTogether>(args.k, args, head, key);
-            dot_rows<F, kTogether>(args, head, key);
+            fetch_share<F, kTogether>(ahead, args.k, head);
+            dot_rows<F, kTogether>(args, head, key, k);
         }
     }
     for (int64_t key = together; key < args.keys; ++key) {
-        for (int64_t head = 0; head < args.kv_heads; ++head) dot_rows<F, 1>(args, head, key);
+        const char* k[1];
+        F::rows(args.k, args, 0, key, k);
+        for (int64_t head = 0; head < args.kv_heads; ++head) dot_rows<F, 1>(args, head, key, k);
     }
 }
 
@@ -187,8 +207,9 @@ template <class F>
 void weigh_run(const DecodeArgs& args) {
     for (int64_t key = 0, rows; key < args.keys; key += rows) {
         rows = F::together(args, key, args.keys - key < kWeighed ? args.keys - key : kWeighed);
+        const char* const ahead = rows_ahead<F, kWeighed>(args.v, args, key);
         for (int64_t head = 0; head < args.kv_heads; ++head) {
-            fetch_ahead<F, kWeighed>(args.v, args, head, key);
+            fetch_share<F, kWeighed>(ahead, args.v, head);
             weigh_rows<F>(args, head, key, rows);
         }
     }
@@ -223,11 +244,25 @@ inline void soften(float* p, int64_t keys, int64_t visible, const float* k_scale
     *l = S::sum(sum);
 }
 
+// Scales on pages are read page by page, a few numbers each: all are asked for while the keys are read.
+template <class F>
+__attribute__((always_inline)) inline void fetch_scales(const DecodeArgs& args) {
+    for (int64_t key = 0, rows; key < args.keys; key += rows) {
+        rows = F::together(args, key, args.keys - key);
+        const int64_t from = F::place(args, key) * args.kv_heads, count = rows * args.kv_heads;
+        for (int64_t i = 0; i < count; i += 16) {
+            Simd::prefetch(args.k_scales + from + i);
+            Simd::prefetch(args.v_scales + from + i);
+        }
+    }
+}
+
 template <class F>
 void decode_run(const DecodeArgs& args) {
     constexpr bool kScaled = F::kDtype == H2O_I8;
     const int64_t rows = args.kv_heads * args.group, pitch = h2o::round_up(args.keys, 16);
     float *const k_scales = args.p + rows * pitch, *const v_scales = k_scales + pitch;
+    if (kScaled && args.pages != nullptr) fetch_scales<F>(args);
     dot_run<F>(args);
     for (int64_t r = 0; r < rows; ++r) {
         float* const p = args.p + r * pitch;

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.caches.base import Cache, HeldRows, KVStore, LayerStore, Rows
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.offload import Offload
 from h2o_runtime.caches.paged import Paged
 from h2o_runtime.registry import Registry
 
-__all__ = ["CACHES", "Cache", "Contiguous", "Evicting", "KVStore", "LayerStore", "Offload", "Paged", "Rows"]
+__all__ = [
+    "CACHES",
+    "Cache",
+    "Contiguous",
+    "Evicting",
+    "HeldRows",
+    "KVStore",
+    "LayerStore",
+    "Offload",
+    "Paged",
+    "Rows",
+]
 
 CACHES: Registry[Cache] = Registry(
     Contiguous,

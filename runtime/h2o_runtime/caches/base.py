@@ -56,9 +56,33 @@ class LayerStore(Protocol):
     def view(self, length: int | Tensor) -> KV:
         """The first `length` rows as kernels read them."""
 
+    def fetch(self, pages: Tensor, page_rows: int) -> None:
+        """A step is about to read these pages of the rows before its own, where `KVStore.read_in_pages` named the
+        layer. int32, of `page_rows` rows each; -1 is none."""
+        return
+
     def attended(self, q: Tensor) -> None:
         """Attention to a prompt's new rows is done; q [n, Hq, d] are their queries."""
         return
+
+
+class HeldRows(Protocol):
+    """Rows of a sequence that waits where they lie, while its store goes on with another. Nobody writes them."""
+
+    @property
+    def pieces(self) -> dict[int, int]:
+        """Bytes of every piece of memory that they are in. Those that several sequences share have one number."""
+        ...
+
+    def kept(self, layer: int) -> dict[str, Tensor]:
+        """Copies of a layer's rows as they are stored, by their names in `KV.parts`."""
+        ...
+
+    def go_on(self) -> None:
+        """They become the rows of the store's sequence, and stay what they are for the one that waits."""
+
+    def release(self) -> None:
+        """It waits no more."""
 
 
 class KVStore(Protocol):
@@ -72,6 +96,11 @@ class KVStore(Protocol):
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         """A layer to write and read. Layers are opened in turn, one at a time."""
 
+    def read_in_pages(self, layers: frozenset[int]) -> None:
+        """Of these layers a step reads nothing of the rows before its own but what it asks for with
+        `LayerStore.fetch`."""
+        return
+
     def before_step(self, past: int) -> None:
         """A step is about to write row `past` of every layer. Never a part of what is recorded."""
         return
@@ -79,6 +108,11 @@ class KVStore(Protocol):
     def truncate(self, rows: int) -> None:
         """Rows from `rows` on are needed no more: of no layer, and before others are written in their place."""
         return
+
+    def hold(self, rows: int) -> HeldRows | None:
+        """The first `rows` rows, which stay while another sequence takes its turn. None: they would have to be
+        copied elsewhere."""
+        return None
 
     def report(self) -> dict[str, Any]:
         """What it did, in numbers for reports."""
@@ -116,6 +150,12 @@ class Cache(ABC):
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
     ) -> KVStore:
         """For `capacity` rows. `provider` is the one that will read it."""
+
+    def new_pool(
+        self, model: ModelSpec, capacity: int, spare_bytes: int, device: Device, provider: AttentionProvider
+    ) -> KVStore:
+        """As `new_store`, with `spare_bytes` more for rows of sequences that wait, where it can hold them."""
+        return self.new_store(model, capacity, device, provider)
 
     @classmethod
     def variants(cls, model: ModelSpec) -> Iterator[Cache]:

@@ -3,6 +3,9 @@
 Every layer has its turn in one of the ring's buffers. While it is at work, those of the layers before it are stored
 and those of the layers behind it are loaded, in one order of copies: a buffer's rows are stored when its layer is
 done, and only then another layer is loaded over them.
+
+Of a layer that a step reads in pages only those are loaded, once it is known which: nothing of it is asked for
+ahead.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
@@ -61,7 +65,10 @@ class Offload(Cache):
 
 
 class Buffer:
-    """One of the ring. Once the copies of `mark` are made, its first `rows` rows are those of `layer`."""
+    """One of the ring. Once the copies of `mark` are made, its first `rows` rows are those of `layer`.
+
+    Behind them it may have pages of that layer, for the step that is at work.
+    """
 
     def __init__(self, like: dict[str, Any], device: Device) -> None:
         self.tensors = {name: device.empty(array.shape, array.dtype) for name, array in like.items()}
@@ -76,7 +83,8 @@ class OffloadStore(KVStore):
         self.ring = [Buffer(host.layers[0], device) for _ in range(buffers)]
         row = host.layers[0]["k"][:1]
         self.step = {name: device.empty(row.shape, row.dtype) for name in "kv"}
-        self.provider = provider
+        self.device, self.provider = device, provider
+        self.in_pages = frozenset[int]()
         self.transfers = device.transfers(host.drop)
         self.past = 0  # rows before that of the step
         self._layers = [_Layer(self, layer) for layer in range(len(host.layers))]
@@ -84,9 +92,17 @@ class OffloadStore(KVStore):
     def open(self, layer: int) -> _Layer:
         return self._layers[layer]
 
+    def read_in_pages(self, layers: frozenset[int]) -> None:
+        self.in_pages = layers
+
     def before_step(self, past: int) -> None:
         self.past = past
         for layer in range(len(self.ring)):
+            self.prefetch_step(layer, past)
+
+    def prefetch_step(self, layer: int, past: int) -> None:
+        """Have loaded what a step surely reads of a layer."""
+        if layer not in self.in_pages:
             self.prefetch(layer, past)
 
     def prefetch(self, layer: int, rows: int) -> None:
@@ -108,18 +124,44 @@ class OffloadStore(KVStore):
         self.transfers.wait(buffer.mark)
         return buffer
 
-    def done(self, layer: int, start: int, stop: int) -> None:
+    def claim_step(self, layer: int) -> Buffer:
+        """The layer's buffer with what a step surely reads of it."""
+        buffer = self.ring[layer % len(self.ring)]
+        if layer not in self.in_pages:
+            return self.claim(layer, self.past)
+        if buffer.layer != layer:
+            buffer.layer, buffer.rows = layer, 0
+        self.transfers.wait(buffer.mark)
+        return buffer
+
+    def fetch(self, layer: int, pages: Tensor, page_rows: int) -> None:
+        """Have the device wait for these pages of a layer that a step has claimed."""
+        buffer = self.ring[layer % len(self.ring)]
+        if buffer.rows >= self.past:
+            return
+        self.transfers.follow()
+        runs = _runs(np.unique(self.device.download(pages)), page_rows, buffer.rows, self.past)
+        for name, source in self.host.layers[layer].items():
+            self.transfers.load(source, buffer.tensors[name], runs)
+        buffer.mark = self.transfers.mark()
+        self.transfers.wait(buffer.mark)
+
+    def done(self, layer: int, start: int, stop: int, step: bool) -> None:
         """The device was given all work on a layer, whose rows start … stop - 1 are new."""
         buffer = self.ring[layer % len(self.ring)]
         self.transfers.follow()
         for name, target in self.host.layers[layer].items():
             self.transfers.store(buffer.tensors[name][start:stop], target[start:stop])
-        buffer.rows, buffer.mark = stop, self.transfers.mark()
+        if buffer.rows >= start:
+            buffer.rows = stop
+        buffer.mark = self.transfers.mark()
         following = layer + len(self.ring)
-        if following < len(self.host.layers):
-            self.prefetch(following, start)
+        if following >= len(self.host.layers):
+            self.prefetch_step(layer % len(self.ring), stop)  # of the next step
+        elif step:
+            self.prefetch_step(following, start)
         else:
-            self.prefetch(layer % len(self.ring), stop)  # of the next step
+            self.prefetch(following, start)
 
     def report(self) -> dict[str, Any]:
         moved = self.transfers
@@ -140,11 +182,12 @@ class OffloadStore(KVStore):
 
 
 class _Layer(LayerStore):
-    """begin, end: the rows that are new since it was opened."""
+    """begin, end: the rows that are new since it was opened; step: whether a step wrote them."""
 
     def __init__(self, store: OffloadStore, layer: int) -> None:
         self._store, self._layer = store, layer
         self._begin = self._end = 0
+        self._step = False
         self._buffer: Buffer | None = None
 
     def __enter__(self) -> _Layer:
@@ -156,13 +199,13 @@ class _Layer(LayerStore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._end and kind is None:
-            self._store.done(self._layer, self._begin, self._end)
+            self._store.done(self._layer, self._begin, self._end, self._step)
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
         if rows.at is not None:
             return self._store.step
         if self._buffer is None:
-            self._begin = rows.start
+            self._begin, self._step = rows.start, False
             self._buffer = self._store.claim(self._layer, rows.start)
         self._end = max(self._end, rows.stop)
         return {name: array[rows.start : rows.stop] for name, array in self._buffer.tensors.items()}
@@ -170,12 +213,26 @@ class _Layer(LayerStore):
     def commit(self, rows: Rows) -> None:
         if rows.at is not None:
             past, step = self._store.past, self._store.step
-            self._buffer = self._store.claim(self._layer, past)
-            self._begin, self._end = past, past + 1
+            self._buffer = self._store.claim_step(self._layer)
+            self._begin, self._end, self._step = past, past + 1, True
             self._store.provider.cache_append(step["k"], step["v"], rows.at, self.view(past + 1))
+
+    def fetch(self, pages: Tensor, page_rows: int) -> None:
+        if self._layer in self._store.in_pages:
+            self._store.fetch(self._layer, pages, page_rows)
 
     def view(self, length: int | Tensor) -> KV:
         if self._buffer is None:
             assert isinstance(length, int), "a step writes its row first"
             self._buffer = self._store.claim(self._layer, length)
         return KV(**self._buffer.tensors, length=length)
+
+
+def _runs(pages: NDArray[np.int32], page_rows: int, start: int, stop: int) -> list[tuple[int, int]]:
+    """Of rows start … stop - 1 those on these pages, which rise, as runs; -1 is no page."""
+    pages = pages[pages >= 0]
+    begins = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
+    lasts = np.append(begins[1:], len(pages))[: len(begins)] - 1
+    firsts, ends = (pages[begins] * page_rows).clip(start), ((pages[lasts] + 1) * page_rows).clip(max=stop)
+    runs = zip(firsts.tolist(), ends.tolist(), strict=True)
+    return [(first, end) for first, end in runs if first < end]

@@ -1,8 +1,11 @@
-"""Rows on pages: a table says where each page of the sequence lies in a pool that all layers have alike."""
+"""Rows on pages: a table says where each page of the sequence lies in a pool that all layers have alike.
+
+A sequence that waits keeps its pages, and one that begins like it has the same ones for as long as it writes
+nothing there: no row moves when sequences take turns.
+"""
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import KVStore, Rows
+from h2o_runtime.caches.base import HeldRows, KVStore, Rows
 from h2o_runtime.caches.contiguous import LayerRows
-from h2o_runtime.caches.stored import Fresh, RowForm, StoredCache, StoredRows
+from h2o_runtime.caches.pages import PagePool, PageTable
+from h2o_runtime.caches.stored import Fresh, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
@@ -52,71 +56,90 @@ class Paged(StoredCache):
         self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
     ) -> KVStore:
         """Raises ConfigError on a GPU, whose kernels read rows in one piece."""
+        return self.new_pool(model, capacity, 0, device, provider)
+
+    def new_pool(
+        self, model: ModelSpec, capacity: int, spare_bytes: int, device: Device, provider: AttentionProvider
+    ) -> KVStore:
         if device.name != "cpu":
             raise ConfigError(
                 "the cache paged is read by the CPU's attention only: choose --cache contiguous, or --device cpu",
                 field="cache",
             )
-        return PagedStore(model, self.form(model), Pages(capacity, self.page_rows), device, provider)
+        form = self.form(model)
+        spare = spare_bytes // (self.page_rows * model.layers * form.row_bytes)
+        pool = (-(-capacity // self.page_rows) + spare) * self.page_rows
+        layers = [form.new(pool, device) for _ in range(model.layers)]
+        return PagedStore(model, layers, capacity, self.page_rows, device, provider)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         pages = -(-context // self.page_rows)
         rows = pages * self.page_rows * model.layers * self.form(model).row_bytes
-        return rows + Fresh.size(model, context) + pages * np.dtype(np.int32).itemsize
-
-
-class Pages:
-    """Which page of a pool each page of one sequence is.
-
-    table  int32 [pages]: -1 where the sequence has none
-
-    The lowest free page is taken, so that a sequence which grows alone lies in order.
-    """
-
-    def __init__(self, capacity: int, page_rows: int) -> None:
-        self.page_rows = page_rows
-        count = -(-capacity // page_rows)
-        self.table: NDArray[np.int32] = np.full(count, -1, np.int32)
-        self.used = 0
-        self.free = list(range(count))  # a heap
-
-    def reach(self, rows: int) -> None:
-        """Have pages for the first `rows` rows."""
-        while self.used * self.page_rows < rows:
-            self.table[self.used] = heapq.heappop(self.free)
-            self.used += 1
-
-    def truncate(self, rows: int) -> None:
-        """Give back those behind the first `rows` rows."""
-        while (self.used - 1) * self.page_rows >= rows and self.used:
-            self.used -= 1
-            heapq.heappush(self.free, int(self.table[self.used]))
-            self.table[self.used] = -1
+        return rows + Fresh.size(model, context) + 2 * pages * np.dtype(np.int32).itemsize
 
 
 class PagedStore(KVStore):
-    """Every layer has a pool of as many rows, and one table serves all."""
+    """layers[layer]: its rows of every page. One table serves all layers."""
 
     def __init__(
-        self, model: ModelSpec, form: RowForm, pages: Pages, device: Device, provider: AttentionProvider
+        self,
+        model: ModelSpec,
+        layers: list[StoredRows],
+        capacity: int,
+        page_rows: int,
+        device: Device,
+        provider: AttentionProvider,
     ) -> None:
-        self.pages = pages
-        pool = len(pages.table) * pages.page_rows
-        self.layers = [form.new(pool, device) for _ in range(model.layers)]
-        step, fresh = Fresh(model, 1, device), Fresh(model, pool, device)
-        self._other_bytes = Fresh.size(model, pool) + pages.table.nbytes
-        self._open = [_Layer(rows, step, fresh, device, provider, pages) for rows in self.layers]
+        self.layers = layers
+        arrays = [array for rows in layers for array in rows.view(0).parts.values()]
+        self.pool = PagePool(len(arrays[0]) // page_rows, page_rows, arrays)
+        self.pages = PageTable(self.pool, capacity)
+        step, fresh = Fresh(model, 1, device), Fresh(model, capacity, device)
+        self._other_bytes = Fresh.size(model, capacity) + self.pages.table.nbytes + self.pool.counts.nbytes
+        self._open = [_Layer(rows, step, fresh, device, provider, self.pages) for rows in layers]
 
     def open(self, layer: int) -> _Layer:
         return self._open[layer]
 
     def truncate(self, rows: int) -> None:
-        """Rows from `rows` on are needed no more."""
         self.pages.truncate(rows)
+
+    def report(self) -> dict[str, Any]:
+        counts = self.pool.counts
+        return {
+            "page_bytes": self.pool.page_bytes,
+            "pages": len(counts),
+            "pages_in_use": int((counts > 0).sum()),
+            "pages_shared": int((counts > 1).sum()),
+        }
+
+    def hold(self, rows: int) -> HeldRows:
+        return _HeldPages(self, rows)
 
     @property
     def nbytes(self) -> int:
         return sum(rows.nbytes for rows in self.layers) + self._other_bytes
+
+
+class _HeldPages(HeldRows):
+    def __init__(self, store: PagedStore, rows: int) -> None:
+        self._store, self._rows = store, rows
+        self._pages = store.pages.hold(rows)
+
+    @property
+    def pieces(self) -> dict[int, int]:
+        return dict.fromkeys(self._pages.tolist(), self._store.pool.page_bytes)
+
+    def kept(self, layer: int) -> dict[str, Tensor]:
+        pool = self._store.pool
+        return self._store.layers[layer].view(self._rows, self._pages, pool.page_rows).kept(self._rows)
+
+    def go_on(self) -> None:
+        self._store.pages.become(self._pages)
+
+    def release(self) -> None:
+        self._store.pool.give_back(self._pages)
+        self._pages = self._pages[:0]
 
 
 class _Layer(LayerRows):
@@ -129,22 +152,22 @@ class _Layer(LayerRows):
         fresh: Fresh,
         device: Device,
         provider: AttentionProvider,
-        pages: Pages,
+        pages: PageTable,
     ) -> None:
         super().__init__(rows, step, fresh, device, provider)
         self._pages = pages
 
     def commit(self, rows: Rows) -> None:
-        self._pages.reach(rows.stop if rows.at is None else int(rows.at[0]) + 1)
+        self._pages.reach(rows.start, rows.stop)  # of a step too: a host records none
         super().commit(rows)
 
     def restore(self, parts: dict[str, NDArray[Any]]) -> None:
         rows = len(parts["k"])
-        self._pages.reach(rows)
+        self._pages.reach(0, rows)
         view = self.view(rows)
         at = view.places(np.arange(rows))
         for name, part in view.parts.items():
             part[at] = parts[name]
 
     def view(self, length: int | Tensor) -> KV:
-        return self._rows.view(length, self._pages.table, self._pages.page_rows)
+        return self._rows.view(length, self._pages.table, self._pages.pool.page_rows)

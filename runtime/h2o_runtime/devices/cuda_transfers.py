@@ -11,6 +11,7 @@ from h2o_runtime.devices.lanes import Lanes
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Event, Stream
+    from h2o_runtime.devices.transfers import Runs
 
 MOST_EVENTS = 64  # of marks: older ones stand for what the newest stands for
 
@@ -28,10 +29,12 @@ class CudaTransfers:
         self._events: list[Event] = [lanes.module.Event() for _ in range(MOST_EVENTS)]
         self._marks = 0
 
-    def load(self, source: NDArray[Any], target: CudaArray) -> None:
-        if source.nbytes:
-            self.loaded += source.nbytes
-            self._stream.upload(source, target.address)
+    def load(self, source: NDArray[Any], target: CudaArray, runs: Runs | None = None) -> None:
+        for start, stop in [(0, len(source))] if runs is None else runs:
+            piece = source[start:stop]
+            if piece.nbytes:
+                self.loaded += piece.nbytes
+                self._stream.upload(piece, target[start:stop].address)
 
     def store(self, source: CudaArray, target: NDArray[Any]) -> None:
         if source.nbytes:

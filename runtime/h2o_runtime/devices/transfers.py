@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from h2o_runtime.devices.base import Tensor
 
 PIECE = 4 << 20  # bytes that are copied at once
 Array = NDArray[Any]
+Runs: TypeAlias = Sequence[tuple[int, int]]  # of rows: the first, and the one behind the last; rising
 
 
 class Transfers(Protocol):
@@ -33,8 +35,9 @@ class Transfers(Protocol):
     @property
     def waited(self) -> float | None: ...
 
-    def load(self, source: Array, target: Tensor) -> None:
-        """Ask for target = source, an array of `host`, of the same shape and dtype."""
+    def load(self, source: Array, target: Tensor, runs: Runs | None = None) -> None:
+        """Ask for target = source, an array of `host`, of the same shape and dtype; with `runs` of these rows
+        alone."""
 
     def store(self, source: Tensor, target: Array) -> None:
         """Ask for target = source."""
@@ -61,20 +64,21 @@ class HostTransfers:
         self._asked = 0
         self._drop = drop
         self._progress = _Progress()
-        self._queue: SimpleQueue[tuple[Array, Array, Array]] = SimpleQueue()
+        self._queue: SimpleQueue[_Copy] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
     def busy(self) -> float:
         return self._progress.busy
 
-    def load(self, source: Array, target: Array) -> None:
-        self.loaded += source.nbytes
-        self._ask(source, target, source)
+    def load(self, source: Array, target: Array, runs: Runs | None = None) -> None:
+        runs = [(0, len(source))] if runs is None else runs
+        self.loaded += sum(source[start:stop].nbytes for start, stop in runs)
+        self._ask(source, target, source, runs)
 
     def store(self, source: Array, target: Array) -> None:
         self.stored += source.nbytes
-        self._ask(source, target, target)
+        self._ask(source, target, target, [(0, len(source))])
 
     def follow(self) -> None:
         pass
@@ -87,13 +91,38 @@ class HostTransfers:
         self._progress.wait(mark)
         self.waited += time.perf_counter() - begin
 
-    def _ask(self, source: Array, target: Array, host: Array) -> None:
+    def _ask(self, source: Array, target: Array, host: Array, runs: Runs) -> None:
         if self._thread is None:
             arguments = (self._queue, self._progress, self._drop)
             self._thread = threading.Thread(target=_copy_all, args=arguments, name="copies", daemon=True)
             self._thread.start()
         self._asked += 1
-        self._queue.put((source, target, host))
+        self._queue.put(_Copy(source, target, host, runs))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """target = source in these runs of rows; host is the one of the two that is the host's."""
+
+    source: Array
+    target: Array
+    host: Array
+    runs: Runs
+
+    def make(self, drop: Callable[[Array], None]) -> None:
+        """Of what lies apart the whole extent is dropped once: that costs no more than a single piece."""
+        rows, done, since = max(1, PIECE // max(self.source[:1].nbytes, 1)), 0, -1
+        for begin, end in self.runs:
+            for start in range(begin, end, rows):
+                piece = slice(start, min(start + rows, end))
+                np.copyto(self.target[piece], self.source[piece])
+                since = start if since < 0 else since
+                done += piece.stop - start
+                if done >= rows:
+                    drop(self.host[since : piece.stop])
+                    done, since = 0, -1
+        if done:
+            drop(self.host[since : self.runs[-1][1]])
 
 
 class _Progress:
@@ -119,19 +148,13 @@ class _Progress:
             self._changed.notify_all()
 
 
-def _copy_all(
-    queue: SimpleQueue[tuple[Array, Array, Array]], progress: _Progress, drop: Callable[[Array], None]
-) -> None:
+def _copy_all(queue: SimpleQueue[_Copy], progress: _Progress, drop: Callable[[Array], None]) -> None:
     while True:
-        source, target, host = queue.get()
+        copy = queue.get()
         begin, error = time.perf_counter(), None
         try:
-            rows = max(1, PIECE // max(source[:1].nbytes, 1))
-            for start in range(0, len(source), rows):
-                piece = slice(start, start + rows)
-                np.copyto(target[piece], source[piece])
-                drop(host[piece])
+            copy.make(drop)
         except BaseException as raised:
             error = raised
-        del source, target, host  # nothing is held while it waits
+        del copy  # nothing is held while it waits
         progress.step(time.perf_counter() - begin, error)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from h2o_runtime.completion import Completion
 
@@ -51,6 +53,10 @@ class Metrics:
         """A figure that is looked up when it is asked for."""
         Gauge(name, text, registry=self.registry).set_function(value)
 
+    def gauges(self, prefix: str, text: str, values: Callable[[], Mapping[str, float | None]]) -> None:
+        """Figures of which it is only known when they are asked for which there are; None is not told."""
+        self.registry.register(_Gauges(prefix, text, values))
+
     def invalid(self) -> None:
         """Count a request that was answered with a 4xx, whatever it asked for."""
         self.finished("invalid")
@@ -76,3 +82,13 @@ class Metrics:
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, prefix: str, text: str, values: Callable[[], Mapping[str, float | None]]) -> None:
+        self._prefix, self._text, self._values = prefix, text, values
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, value in self._values().items():
+            if value is not None:
+                yield GaugeMetricFamily(f"{self._prefix}{name}", self._text, value=value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,6 +42,7 @@ class Service:
         gauge("h2o_cache_tokens", "Tokens in the cache", lambda: self.inference.cached_tokens)
         gauge("h2o_cache_capacity_tokens", "Tokens that fit", self._capacity)
         gauge("h2o_cache_bytes", "Memory that is reserved for keys and values", self._cache_bytes)
+        self.metrics.gauges("h2o_cache_", "What the cache tells of itself", self._cache_report)
         gauge("h2o_forgotten_tokens", "Of h2o_cache_tokens those that were forgotten", self._forgotten)
         gauge(
             "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._parked()[0]
@@ -80,6 +82,9 @@ class Service:
 
     def _cache_bytes(self) -> float:
         return self.inference.model.generator.store.nbytes if self.inference.ready else 0
+
+    def _cache_report(self) -> Mapping[str, float | None]:
+        return self.inference.model.generator.store.report() if self.inference.ready else {}
 
     def _forgotten(self) -> float:
         inference = self.inference

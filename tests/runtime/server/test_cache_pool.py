@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server
 
@@ -25,13 +26,17 @@ def taking_turns(server: Server) -> list[int]:
     return read
 
 
-def test_two_conversations_take_turns(serve: Serve) -> None:
-    server = serve("--cache-pool", 64)
+@pytest.mark.parametrize("cache", ["contiguous", "paged"])
+def test_two_conversations_take_turns(cache: str, serve: Serve) -> None:
+    server = serve("--cache-pool", 64, "--cache", cache)
     assert max(taking_turns(server)) < 40
     metrics = server.get("/metrics").text
     assert "h2o_waiting_conversations 1.0" in metrics
+    if cache == "paged":
+        assert 0 < server.metric("h2o_cache_pages_in_use") < server.metric("h2o_cache_pages")
     server.stop()
-    assert min(taking_turns(serve())) > 100
+    if cache == "contiguous":
+        assert min(taking_turns(serve())) > 100
 
 
 def test_a_conversation_goes_on_after_a_restart(serve: Serve, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -22,7 +23,8 @@ State = TypeVar("State")
 class StepCall:
     """One layer's attention of one token, the last that `kv` holds.
 
-    q, o  [1, Hq, d]: query in, attention output out
+    q, o   [1, Hq, d]: query in, attention output out
+    fetch  called with pages and their rows, as `LayerStore.fetch`, before they are read
     """
 
     layer: int
@@ -30,6 +32,7 @@ class StepCall:
     o: Tensor
     kv: KV
     provider: AttentionProvider
+    fetch: Callable[[Tensor, int], None] = lambda pages, page_rows: None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class DecodePolicy(ABC, Generic[State]):
     def step_bytes(self, model: ModelSpec, context: int) -> int:
         """What a token reads at least of cache and state, in all layers: the whole cache where it sees all."""
         return model.layers * context * model.row_elements * np.dtype(model.dtype).itemsize
+
+    def reads_in_pages(self, layer: int) -> bool:
+        """Whether a step reads nothing of the layer's earlier rows but pages, and asks for them first."""
+        return False
 
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: Any) -> None:
         """`rows` of a layer were written, by a prefill or by a step, and `kv` ends with them.

@@ -73,6 +73,9 @@ class Quest(DecodePolicy[PageState]):
         bounds = (layers, -(-rows // self.quest_page), model.kv_heads, model.head_size)
         return bounds, (model.score_heads(self.quest_heads), self.quest_budget // self.quest_page)
 
+    def reads_in_pages(self, layer: int) -> bool:
+        return layer >= self.quest_dense_layers
+
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: PageState) -> None:
         """A step's row joins its page. A prompt may begin where another one went on: its first page is remade."""
         sparse, page = layer - self.quest_dense_layers, self.quest_page
@@ -87,4 +90,5 @@ class Quest(DecodePolicy[PageState]):
             return
         k_min, k_max = state.k_min[sparse], state.k_max[sparse]
         call.provider.page_select(call.q, k_min, k_max, call.kv, page, state.page_list)
+        call.fetch(state.page_list, page)
         call.provider.page_attention(call.q, call.kv, state.page_list, page, call.o)

@@ -1,6 +1,8 @@
-"""--cache-tokens: that something was forgotten is told wherever the server tells of itself."""
+"""What a cache forgot and what it moved is told wherever the server tells of itself."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from tests.runtime.server.conftest import Serve
 
@@ -17,3 +19,13 @@ def test_every_report_tells_what_was_forgotten(serve: Serve) -> None:
     assert server.get("/props").json()["cache"]["cache_tokens"] == 64
     short = server.post("/v1/completions", {"prompt": "The module", "max_tokens": 2}).json()["h2o"]
     assert (short["exact"], short["summary"]) == (True, "Full attention")
+
+
+def test_metrics_tell_what_was_moved(serve: Serve, tmp_path: Path) -> None:
+    server = serve("--cache", "offload", "--cache-file", tmp_path / "rows", "--ctx-size", 512)
+    assert server.metric("h2o_cache_loaded_bytes") == 0
+    server.complete("The module defines a class. " * 10)
+    host, stored = server.metric("h2o_cache_host_bytes"), server.metric("h2o_cache_stored_bytes")
+    assert 0 < stored < host
+    assert server.metric("h2o_cache_loaded_bytes") > 0
+    assert 0 < server.metric("h2o_cache_bytes") == server.metric("h2o_cache_device_bytes") < host

@@ -1,0 +1,82 @@
+"""A generated token of a whole model on every form of a cache, in one run.
+
+    python bench/kernels/cached_step.py BUNDLE [--threads 2] [--lengths 8192,32760] [--rounds 4]
+
+Caches are filled with random rows, so that no prompt has to be read: speed does not depend on them. Rounds are
+interleaved, 8 tokens a form each; milliseconds a token are told, the median and the least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import numpy as np
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import Cache, Contiguous, Paged, Rows
+from h2o_runtime.reuse import Provenance
+
+CACHES: dict[str, Cache] = {
+    "contiguous model": Contiguous(),
+    "contiguous float16": Contiguous(cache_dtype="float16"),
+    "contiguous int8": Contiguous(cache_dtype="int8"),
+    "paged model": Paged(),
+    "paged int8": Paged(cache_dtype="int8"),
+}
+STEPS = 9  # of a round; the first only finds its way into the processor's caches
+
+
+def fill(generator: Generator, length: int) -> None:
+    """A conversation of random rows and tokens."""
+    draw, model, session = np.random.default_rng(0), generator.model, generator.session
+    generator.reset()
+    rows = draw.standard_normal((length, model.kv_heads, model.head_size), np.float32)
+    for layer in range(model.layers):
+        with generator.store.open(layer) as cache:
+            for target in cache.target(Rows(0, length)).values():
+                target[:] = rows
+            cache.commit(Rows(0, length))
+    session.append(draw.integers(0, model.vocab_size, length), generated=False)
+    session.origin = Provenance.fresh(PrefillConfig(policy="full"), length)
+
+
+def measure(generators: dict[str, Generator], rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds a token by cache."""
+    times: dict[str, list[float]] = {name: [] for name in generators}
+    for _ in range(rounds):
+        for name, generator in generators.items():
+            for token in range(STEPS):
+                begin = time.perf_counter()
+                generator.decode(token)
+                if token:
+                    times[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: {"median": statistics.median(taken), "least": min(taken)} for name, taken in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bundle")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lengths", default="8192,32760")
+    parser.add_argument("--rounds", type=int, default=4)
+    flags = parser.parse_args()
+    lengths = list(map(int, flags.lengths.split(",")))
+    generators = {
+        name: Generator.load(
+            flags.bundle, context=max(lengths), threads=flags.threads, device="cpu", cache=cache
+        )
+        for name, cache in CACHES.items()
+    }
+    found = {}
+    for length in lengths:
+        for generator in generators.values():
+            fill(generator, length - flags.rounds * STEPS)
+        found[length] = measure(generators, flags.rounds)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

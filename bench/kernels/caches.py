@@ -1,0 +1,104 @@
+"""Attention of one generated token on every form of a cache, in one run.
+
+    python bench/kernels/caches.py [--threads 2] [--lengths 8192,32768] [--dtypes float32,int8] [--rounds 7]
+
+30 layers of 9 query heads on 3 key/value heads of 64, random keys: speed does not depend on them. Every layer has
+rows of its own, as a model has, so that a token's rows come from memory. Pages lie in the order in which a sequence
+that grows alone takes them, or in an order of chance. Rounds are interleaved: all forms meet the same machine;
+milliseconds are told, the median and the least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from h2o_plugins._cpu import Kernels
+from h2o_runtime.caches.stored import RowForm, StoredRows
+from h2o_runtime.devices.host import HostDevice
+
+LAYERS, HEADS, GROUP, D, PAGE = 30, 3, 3, 64, 16
+
+
+def stored(dtype: str, rows: int) -> list[StoredRows]:
+    """Every layer's rows."""
+    draw, device = np.random.default_rng(0), HostDevice()
+    form = RowForm(np.dtype(dtype), HEADS, D)
+    layers = [form.new(rows, device) for _ in range(LAYERS)]
+    some: Any = draw.standard_normal((rows, HEADS, D), np.float32)
+    some = (32 * some).clip(-127, 127).astype(np.int8) if form.scaled else some.astype(form.dtype)
+    for layer in layers:
+        layer.k[:], layer.v[:] = some, some
+        for scales in layer.scales or ():
+            scales[:] = 1 / 32
+    return layers
+
+
+def token(kernels: Kernels, layers: list[StoredRows], table: Any) -> Callable[[], None]:
+    """One generated token's attention in all layers."""
+    q, length = np.random.default_rng(1).standard_normal((1, HEADS * GROUP, D), np.float32), len(layers[0].k)
+    o = np.empty_like(q)
+
+    def work() -> None:
+        for one in layers:
+            kernels.cached_attention(
+                q, one.k, one.v, length, o, table, PAGE if table is not None else 0, one.scales
+            )
+
+    return work
+
+
+def measure(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds by form."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 1):
+        for name, work in works.items():
+            begin = time.perf_counter()
+            work()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+    return {
+        name: {"median": statistics.median(taken[1:]), "least": min(taken[1:])}
+        for name, taken in times.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lengths", default="8192,32768")
+    parser.add_argument("--dtypes", default="float32,float16,int8")
+    parser.add_argument("--rounds", type=int, default=7)
+    flags = parser.parse_args()
+    kernels = Kernels(
+        threads=flags.threads,
+        isa=None,
+        query_heads=HEADS * GROUP,
+        kv_heads=HEADS,
+        head_size=D,
+        scale=D**-0.5,
+        half=False,
+    )
+    found = {}
+    for length in map(int, flags.lengths.split(",")):
+        in_order = np.arange(length // PAGE, dtype=np.int32)
+        tables = {
+            "contiguous": None,
+            "pages": in_order,
+            "mixed": np.random.default_rng(2).permutation(in_order),
+        }
+        works = {}
+        for dtype in flags.dtypes.split(","):
+            layers = stored(dtype, length)
+            works |= {f"{dtype} {name}": token(kernels, layers, table) for name, table in tables.items()}
+        found[length] = measure(works, flags.rounds)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

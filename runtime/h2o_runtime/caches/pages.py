@@ -1,0 +1,103 @@
+"""Pages of rows: a pool that counts who has each of them, and a table of those that a sequence has."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class PagePool:
+    """Page p is the rows from p * page_rows on of every array.
+
+    arrays  all that rows are stored in, each [pages * page_rows, …]
+    counts  int32 [pages]: how many sequences have a page, those that wait among them. 0: it is free
+    free    those, a heap: the lowest is taken, so that a sequence which grows alone lies in order
+    """
+
+    def __init__(self, pages: int, page_rows: int, arrays: Sequence[NDArray[Any]]) -> None:
+        self.page_rows = page_rows
+        self.arrays = arrays
+        self.counts: NDArray[np.int32] = np.zeros(pages, np.int32)
+        self.free = list(range(pages))
+
+    @property
+    def page_bytes(self) -> int:
+        return sum(array[: self.page_rows].nbytes for array in self.arrays)
+
+    def take(self) -> int:
+        assert self.free, "the pool has room for all that wait beside a sequence of the whole context"
+        page = heapq.heappop(self.free)
+        self.counts[page] = 1
+        return page
+
+    def share(self, pages: NDArray[np.int32]) -> None:
+        """One sequence more has these pages, each of them once."""
+        self.counts[pages] += 1
+
+    def give_back(self, pages: NDArray[np.int32]) -> None:
+        """One sequence less has them."""
+        self.counts[pages] -= 1
+        for page in pages[self.counts[pages] == 0]:
+            heapq.heappush(self.free, int(page))
+
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """The first `rows` rows of a page, in every array."""
+        source, target = source * self.page_rows, target * self.page_rows
+        for array in self.arrays:
+            array[target : target + rows] = array[source : source + rows]
+
+
+class PageTable:
+    """The pages of the sequence at work: row i lies at table[i // page_rows] * page_rows + i % page_rows.
+
+    table  int32 [pages of the capacity]: -1 behind the first `used`
+    """
+
+    def __init__(self, pool: PagePool, capacity: int) -> None:
+        self.pool = pool
+        self.table: NDArray[np.int32] = np.full(-(-capacity // pool.page_rows), -1, np.int32)
+        self.used = 0
+
+    def reach(self, start: int, stop: int) -> None:
+        """Rows start … stop - 1 are about to be written: have pages for them that no other sequence has.
+
+        Of a page that is copied the rows before `start` are kept.
+        """
+        size, pool = self.pool.page_rows, self.pool
+        for index in range(start // size, min(self.used, -(-stop // size))):
+            if pool.counts[self.table[index]] > 1:
+                self._own(index, max(start - index * size, 0))
+        while self.used * size < stop:
+            self.table[self.used] = pool.take()
+            self.used += 1
+
+    def truncate(self, rows: int) -> None:
+        """Give back the pages behind the first `rows` rows."""
+        kept = min(-(-rows // self.pool.page_rows), self.used)
+        self.pool.give_back(self.table[kept : self.used])
+        self.table[kept : self.used] = -1
+        self.used = kept
+
+    def hold(self, rows: int) -> NDArray[np.int32]:
+        """The pages of the first `rows` rows, of which none is written until the caller gives them back."""
+        pages = self.table[: -(-rows // self.pool.page_rows)].copy()
+        self.pool.share(pages)
+        return pages
+
+    def become(self, pages: NDArray[np.int32]) -> None:
+        """Have these pages, which others have too, and no others."""
+        self.pool.share(pages)
+        self.truncate(0)
+        self.used = len(pages)
+        self.table[: self.used] = pages
+
+    def _own(self, index: int, rows: int) -> None:
+        shared = self.table[index : index + 1]
+        page = self.pool.take()
+        self.pool.copy(int(shared[0]), page, rows)
+        self.pool.give_back(shared)
+        self.table[index] = page
