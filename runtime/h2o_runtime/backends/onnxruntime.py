@@ -10,7 +10,7 @@ from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError
-from h2o_runtime.manifest import GraphSpec
+from h2o_runtime.manifest import GraphSpec, Manifest
 from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_form
 from h2o_runtime.ort.forms import multiply_integers
@@ -47,8 +47,12 @@ class OnnxRuntimeBackend:
         self._steps: dict[str, BoundSession] = {}  # for one row, where weights are there in two forms
 
     def activate(self, only: Sequence[str] | None = None) -> None:
-        """Load all graphs that hold weights, or those named in `only`."""
-        for graph in self.bundle.manifest.weighty_graphs():
+        """Load all graphs that hold weights, or those named in `only`.
+
+        The largest come first: while one is rewritten it is in memory several times, beside all that are there.
+        """
+        manifest = self.bundle.manifest
+        for graph in sorted(manifest.weighty_graphs(), key=lambda graph: -_bytes_of(graph, manifest)):
             if only is None or graph.name in only:
                 self._sessions[graph.name] = self._load(graph, "rows" if self.form == "both" else self.form)
                 if self.form == "both":
@@ -96,6 +100,10 @@ class OnnxRuntimeBackend:
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
             ) from error
+
+
+def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:
+    return sum(manifest.files[file].bytes for file in graph.weights)
 
 
 def _rewritten(path: Path, form: DenseForm) -> bytes:

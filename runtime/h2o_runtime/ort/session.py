@@ -68,6 +68,8 @@ def open_session(
     on_gpu = device is not None and device.memory == "cuda"
     providers = cuda_providers(ort, device.lanes.dense.handle) if on_gpu else ["CPUExecutionProvider"]
     session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+    # It keeps a model that is given as bytes, weights and all, for a fallback to other providers.
+    session._model_bytes = None
     if on_gpu:
         check_provider(session)
     return session
