@@ -46,10 +46,10 @@ def write(
     kept = {name: array for name, array in stored.items() if array is not None}
     count = -(-len(kept) // parts) if parts > 1 else 0
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=count)
-    described = _metadata(config, architecture) | (_tokenizer(checkpoint) if tokenizer else {})
+    described = _metadata(config, architecture) | (tokenizer_metadata(checkpoint) if tokenizer else {})
     for key, value in (described | (metadata or {})).items():
         if value is not None:
-            _add(writer, key, value)
+            add(writer, key, value)
     for name, array in kept.items():
         own = kind if array.ndim == 2 else None
         if own is not None and array.shape[1] % gguf.GGML_QUANT_SIZES[own][0]:
@@ -96,7 +96,7 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _tokenizer(checkpoint: Path) -> dict[str, Any]:
+def tokenizer_metadata(checkpoint: Path) -> dict[str, Any]:
     raw = json.loads((checkpoint / "tokenizer.json").read_text())
     ids = dict(raw["model"]["vocab"]) | {token["content"]: token["id"] for token in raw["added_tokens"]}
     special = {token["content"] for token in raw["added_tokens"] if token["special"]}
@@ -115,7 +115,7 @@ def _tokenizer(checkpoint: Path) -> dict[str, Any]:
     }
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     match value:
         case bool():
             writer.add_bool(key, value)

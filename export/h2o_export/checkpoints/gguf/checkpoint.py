@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.checkpoints.base import CheckpointInFiles
+from h2o_export.checkpoints.gguf import latent
 from h2o_export.checkpoints.gguf.blocks import BLOCKS
 from h2o_export.checkpoints.gguf.config import (
     ARCHITECTURES,
@@ -70,21 +71,29 @@ class GGUFCheckpoint(CheckpointInFiles):
         return self.header.path
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
-        return frozenset(self.header.tensors) - {self._own(name) for name in used} - {ROPE_FACTORS}
+        return (
+            frozenset(self.header.tensors)
+            - {own for name in used for own in self._own(name)}
+            - {ROPE_FACTORS}
+        )
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor as float32. The file is opened anew, so no mapping outlives the call."""
-        stored = self._stored(name)
-        if stored.shape != shape:
+        parts = [self._stored(name, own) for own in self._own(name)]
+        values = [gguf.dequantize(_read(part), part.kind).reshape(part.shape) for part in parts]
+        whole = values[0] if len(values) == 1 else latent.joined(*values)
+        if whole.shape != shape:
             raise CheckpointError(
-                f"{stored.path}: tensor '{stored.name}' has shape {list(stored.shape)}, but the metadata imply "
+                f"{parts[0].path}: tensor '{parts[0].name}' has shape {list(whole.shape)}, but the metadata imply "
                 f"{list(shape)}"
             )
-        values: NDArray[np.float32] = gguf.dequantize(_read(stored), stored.kind).reshape(shape)
-        return torch.from_numpy(np.ascontiguousarray(self._halves(name, values)))
+        return torch.from_numpy(np.ascontiguousarray(self._halves(name, whole)))
 
     def blocks(self, name: str) -> QuantizedTensor | None:
-        stored = self._stored(name)
+        own = self._own(name)
+        if len(own) > 1:
+            return None
+        stored = self._stored(name, own[0])
         unpack = BLOCKS.get(stored.kind)
         if unpack is None or len(stored.shape) != 2:
             return None
@@ -120,15 +129,16 @@ class GGUFCheckpoint(CheckpointInFiles):
         spellings = {"rope_parameters": rope, "rope_scaling": rope, "rope_theta": rope["rope_theta"]}
         return AutoConfig.for_model(**{**self.raw, **spellings})
 
-    def _stored(self, name: str) -> TensorEntry:
-        own = self._own(name)
+    def _stored(self, name: str, own: str) -> TensorEntry:
         stored = self.header.tensors.get(own)
         if stored is None:
             raise CheckpointError(f"{self.source}: no tensor '{own}' in it; is it incomplete?")
-        return stored
+        return latent.one_expert(name, stored)
 
-    def _own(self, name: str) -> str:
-        return self.own_names.get_name(name, (".weight", ".bias")) or name
+    def _own(self, name: str) -> tuple[str, ...]:
+        """The tensors of the file that `name` is in: one, but for W_uk and W_uv."""
+        several = latent.own_names(name, self.header.tensors)
+        return several or (self.own_names.get_name(latent.mapped(name), (".weight", ".bias")) or name,)
 
     def _halves(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Rows of q and k in transformers' order. llama.cpp rotates neighbours in Llama, and puts them so."""

@@ -9,13 +9,19 @@ import numpy as np
 from gguf import MODEL_ARCH, dequantize
 from numpy.typing import NDArray
 
+from h2o_export.checkpoints.gguf import latent
 from h2o_export.checkpoints.gguf.header import Header
 from h2o_export.config import ModelConfig, RopeConfig
 from h2o_export.families import FAMILIES
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 # What llama.cpp calls a file's architecture: Mistral's models are "llama" there, which is what they compute.
-ARCHITECTURES = {"llama": MODEL_ARCH.LLAMA, "qwen2": MODEL_ARCH.QWEN2, "qwen3": MODEL_ARCH.QWEN3}
+ARCHITECTURES = {
+    "llama": MODEL_ARCH.LLAMA,
+    "qwen2": MODEL_ARCH.QWEN2,
+    "qwen3": MODEL_ARCH.QWEN3,
+    latent.NAME: MODEL_ARCH.DEEPSEEK2,
+}
 
 ROPE_FACTORS = "rope_freqs.weight"
 
@@ -55,9 +61,8 @@ def architecture(header: Header) -> str:
         )
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        latent = ": export the folder of its safetensors instead" if name == "deepseek2" else ""
         raise UnsupportedModelError(
-            f"{header.path}: architecture '{name}' is not supported; supported are {known}{latent}"
+            f"{header.path}: architecture '{name}' is not supported; supported are {known}"
         )
     return name
 
@@ -74,21 +79,25 @@ def huggingface_config(header: Header) -> dict[str, Any]:
         return header.metadata.get(f"{name}.{key}")
 
     for key, harmless, what in _REFUSED:
-        if value(key) not in harmless:
+        if value(key) not in harmless and not (name == latent.NAME and key == "expert_count"):
             raise UnsupportedModelError(
                 f"{header.path}: {what} ({name}.{key} = {value(key)!r}) is not supported"
             )
-    raw: dict[str, Any] = {"model_type": name, "architectures": [FAMILIES[name].architecture]}
+    raw: dict[str, Any] = {"model_type": name}
     for key, word in _REQUIRED:
         if value(key) is None:
             raise CheckpointError(f"{header.path}: its metadata lack {name}.{key}; download it again")
         raw[word] = value(key)
-    raw["num_key_value_heads"] = value("attention.head_count_kv")
-    raw["head_dim"] = _head_size(header, raw, value)
+    if name == latent.NAME:
+        raw |= latent.latent_config(header, raw, value)
+    else:
+        raw["num_key_value_heads"] = value("attention.head_count_kv")
+        raw["head_dim"] = _head_size(header, raw, value)
+    raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
     raw["vocab_size"] = _rows(header, "token_embd.weight")
-    raw["rope_parameters"] = _rope(header, value)
+    raw["rope_parameters"] = _rope(header, value, name == latent.NAME)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
-    raw["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
+    raw["attention_bias"] = any(f"blk.0.{own}.bias" in header.tensors for own in ("attn_q", "attn_kv_a_mqa"))
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
     return raw
 
@@ -153,7 +162,7 @@ def _rows(header: Header, name: str) -> int:
     return stored.shape[0]
 
 
-def _rope(header: Header, value: Any) -> dict[str, Any]:
+def _rope(header: Header, value: Any, latents: bool) -> dict[str, Any]:
     for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
         if name in header.tensors:
             raise UnsupportedModelError(f"{header.path}: RoPE scaling 'longrope' ({name}) is not supported")
@@ -163,10 +172,10 @@ def _rope(header: Header, value: Any) -> dict[str, Any]:
     if kind == "none" or (kind == "linear" and factor == 1):
         return {"rope_type": "default", "rope_theta": theta}
     scaling = {"rope_type": kind, "rope_theta": theta, "factor": factor}
-    return scaling | _yarn(header, value) if kind == "yarn" else scaling
+    return scaling | _yarn(header, value, latents) if kind == "yarn" else scaling
 
 
-def _yarn(header: Header, value: Any) -> dict[str, Any]:
+def _yarn(header: Header, value: Any, latents: bool) -> dict[str, Any]:
     """What YaRN needs besides its factor. Raises for a file that does not say it, or sets what is not read."""
     original = value("rope.scaling.original_context_length")
     if original is None:
@@ -175,7 +184,8 @@ def _yarn(header: Header, value: Any) -> dict[str, Any]:
             "rope.scaling.original_context_length; download it again"
         )
     for key in ("attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"):
-        if value(f"rope.scaling.{key}") is not None:
+        if value(f"rope.scaling.{key}") is not None and not (latents and key == "yarn_log_multiplier"):
             raise UnsupportedModelError(f"{header.path}: YaRN with rope.scaling.{key} is not supported")
     betas = {name: value(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
-    return {"original_max_position_embeddings": original, **betas}
+    factors = latent.yarn_factors(value) if latents else {}
+    return {"original_max_position_embeddings": original, **betas, **factors}

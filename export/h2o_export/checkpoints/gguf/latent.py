@@ -1,0 +1,123 @@
+"""DeepSeek's models in GGUF, architecture `deepseek2`: latent attention, and experts whose matrices are stacked.
+
+Facts are those of llama.cpp's converter: newer files have W_uk and W_uv as tensors of their own, older ones the
+checkpoint's `kv_b_proj`. Queries and keys stay as transformers has them, neighbours side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gguf import ExpertGatingFuncType
+from numpy.typing import NDArray
+
+from h2o_export.checkpoints.gguf.header import Header, TensorEntry
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+NAME = "deepseek2"
+_EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
+_BOTH = re.compile(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight")
+_BIAS = ("e_score_correction_bias", "e_score_correction.bias")  # of a router: in transformers, in gguf's map
+
+# (key after the architecture's name, that of config.json)
+_EXPERTS = (
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_shared_count", "n_shared_experts"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("leading_dense_block_count", "first_k_dense_replace"),
+)
+
+
+def latent_config(header: Header, raw: dict[str, Any], value: Callable[[str], Any]) -> dict[str, Any]:
+    """What `config.json` says of such layers, besides `raw`. Raises CheckpointError for metadata that lack it."""
+    rotated = _needed(header, value, "rope.dimension_count")
+    key = value("attention.key_length_mla") or _needed(header, value, "attention.key_length")
+    if not isinstance(key, int) or not isinstance(rotated, int) or key <= rotated:
+        raise CheckpointError(
+            f"{header.path}: keys of {key} elements, {rotated} of them rotated, are impossible; download it again"
+        )
+    return {
+        "num_key_value_heads": raw["num_attention_heads"],
+        "kv_lora_rank": _needed(header, value, "attention.kv_lora_rank"),
+        "q_lora_rank": value("attention.q_lora_rank"),
+        "qk_nope_head_dim": key - rotated,
+        "qk_rope_head_dim": rotated,
+        "v_head_dim": value("attention.value_length_mla") or _needed(header, value, "attention.value_length"),
+        **_experts(header, raw, value),
+    }
+
+
+def _experts(header: Header, raw: dict[str, Any], value: Callable[[str], Any]) -> dict[str, Any]:
+    function = value("expert_gating_func") or ExpertGatingFuncType.SOFTMAX
+    if function not in (ExpertGatingFuncType.SOFTMAX, ExpertGatingFuncType.SIGMOID):
+        raise UnsupportedModelError(
+            f"{header.path}: scores of experts by function {function} are not supported"
+        )
+    softmax = function == ExpertGatingFuncType.SOFTMAX
+    said = {"model_type": "deepseek_v2" if softmax else "deepseek_v3"}
+    if not value("expert_count"):
+        return said | {"first_k_dense_replace": raw["num_hidden_layers"]}
+    groups = value("expert_group_count") or 1
+    method = ("group_limited_greedy" if groups > 1 else "greedy") if softmax else "noaux_tc"
+    return {
+        **said,
+        **{word: _needed(header, value, key) for key, word in _EXPERTS},
+        "n_routed_experts": value("expert_count"),
+        "n_group": groups,
+        "topk_group": value("expert_group_used_count") or 1,
+        "topk_method": method,
+        "norm_topk_prob": bool(value("expert_weights_norm")),
+        "routed_scaling_factor": value("expert_weights_scale") or 1.0,
+    }
+
+
+def yarn_factors(value: Callable[[str], Any]) -> dict[str, Any]:
+    """llama.cpp's YaRN leaves cosines as they are here; logits grow by a multiple of the context's logarithm."""
+    multiplier = value("rope.scaling.yarn_log_multiplier") or 0.0
+    return {"attention_factor": 1.0, "mscale_all_dim": 10 * multiplier}
+
+
+def mapped(name: str) -> str:
+    """A tensor's name in transformers as the package gguf knows it."""
+    return name.replace(*_BIAS)
+
+
+def own_names(name: str, tensors: dict[str, TensorEntry]) -> tuple[str, ...] | None:
+    """The tensors of the file that a matrix of transformers is in, where it is not one by itself; else None."""
+    if expert := _EXPERT.fullmatch(name):
+        return (f"blk.{expert[1]}.ffn_{expert[3]}_exps.weight",)
+    both = _BOTH.fullmatch(name)
+    if both and f"blk.{both[1]}.attn_kv_b.weight" not in tensors:
+        return f"blk.{both[1]}.attn_k_b.weight", f"blk.{both[1]}.attn_v_b.weight"
+    return None
+
+
+def one_expert(name: str, stored: TensorEntry) -> TensorEntry:
+    """Where in the matrices of all experts [E, out, in] the one that `name` asks for lies."""
+    expert = _EXPERT.fullmatch(name)
+    if expert is None or len(stored.shape) != 3:
+        return stored
+    count, index = stored.shape[0], int(expert[2])
+    if index >= count:
+        raise CheckpointError(
+            f"{stored.path}: '{stored.name}' has {count} experts, and the metadata imply more"
+        )
+    length = stored.length // count
+    return replace(stored, shape=stored.shape[1:], offset=stored.offset + index * length, length=length)
+
+
+def joined(keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """W_uk [H, r, dn] and W_uv [H, dv, r] as transformers has them together: [H (dn + dv), r]."""
+    both = np.concatenate((keys.swapaxes(1, 2), values), axis=1)
+    return both.reshape(-1, values.shape[2])
+
+
+def _needed(header: Header, value: Callable[[str], Any], key: str) -> Any:
+    found = value(key)
+    if found is None:
+        raise CheckpointError(f"{header.path}: its metadata lack {NAME}.{key}; download it again")
+    return found

@@ -1,0 +1,78 @@
+"""GGUF files of models with latent attention: tensors and configuration are those of the folder they are of."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from tests import bundles
+from tests.latent_models import MODELS, arrays, golden_checkpoint
+from tests.reference import gguf_latent
+
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense import checkpoint_tensors
+from h2o_export.latent_graphs import latent_tensors
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import CheckpointError
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_is_the_folder_that_it_is_of(
+    shared_folder: Path, tmp_path: Path, name: str, apart: bool
+) -> None:
+    folder = golden_checkpoint(shared_folder, name)
+    original = open_checkpoint(str(folder))
+    opened = open_checkpoint(str(gguf_latent.write(folder, tmp_path / "model.gguf", apart=apart)))
+    ours, theirs = opened.config, original.config
+    same = dataclasses.replace(ours, rope=theirs.rope, rms_norm_eps=theirs.rms_norm_eps)
+    assert same == theirs
+    for key, value in dataclasses.asdict(theirs.rope).items():
+        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+        assert getattr(ours.rope, key) == expected, key
+    tensors = checkpoint_tensors(original.config) | latent_tensors(original.config)
+    for tensor, shape in tensors.items():
+        assert torch.equal(opened.tensor(tensor, shape), original.tensor(tensor, shape)), tensor
+    assert not opened.unused(tensors)
+
+
+def test_a_file_of_8_bits_answers_as_the_model_does(shared_folder: Path, tmp_path: Path) -> None:
+    name = "v3_yarn_moe"
+    path = gguf_latent.write(golden_checkpoint(shared_folder, name), tmp_path / "model.gguf", Kind.Q8_0)
+    opened, truth = open_checkpoint(str(path)), arrays(name)
+    stacked = opened.blocks("model.layers.1.mlp.experts.5.gate_proj.weight")
+    assert stacked is not None
+    assert np.array_equal(
+        stacked.dequantize(), opened.tensor("model.layers.1.mlp.experts.5.gate_proj.weight", (32, 64)).numpy()
+    )
+    bundle = bundles.export(path, tmp_path / "bundle")
+    with Generator.load(bundle) as generator:
+        logits = generator.prefill(truth["prompt_ids"], PrefillConfig(policy="full"))
+    assert bundles.relative_error(logits, truth["prompt_logits"][-1]) < 0.05  # of weights of 8 bits
+
+
+@pytest.mark.parametrize("lost", ["attention.kv_lora_rank", "rope.dimension_count", "expert_used_count"])
+def test_what_metadata_lack_is_named(
+    shared_folder: Path, tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, described = golden_checkpoint(shared_folder, "v3_yarn_moe"), gguf_latent._metadata
+
+    def without(config: dict[str, object], apart: bool) -> dict[str, object]:
+        return described(config, apart) | {f"deepseek2.{lost}": None}
+
+    monkeypatch.setattr(gguf_latent, "_metadata", without)
+    with pytest.raises(CheckpointError, match=f"lack deepseek2.{lost}"):
+        open_checkpoint(str(gguf_latent.write(folder, tmp_path / "model.gguf")))
+
+
+def test_experts_that_are_not_there_are_told(shared_folder: Path, tmp_path: Path) -> None:
+    folder = golden_checkpoint(shared_folder, "v3_yarn_moe")
+    opened = open_checkpoint(str(gguf_latent.write(folder, tmp_path / "model.gguf")))
+    assert json.loads((folder / "config.json").read_text())["n_routed_experts"] == 8
+    with pytest.raises(CheckpointError, match="has 8 experts"):
+        opened.tensor("model.layers.1.mlp.experts.8.gate_proj.weight", (32, 64))
