@@ -1,5 +1,7 @@
 """h2o_plugins._cuda without a GPU: the real kernels and the real module, compiled against the emulation.
 
+The kernels' test program is built in the same folder, so that kernels are compiled once for both.
+
 Tests use the fixture `emulated_cuda`. A process of its own gets it with
 
     from tests.emulation import install
@@ -28,21 +30,38 @@ def missing() -> str | None:
     return "cmake is not installed" if shutil.which("cmake") is None else None
 
 
-def build() -> Path:
-    """The module's file, up to date with the sources. Processes that ask at the same time wait for one."""
-    options = [f"-DPython_EXECUTABLE={sys.executable}", "-DH2O_PYTHON=ON", "-DH2O_CUDA=ON"]
+def build_module() -> Path:
+    """The module's file, up to date with the sources."""
+    suffix: str = sysconfig.get_config_var("EXT_SUFFIX")
+    return _build("_cuda") / "plugins" / "python" / f"_cuda{suffix}"
+
+
+def build_tests() -> Path:
+    """The kernels' test program."""
+    return (
+        _build("h2o_cuda_emulated_test") / "plugins" / "kernels" / "cuda" / "tests" / "h2o_cuda_emulated_test"
+    )
+
+
+def _build(target: str) -> Path:
+    """Processes that ask at the same time wait for one."""
+    options = [
+        f"-DPython_EXECUTABLE={sys.executable}",
+        "-DH2O_PYTHON=ON",
+        "-DH2O_CUDA=ON",
+        "-DH2O_CUDA_TESTS=ON",
+    ]
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _run("cmake", "-S", REPO, "-B", BUILD, "-DH2O_CUDA_EMULATION=ON", *options)
-        _run("cmake", "--build", BUILD, "--target", "_cuda", "-j2")
-    suffix: str = sysconfig.get_config_var("EXT_SUFFIX")
-    return BUILD / "plugins" / "python" / f"_cuda{suffix}"
+        _run("cmake", "--build", BUILD, "--target", target, "-j2")
+    return BUILD
 
 
 def load() -> ModuleType:
     """The module, built where need be; h2o_plugins does not know of it yet."""
-    spec = importlib.util.spec_from_file_location("h2o_plugins._cuda", build())
+    spec = importlib.util.spec_from_file_location("h2o_plugins._cuda", build_module())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
