@@ -147,10 +147,10 @@ EXPORT: dict[str, Misuse] = {
         "sliding-window attention (sliding_window = 4096) is not supported",
     ),
     "another RoPE": (
-        lambda p: p.configure(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),
+        lambda p: p.configure(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
         ("{ck}", "-o", "{out}"),
         1,
-        "RoPE scaling 'yarn' is not supported",
+        "RoPE scaling 'dynamic' is not supported",
     ),
     "a head size": (lambda p: p.configure(head_dim=48), ("{ck}", "-o", "{out}"), 1, "head size 48 is not"),
     "quantized": (

@@ -37,7 +37,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a window": ({"metadata": {"llama.attention.sliding_window": 4096}}, "sliding-window attention"),
     "yarn": (
         {"metadata": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}},
-        "RoPE scaling 'yarn' is not supported",
+        "scaled by YaRN, and its metadata lack rope.scaling.original_context_length",
     ),
     "longrope": (
         {"tensors": {"rope_factors_long.weight": np.ones(16, np.float32)}},

@@ -206,7 +206,7 @@ def test_a_client_that_closes_only_its_own_side_gets_its_answer(
         answer = whole(connected)
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.count(b"HTTP/1.1") == 1
-    assert b"connection: close\r\n" in answer or after
+    assert b"connection: close\r\n" in answer or after or stream  # a stream begins before its end is seen
     if stream:
         assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     else:
