@@ -32,7 +32,7 @@ def header() -> str:
 
 def generate(module: str) -> str:
     """The stub of h2o_plugins' module of that name, in the repository's format."""
-    file = load_cpu_kernels().__file__ if module == "_cpu" else str(emulation.build())
+    file = load_cpu_kernels().__file__ if module == "_cpu" else str(emulation.build_module())
     assert file is not None
     with tempfile.TemporaryDirectory() as folder:
         patterns = Path(folder) / "patterns"
