@@ -64,7 +64,7 @@ class ExportOptions:
     def of(self, checkpoint: Checkpoint) -> ExportOptions:
         """The same for a checkpoint of its own kind: int4 keeps offsets that its blocks of 4 bits have."""
         names = [name for name in checkpoint_tensors(checkpoint.config) if name.startswith(FIRST_LAYER)]
-        offsets = self.weights == "int4" and holds_offsets(checkpoint, names)
+        offsets = self.weights == "int4" and holds_offsets(checkpoint, names, self.block_size)
         return replace(self, weights="int4+offset") if offsets else self
 
     def formats(self, config: ModelConfig) -> MatrixFormats:

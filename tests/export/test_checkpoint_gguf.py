@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from h2o_export.checkpoints import Checkpoint, open_checkpoint
 from h2o_export.dense import checkpoint_tensors
+from h2o_export.exporter import ExportOptions
 from h2o_export.formats import formats_of
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.validate import validate
@@ -188,6 +189,12 @@ def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: 
     assert formats is not None
     kept, truth = formats.projections.rounded(opened, Q, shape), opened.tensor(Q, shape)
     torch.testing.assert_close(kept, truth, rtol=0, atol=float(truth.abs().max()) * 2**-20)
+
+
+def test_offsets_of_blocks_that_cannot_be_kept_are_not(folders: dict[str, Path], tmp_path: Path) -> None:
+    opened = open_checkpoint(str(gguf_files.write(folders["llama"], tmp_path / "model.gguf", Kind.Q4_1)))
+    for size, kept in ((16, "int4+offset"), (32, "int4+offset"), (64, "int4")):
+        assert ExportOptions("", tmp_path, weights="int4", block_size=size).of(opened).weights == kept
 
 
 def test_other_types_have_no_blocks(folders: dict[str, Path], tmp_path: Path) -> None:

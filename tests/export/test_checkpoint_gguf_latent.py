@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +69,11 @@ def test_what_metadata_lack_is_named(
         open_checkpoint(str(gguf_latent.write(folder, tmp_path / "model.gguf")))
 
 
-def test_experts_that_are_not_there_are_told(shared_folder: Path, tmp_path: Path) -> None:
-    folder = golden_checkpoint(shared_folder, "v3_yarn_moe")
+def test_more_experts_than_metadata_say_are_told(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, described = golden_checkpoint(shared_folder, "v3_yarn_moe"), gguf_latent._metadata
+    monkeypatch.setattr(gguf_latent, "_metadata", lambda *of: described(*of) | {"deepseek2.expert_count": 6})
     opened = open_checkpoint(str(gguf_latent.write(folder, tmp_path / "model.gguf")))
-    assert json.loads((folder / "config.json").read_text())["n_routed_experts"] == 8
-    with pytest.raises(CheckpointError, match="has 8 experts"):
-        opened.tensor("model.layers.1.mlp.experts.8.gate_proj.weight", (32, 64))
+    with pytest.raises(CheckpointError, match="has 8 experts, and its metadata say 6"):
+        opened.tensor("model.layers.1.mlp.experts.5.gate_proj.weight", (32, 64))

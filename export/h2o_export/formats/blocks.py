@@ -99,7 +99,7 @@ class Blocks:
         found = self._of_this_kind(checkpoint.blocks(name))
         if found is None or found.bits > self.bits or found.block_size % self.block_size:
             return None
-        return found.in_blocks_of(self.block_size)
+        return found.in_blocks_of(self.block_size).in_floats(self.dtype)
 
     def _of_this_kind(self, own: QuantizedTensor | None) -> QuantizedTensor | None:
         return None if own is None else own.without_offsets()

@@ -94,10 +94,11 @@ class OffsetBlocks(Blocks):
         return sums.outputs[0]
 
 
-def holds_offsets(checkpoint: Checkpoint, names: list[str]) -> bool:
-    """Whether a matrix of 4 bits among `names` has them in the checkpoint's own files."""
-    found = (checkpoint.blocks(name) for name in names)
-    return any(own is not None and own.bits == 4 and own.offsets is not None for own in found)
+def holds_offsets(checkpoint: Checkpoint, names: list[str], block_size: int) -> bool:
+    """Whether a matrix among `names` has them in the checkpoint's own files, in blocks that can be kept."""
+    format = OffsetBlocks(4, block_size, "float32")
+    found = (format.own(checkpoint, name) for name in names)
+    return any(own is not None and own.offsets is not None for own in found)
 
 
 def _offsets(weight: ir.Value) -> str:

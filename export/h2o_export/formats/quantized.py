@@ -41,6 +41,15 @@ class QuantizedTensor:
         offsets = None if self.offsets is None else np.repeat(self.offsets, times, axis=1)
         return replace(self, block_size=size, scales=np.repeat(self.scales, times, axis=1), offsets=offsets)
 
+    def in_floats(self, dtype: str) -> QuantizedTensor:
+        """With scales and offsets as `dtype` holds them."""
+
+        def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
+            return values.astype(dtype).astype(np.float32)
+
+        offsets = None if self.offsets is None else rounded(self.offsets)
+        return replace(self, scales=rounded(self.scales), offsets=offsets)
+
     def without_offsets(self) -> QuantizedTensor | None:
         """The same values as integers of 8 bits at most; None where an offset is no whole number of steps."""
         if self.offsets is None:

@@ -133,7 +133,8 @@ class GGUFCheckpoint(CheckpointInFiles):
         stored = self.header.tensors.get(own)
         if stored is None:
             raise CheckpointError(f"{self.source}: no tensor '{own}' in it; is it incomplete?")
-        return latent.one_expert(name, stored)
+        experts = self.config.experts
+        return stored if experts is None else latent.one_expert(name, stored, experts.count)
 
     def _own(self, name: str) -> tuple[str, ...]:
         """The tensors of the file that `name` is in: one, but for W_uk and W_uv."""

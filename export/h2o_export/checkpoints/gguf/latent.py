@@ -96,18 +96,19 @@ def own_names(name: str, tensors: dict[str, TensorEntry]) -> tuple[str, ...] | N
     return None
 
 
-def one_expert(name: str, stored: TensorEntry) -> TensorEntry:
+def one_expert(name: str, stored: TensorEntry, experts: int) -> TensorEntry:
     """Where in the matrices of all experts [E, out, in] the one that `name` asks for lies."""
     expert = _EXPERT.fullmatch(name)
     if expert is None or len(stored.shape) != 3:
         return stored
-    count, index = stored.shape[0], int(expert[2])
-    if index >= count:
+    if stored.shape[0] != experts:
         raise CheckpointError(
-            f"{stored.path}: '{stored.name}' has {count} experts, and the metadata imply more"
+            f"{stored.path}: '{stored.name}' has {stored.shape[0]} experts, and its metadata say {experts}; "
+            "download it again"
         )
-    length = stored.length // count
-    return replace(stored, shape=stored.shape[1:], offset=stored.offset + index * length, length=length)
+    length = stored.length // experts
+    offset = stored.offset + int(expert[2]) * length
+    return replace(stored, shape=stored.shape[1:], offset=offset, length=length)
 
 
 def joined(keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
