@@ -1,0 +1,72 @@
+"""python -m tools.kernel_table [--json FILE] [--before FILE] [--keep FOLDER] [--no-page] [ARCHITECTURE ...]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.kernel_table import shared, table, toolkit
+from tools.kernel_table.model import GPUS
+
+USUAL = (86, 87, 90, 120)
+PAGE = toolkit.REPO / "docs" / "kernel_table.md"
+BEFORE = Path(__file__).with_name("before.json")
+BEGIN, END = "<!-- by python -m tools.kernel_table -->", "<!-- end -->"
+
+
+def collect(architectures: Sequence[int], cubins: Path, sources: Path) -> list[table.Row]:
+    """A row for each kernel of the folder `sources` and GPU; cubins are kept in `cubins`."""
+    kernels = []
+    for architecture in architectures:
+        for source in sorted(sources.glob("*.cu")):
+            kernels += list(toolkit.kernels(source, architecture, cubins))
+    dynamic = shared.dynamic_bytes(kernels, sources)
+    return [table.row(kernel, dynamic) for kernel in kernels]
+
+
+def rewrite(page: Path, content: str) -> None:
+    """Puts the tables between the page's markers."""
+    text = page.read_text()
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    page.write_text(f"{text[:begin]}\n\n{content}\n\n{text[end:]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.kernel_table", description=__doc__)
+    parser.add_argument("architectures", nargs="*", type=int, help=f"of {sorted(GPUS)}; default: {USUAL}")
+    parser.add_argument("--json", type=Path, help="every row, too")
+    parser.add_argument(
+        "--before", type=Path, default=BEFORE, help="rows of an earlier --json to show beside"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="folder for machine code, which a later run need not compile"
+    )
+    parser.add_argument("--sources", type=Path, default=toolkit.SOURCES, help="folder with the kernels")
+    parser.add_argument("--no-page", action="store_true", help="leave the page as it is")
+    options = parser.parse_args()
+    if unknown := set(options.architectures) - GPUS.keys():
+        parser.error(f"no figures are known of {sorted(unknown)}, only of {sorted(GPUS)}: see model.py")
+    lacking = toolkit.missing()
+    if lacking:
+        print(
+            f"The table cannot be made: {lacking}. nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm are packages."
+        )
+        return 1
+    architectures = toolkit.architectures(options.architectures or USUAL)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = collect(architectures, options.keep or Path(folder), options.sources)
+    if options.json:
+        listed = ",\n".join(json.dumps(each, ensure_ascii=False) for each in table.as_json(rows))
+        options.json.write_text(f"[\n{listed}\n]\n")
+    if not options.no_page:
+        before = table.from_json(json.loads(options.before.read_text())) if options.before.exists() else []
+        rewrite(PAGE, table.markdown(rows, before))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
