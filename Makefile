@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml constraints.txt
 CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo model test setup lint cpp-test sanitize py-test format stubs clean
+.PHONY: demo model test setup lint cpp-test sanitize py-test format stubs kernel-table clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make py-test   Python tests"
 	@echo "make format    format all code"
 	@echo "make stubs     type stubs of the native modules, after a change of their bindings"
+	@echo "make kernel-table  what nvcc makes of the CUDA kernels, for docs/kernel_table.md"
 	@echo "make clean     remove what was built"
 
 demo: $(VENV)/installed
@@ -77,6 +78,10 @@ format: $(VENV)/installed
 
 stubs: $(VENV)/installed
 	$(BIN)/python -m tools.stubs
+
+# Minutes: every kernel for four GPUs.
+kernel-table: $(VENV)/installed
+	$(BIN)/python -m tools.kernel_table
 
 clean:
 	rm -rf build out $(VENV)

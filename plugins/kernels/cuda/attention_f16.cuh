@@ -12,6 +12,7 @@
 //  - rows of a tile lie in shared memory so that no ldmatrix meets a bank twice, and without padding, so that
 //    two blocks of the widest heads fit parts with 100 KB, with KEYS = 32;
 //  - the scale and log2(e) ride on the multiply-add in front of exp2;
+//  - the address of a piece that is copied is one multiply-add, its place in shared memory a constant;
 //  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only
 //    when some row of the warp met a new maximum.
 // With WARPS = MT = 1 a block is one warp with 16 rows: the decode shape. There the bytes of the cache are
@@ -41,33 +42,6 @@ struct AttentionTile {
     static constexpr bool kQInRegisters = MT * (D / 16) <= 8;
 };
 
-// Where lanes find operands of q. Rows that are as long as those of values are told apart by one distance,
-// which spares registers.
-template <int D, int DV>
-class QueryPieces {
-  public:
-    __device__ __forceinline__ QueryPieces(shared_t tile, const LanePieces<DV>&, shared_t)
-        : own_(tile, threadIdx.x % 16, threadIdx.x % 32 / 16) {}
-    __device__ __forceinline__ shared_t at(int rows, int pair) const { return own_.at(rows, pair); }
-
-  private:
-    LanePieces<D> own_;
-};
-
-template <int D>
-class QueryPieces<D, D> {
-  public:
-    __device__ __forceinline__ QueryPieces(shared_t tile, const LanePieces<D>& values, shared_t value_tile)
-        : values_(values), distance_(tile - value_tile) {}
-    __device__ __forceinline__ shared_t at(int rows, int pair) const {
-        return values_.at(rows, pair) + distance_;
-    }
-
-  private:
-    const LanePieces<D>& values_;
-    shared_t distance_;
-};
-
 // Keys of D and values of DV numbers are stored as S: half, or int8_t.
 template <int D, int DV, int WARPS, int MT, int KEYS, bool GATHER, class S>
 __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(const AttentionArgs args) {
@@ -83,8 +57,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     const int key_begin = block.keys.begin, key_end = block.keys.end;
     if (first_row >= extent.rows) return;
 
-    const int tiles = key_end > key_begin ? (key_end - key_begin + KEYS - 1) / KEYS : 0;
-    const int sees_all_below = last_key_of(extent, rows, first_row) + 1;  // keys that need no mask
+    const int unmasked = min(last_key_of(extent, rows, first_row) + 1, key_end);  // keys that all rows see
 
     unsigned char* shared = dynamic_shared();
     const shared_t q_shared = shared_address(shared);
@@ -101,26 +74,25 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     const bool with_values = v_base.first != nullptr;
 
     // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
-    const auto fetch_slots = [&](int tile) {
-        for (int i = threadIdx.x; i < KEYS; i += kThreads) {
-            const int key = key_begin + tile * KEYS + i;
-            const bool valid = key < key_end;
-            copy4_async(slots_shared + ((tile % 3) * KEYS + i) * 4,
-                        list_of(keys, extent, set) + (valid ? key : 0), valid);
-        }
+    // Past the last key its row is fetched again: its scores are masked, and a copy needs no condition.
+    const auto fetch_slots = [&](int tile_key, int slot) {
+        static_assert(KEYS <= kThreads || !GATHER, "a thread has an entry");
+        if (threadIdx.x >= KEYS) return;
+        const int key = min(tile_key + static_cast<int>(threadIdx.x), key_end - 1);
+        copy4_async(slots_shared + (slot * KEYS + static_cast<int>(threadIdx.x)) * 4,
+                    list_of(keys, extent, set) + key, true);
     };
-    const auto row_of = [&](int tile, int row) {
-        const int key = key_begin + tile * KEYS + row;
-        if (key >= key_end) return -1;
-        if constexpr (GATHER) return row_within(slots[(tile % 3) * KEYS + row], keys.last_row);
-        return key;
+    const auto row_of = [&](int tile_key, int slot, int row) {
+        if constexpr (GATHER) return row_within(slots[slot * KEYS + row], keys.last_row);
+        return min(tile_key + row, key_end - 1);
     };
-    const auto fetch_keys = [&](int tile) {
-        copy_rows<D, KEYS, kThreads>(k_shared, k_base, [&](int row) { return row_of(tile, row); });
+    const auto fetch_keys = [&](int tile_key, int slot) {
+        copy_rows<D, KEYS, kThreads>(k_shared, k_base, [&](int i) { return row_of(tile_key, slot, i); });
     };
-    const auto fetch_values = [&](int tile) {
-        copy_rows<DV, KEYS, kThreads>(v_shared, v_base, [&](int row) { return row_of(tile, row); });
+    const auto fetch_values = [&](int tile_key, int slot) {
+        copy_rows<DV, KEYS, kThreads>(v_shared, v_base, [&](int i) { return row_of(tile_key, slot, i); });
     };
+    const auto next_of = [](int slot) { return slot == 2 ? 0 : slot + 1; };
 
     float o[MT][DV / 8][4] = {};
     float row_max[MT][2], row_sum[MT][2];
@@ -135,35 +107,35 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     // Lane's row of a 16 x 16 operand read by ldmatrix: rows (keys) for q, p and v; keys pairwise for k.
     const LanePieces<D> k_lane(k_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
     const LanePieces<DV> v_lane(v_shared, lane % 16, lane / 16);
-    const QueryPieces<D, DV> q_lane(q_shared + warp * MT * 16 * TileRows<D>::kRowBytes, v_lane, v_shared);
+    const LanePieces<D> q_lane(q_shared, warp * MT * 16 + lane % 16, lane / 16);
 
-    if (tiles > 0) {
-        copy_rows_async<D, kRows, kThreads>(q_shared, q, [&](int row) -> const half* {
-            const int packed = first_row + row;
-            return packed < extent.rows ? q + row_index(rows, extent, set, packed) * D : nullptr;
+    if (key_begin < key_end) {
+        copy_rows_async<D, kRows, kThreads>(q_shared, [&](int row, int number) {
+            return q + number + row_index(rows, extent, set, min(first_row + row, last_row)) * D;
         });
         if constexpr (GATHER) {
-            fetch_slots(0);
-            fetch_slots(1);
+            fetch_slots(key_begin, 0);
+            fetch_slots(key_begin + KEYS, 1);
             copy_commit();
             copy_wait<0>();
             __syncthreads();
         }
-        fetch_keys(0);
+        fetch_keys(key_begin, 0);
         copy_commit();
     }
 
     uint32_t q_registers[Tile::kQInRegisters ? MT : 1][Tile::kQInRegisters ? D / 16 : 1][4];
     const float scale = args.scale * kLog2E;
 
-    for (int tile = 0; tile < tiles; ++tile) {
+    int slot = 0;  // where the entries of this tile are
+    for (int tile_key = key_begin; tile_key < key_end; tile_key += KEYS) {
         copy_wait<0>();
         __syncthreads();  // keys have landed, and every warp has finished with the values before
-        if (with_values) fetch_values(tile);
+        if (with_values) fetch_values(tile_key, slot);
         copy_commit();
 
         if constexpr (Tile::kQInRegisters) {
-            if (tile == 0) {
+            if (tile_key == key_begin) {
 #pragma unroll
                 for (int i = 0; i < MT; ++i)
 #pragma unroll
@@ -199,16 +171,16 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
         copy_wait<0>();
         __syncthreads();  // values have landed, and every warp has finished with the keys
-        if (tile + 1 < tiles) {
-            fetch_keys(tile + 1);
+        if constexpr (GATHER) slot = next_of(slot);
+        if (tile_key + KEYS < key_end) {
+            fetch_keys(tile_key + KEYS, slot);
             if constexpr (GATHER) {
-                if (tile + 2 < tiles) fetch_slots(tile + 2);
+                if (tile_key + 2 * KEYS < key_end) fetch_slots(tile_key + 2 * KEYS, next_of(slot));
             }
         }
         copy_commit();
 
-        const int tile_key = key_begin + tile * KEYS;
-        if (tile_key + KEYS > min(sees_all_below, key_end)) {
+        if (tile_key + KEYS > unmasked) {
 #pragma unroll
             for (int i = 0; i < MT; ++i)
 #pragma unroll

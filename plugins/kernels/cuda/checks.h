@@ -31,7 +31,8 @@ inline h2o_status check_shape(const h2o_cuda_shape* shape) {
     if (!(shape->scale > 0)) return H2O_BAD_ARGUMENT;
     if (shape->dtype != H2O_F16 && shape->dtype != H2O_F32) return H2O_UNSUPPORTED;
     const int dv = value_size(*shape), whole = shape->dtype == H2O_F16 ? 8 : 4;  // numbers in 16 bytes
-    const bool fits = shape->head_size <= kMostHeadSize && dv <= kMostValueSize;
+    const bool fits =
+        shape->head_size <= kMostHeadSize && dv <= kMostValueSize && shape->kv_heads <= kMostHeads;
     return fits && shape->head_size % whole == 0 && dv % whole == 0 ? H2O_OK : H2O_UNSUPPORTED;
 }
 
@@ -64,10 +65,11 @@ inline h2o_status check_kv(const h2o_cuda_shape& shape, const h2o_kv* kv, int64_
     return status == H2O_OK ? check_form(shape, *kv) : status;
 }
 
-// Tokens that the packed row index holds, with room for token_of's multiplication.
+// Tokens whose rows an int32 can count, packed with room for token_of's multiplication or of all heads.
 inline h2o_status check_tokens(const h2o_cuda_shape& shape, int64_t tokens) {
     const int64_t group = shape.query_heads / shape.kv_heads;
-    return tokens * group * group < (int64_t{1} << 31) ? H2O_OK : H2O_UNSUPPORTED;
+    const int64_t heads = group * group > shape.query_heads ? group * group : shape.query_heads;
+    return tokens * heads < (int64_t{1} << 31) ? H2O_OK : H2O_UNSUPPORTED;
 }
 
 inline bool complete(const h2o_cuda_state* state) {

@@ -7,6 +7,8 @@
 // Floor: 2 * d FLOP for each (row, visible key), half of what attention itself needs; q once a block.
 #pragma once
 
+#include <type_traits>
+
 #include "attention_args.h"
 #include "grid.cuh"
 #include "ptx.cuh"
@@ -25,8 +27,8 @@ struct ColumnSumTile {
     static_assert(kKeys == kWarps * 32, "a warp keeps 32 keys");
     static constexpr int kRowBytes = kRows * D * 2;
     // The keys pass through the two row buffers on their way into registers.
-    static constexpr int kStatsOffset = 2 * kRowBytes;
-    static constexpr int kSharedBytes = kStatsOffset + 2 * kRows * 12;
+    static constexpr int kOffsetsAt = 2 * kRowBytes;
+    static constexpr int kSharedBytes = kOffsetsAt + 2 * kRows * 4;
 };
 
 template <int D, bool GATHER, class S>
@@ -45,10 +47,8 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
     unsigned char* shared = dynamic_shared();
     const shared_t rows_shared = shared_address(shared);
-    // Of each row of a tile: m in units of log2, 1 / l, and the last key it sees.
-    float* maxima = reinterpret_cast<float*>(shared + Tile::kStatsOffset);
-    float* inverses = maxima + 2 * kRows;
-    int* last_keys = reinterpret_cast<int*>(inverses + 2 * kRows);
+    // Of each row of a tile: what is subtracted from its scores in front of exp2, which divides by l too.
+    float* offsets = reinterpret_cast<float*>(shared + Tile::kOffsetsAt);
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const half* q = static_cast<const half*>(rows.q);
@@ -58,11 +58,8 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         if (set != block.first_set) __syncthreads();  // every warp has finished with the rows before
         const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
         copy_rows<D, Tile::kKeys, kThreads>(rows_shared, k_base, [&](int i) {
-            const int key = first_key + i;
-            if (key >= extent.keys) return -1;
-            if constexpr (GATHER) {
-                return row_within(list_of(keys, extent, set)[key], keys.last_row);
-            }
+            const int key = min(first_key + i, extent.keys - 1);  // sums of more go nowhere
+            if constexpr (GATHER) return row_within(list_of(keys, extent, set)[key], keys.last_row);
             return key;
         });
         copy_commit();
@@ -78,28 +75,23 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
         const auto fetch_rows = [&](int stage, int row) {
             copy_rows_async<D, kRows, kThreads>(
-                rows_shared + stage * Tile::kRowBytes, q, [&](int i) -> const half* {
-                    return row + i < extent.rows ? q + row_index(rows, extent, set, row + i) * D : nullptr;
+                rows_shared + stage * Tile::kRowBytes, [&](int i, int number) {
+                    return q + number + row_index(rows, extent, set, min(row + i, extent.rows - 1)) * D;
                 });
         };
         float next_m = 0, next_l = 0;  // one row's state, in flight while a tile is computed
-        int next_last = 0;
         const auto fetch_state = [&](int row) {
-            row += threadIdx.x;
+            row += static_cast<int>(threadIdx.x);
             if (threadIdx.x >= kRows) return;
-            const bool valid = row < row_end;
             const int64_t index = row_index(rows, extent, set, min(row, extent.rows - 1));
-            next_m = valid ? args.m[index] * kLog2E : 0.f;
-            next_l = valid ? args.l[index] : 0.f;
-            next_last = valid ? last_key_of(extent, rows, row) : -1;
+            next_m = args.m[index];
+            next_l = row < row_end ? args.l[index] : 0.f;
         };
         const auto keep_state = [&](int stage) {
             if (threadIdx.x >= kRows) return;
-            const bool empty =
-                !(next_l > 0);  // a row outside the range, or one that saw nothing: counts as zero
-            maxima[stage * kRows + threadIdx.x] = empty ? 0.f : next_m;
-            inverses[stage * kRows + threadIdx.x] = empty ? 0.f : 1.f / next_l;
-            last_keys[stage * kRows + threadIdx.x] = empty ? -1 : next_last;
+            // A row outside the range, or one that saw nothing: exp2 of minus infinity is zero.
+            offsets[stage * kRows + threadIdx.x] =
+                next_l > 0 ? fmaf(next_m, kLog2E, log2f(next_l)) : INFINITY;
         };
 
         const float scale = args.scale * kLog2E;
@@ -111,8 +103,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         }
         copy_commit();
 
-        int stage = 0;
-        for (int row = row_begin; row < row_end; row += kRows, stage ^= 1) {
+        const auto add_tile = [&](int row, int stage, auto masked) {
             copy_wait<0>();
             __syncthreads();  // this tile has landed, and every warp has finished with the other buffer
             const bool more = row + kRows < row_end;
@@ -128,7 +119,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 #pragma unroll
                 for (int nn = 0; nn < kRows / 16; ++nn) {
                     uint32_t b[4];
-                    load_matrices(b, row_lane.at(stage * kRows + nn * 16, kk));
+                    load_matrices(b, row_lane.at(nn * 16, kk) + stage * Tile::kRowBytes);
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
                         mma_16x8x16(s[i][nn * 2], k[i][kk], b[0], b[1]);
@@ -136,32 +127,35 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                     }
                 }
 
-            const int column = stage * kRows + lane % 4 * 2;
-            // The first row of the tile sees the fewest keys, the last row may lie outside the range.
-            const bool masked =
-                last_keys[stage * kRows] < first_key + Tile::kKeys - 1 || row + kRows > row_end;
+            const int column = lane % 4 * 2;
 #pragma unroll
             for (int nn = 0; nn < kRows / 8; ++nn) {
-                const float2 m = *reinterpret_cast<const float2*>(maxima + column + nn * 8);
-                const float2 inverse = *reinterpret_cast<const float2*>(inverses + column + nn * 8);
-                const int2 last =
-                    masked ? *reinterpret_cast<const int2*>(last_keys + column + nn * 8) : int2{};
+                const float2 offset =
+                    *reinterpret_cast<const float2*>(offsets + stage * kRows + column + nn * 8);
 #pragma unroll
                 for (int i = 0; i < 2; ++i)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
-                        float x = s[i][nn][h * 2] * scale - m.x, y = s[i][nn][h * 2 + 1] * scale - m.y;
-                        if (masked) {
+                        float x = s[i][nn][h * 2] * scale - offset.x;
+                        float y = s[i][nn][h * 2 + 1] * scale - offset.y;
+                        if constexpr (decltype(masked)::value) {
                             const int key = first_key + warp * 32 + i * 16 + h * 8 + lane / 4;
-                            if (key > last.x) x = -INFINITY;
-                            if (key > last.y) y = -INFINITY;
+                            const int sees = (key - extent.first_position) * rows.group;  // the first row
+                            if (row + column + nn * 8 < sees) x = -INFINITY;
+                            if (row + column + nn * 8 + 1 < sees) y = -INFINITY;
                         }
-                        sums[i][h] += exp2_fast(x) * inverse.x;
-                        sums[i][h] += exp2_fast(y) * inverse.y;
+                        sums[i][h] += exp2_fast(x);
+                        sums[i][h] += exp2_fast(y);
                     }
             }
             if (more) keep_state(stage ^ 1);
-        }
+        };
+        // Tiles on the diagonal first: rows from `seen` on see every key of the block.
+        const int seen =
+            extent.causal ? (first_key + Tile::kKeys - 1 - extent.first_position) * rows.group : 0;
+        int row = row_begin, stage = 0;
+        for (; row < min(seen, row_end); row += kRows, stage ^= 1) add_tile(row, stage, std::true_type());
+        for (; row < row_end; row += kRows, stage ^= 1) add_tile(row, stage, std::false_type());
     }
 
     float* out = args.out + (parted ? blockIdx.z * args.split_stride : 0) + blockIdx.y * args.set_stride;

@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     const int32_t* const list = keys.memory ? list_of(keys, extent, set) : nullptr;
     const auto fetch_keys = [&](int tile) {
         copy_rows<D, KEYS, kThreads>(k_shared + tile % 2 * Tile::kKeyBytes, k_base, [&](int row) {
-            const int key = key_begin + tile * KEYS + row;
-            if (key >= key_end) return -1;
+            const int key = min(key_begin + tile * KEYS + row, key_end - 1);  // scores of more are masked
             return list ? row_within(list[key], keys.last_row) : key;
         });
     };
@@ -97,9 +96,8 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     float o[MT][Tile::kColumns / 8][4] = {};
 
     if (tiles > 0) {
-        copy_rows_async<D, kRows, kThreads>(q_shared, q, [&](int row) -> const half* {
-            const int at = first_row + row;
-            return at < extent.rows ? q + row_index(rows, extent, set, at) * D : nullptr;
+        copy_rows_async<D, kRows, kThreads>(q_shared, [&](int row, int number) {
+            return q + number + row_index(rows, extent, set, min(first_row + row, last_row)) * D;
         });
         fetch_keys(0);
         copy_commit();

@@ -23,7 +23,7 @@ namespace h2o::cuda {
 using shared_t = uint32_t;
 
 __device__ __forceinline__ unsigned char* dynamic_shared() {
-    extern __shared__ __align__(16) unsigned char h2o_dynamic_shared[];
+    extern __shared__ __align__(128) unsigned char h2o_dynamic_shared[];
     return h2o_dynamic_shared;
 }
 

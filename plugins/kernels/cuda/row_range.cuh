@@ -52,24 +52,30 @@ __device__ __forceinline__ int last_key_of(const Extent& e, const RowSource& row
     return e.causal ? min(e.first_position + token_of(rows, row), e.keys - 1) : e.keys - 1;
 }
 
-// Index of packed row `row` of set `set` in [tokens, heads].
+// Index of packed row `row` of set `set` in [tokens, heads]. The host sees to it that an int holds all of
+// them.
 __device__ __forceinline__ int64_t row_index(const RowSource& rows, const Extent& e, int set, int row) {
-    const int token = token_of(rows, row);
-    return static_cast<int64_t>(e.first_token + token) * rows.heads + set * rows.group +
-           (row - token * rows.group);
+    const int first = e.first_token * rows.heads + set * rows.group;
+    return first + row + token_of(rows, row) * (rows.heads - rows.group);
 }
 
 // The keys or the values of one set from some row on, stored as S.
 template <class S>
 struct SetRows {
     const S* first = nullptr;
-    int64_t stride = 0;
+    unsigned stride = 0;            // bytes
     const float* scales = nullptr;  // of integers
     int scale_stride = 0;
 
-    __device__ __forceinline__ const S* row(int64_t i) const { return first + i * stride; }
-    __device__ __forceinline__ float scale(int64_t i) const {
-        return sizeof(S) == 1 ? scales[i * scale_stride] : 1.f;
+    // Number `number` of row i. One multiply-add of 32 bits by 32 and 64 more, if the compiler is told so
+    // much: rows and strides are not negative, and the number is the same for many rows.
+    __device__ __forceinline__ const S* at(int i, int number) const {
+        return reinterpret_cast<const S*>(reinterpret_cast<const char*>(first + number) +
+                                          static_cast<uint64_t>(static_cast<unsigned>(i)) * stride);
+    }
+    __device__ __forceinline__ const S* row(int i) const { return at(i, 0); }
+    __device__ __forceinline__ float scale(int i) const {
+        return sizeof(S) == 1 ? scales[static_cast<int64_t>(i) * scale_stride] : 1.f;
     }
 };
 
@@ -81,7 +87,7 @@ __device__ __forceinline__ SetRows<S> set_rows(const void* base, const float* sc
     if (!base) return rows;
     const int head = set / source.sets_per_head;
     rows.first = static_cast<const S*>(base) + head * head_stride + row * row_stride;
-    rows.stride = row_stride;
+    rows.stride = static_cast<unsigned>(row_stride) * static_cast<unsigned>(sizeof(S));
     if (sizeof(S) > 1) return rows;
     rows.scales = scales + row * source.scale_stride + head;
     rows.scale_stride = source.scale_stride;

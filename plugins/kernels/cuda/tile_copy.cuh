@@ -42,73 +42,105 @@ struct TileRows {
 };
 
 // What one lane hands to ldmatrix, over and over: the piece `odd` of every pair of pieces, of row `row` and
-// of rows a multiple of 8 later. All such rows are flipped alike, so that the few places it can have are
-// worked out once.
+// of rows a multiple of 8 later. All such rows are flipped alike, and as the pieces that change places are
+// aligned to their number, going to another pair flips bits of the place too.
 template <int D>
 class LanePieces {
   public:
-    __device__ __forceinline__ LanePieces(shared_t tile, int row, int odd) {
-#pragma unroll
-        for (int i = 0; i < kPlaces; ++i)
-            places_[i] = tile + row * TileRows<D>::kRowBytes + ((i * 2 + odd) ^ TileRows<D>::flip(row)) * 16;
-    }
+    __device__ __forceinline__ LanePieces(shared_t tile, int row, int odd)
+        : place_(tile + static_cast<shared_t>(TileRows<D>::offset(row, odd))) {}
     // Pair `pair`, `rows` rows later; both known to the compiler.
     __device__ __forceinline__ shared_t at(int rows, int pair) const {
-        return places_[pair % kPlaces] + rows * TileRows<D>::kRowBytes + pair / kPlaces * kPlaces * 32;
+        return (place_ ^ static_cast<shared_t>(pair % kPlaces * 32)) +
+               static_cast<shared_t>(rows * TileRows<D>::kRowBytes + pair / kPlaces * kPlaces * 32);
     }
 
   private:
     static constexpr int kPlaces = TileRows<D>::kGroup > 1 ? TileRows<D>::kGroup / 2 : 1;
     static_assert(TileRows<D>::kGroup > 1, "pairs of pieces stay together");
     static_assert(TileRows<D>::spread(), "no ldmatrix meets a bank twice");
-    shared_t places_[kPlaces];
+    static_assert(TileRows<D>::kRowBytes % (TileRows<D>::kGroup * 16) == 0,
+                  "as tiles, which are on 128 bytes");
+    shared_t place_;
 };
 
-// ROWS rows of D halves. pointer_of(row) is null for rows that are to be zero; `somewhere` is any address
-// that may be named in their place.
-template <int D, int ROWS, int THREADS, class F>
-__device__ __forceinline__ void copy_rows_async(shared_t to, const half* somewhere, F&& pointer_of) {
-    constexpr int kPieces = TileRows<D>::kPieces;
-    static_assert(ROWS * kPieces % THREADS == 0, "every thread copies equally many pieces");
-#pragma unroll 4  // more keeps too many addresses in registers
-    for (int i = 0; i < ROWS * kPieces / THREADS; ++i) {
-        const int index = i * THREADS + static_cast<int>(threadIdx.x);
-        const int row = index / kPieces, piece = index % kPieces;
-        const half* from = pointer_of(row);
-        copy16_async(to + TileRows<D>::offset(row, piece), (from ? from : somewhere) + piece * 8,
-                     from != nullptr);
+// Which pieces of a tile one thread copies: the same `WIDE` pieces wide strip, from row to row STEP rows on.
+// As STEP is a power of two, so are few the places within a row that a flip can have: they are worked out
+// once, and what remains of an address is known to the compiler.
+template <int D, int THREADS, int FIRST, int WIDE>
+struct Strip {
+    static constexpr int kStep = THREADS / WIDE;
+    static constexpr int kPlaces = kStep < 8 ? 8 / kStep : 1;
+    static_assert((kStep & (kStep - 1)) == 0, "flips come round");
+    unsigned row, piece;  // of the row, FIRST not counted
+
+    __device__ __forceinline__ Strip() : row(threadIdx.x / WIDE), piece(threadIdx.x % WIDE) {}
+    // Of the strip's piece in row `row + i * kStep`, relative to that of row 0.
+    __device__ __forceinline__ int offset(int i) const {
+        const int near = i % kPlaces * kStep;
+        return TileRows<D>::offset(static_cast<int>(row) + near, FIRST + static_cast<int>(piece)) +
+               (i * kStep - near) * TileRows<D>::kRowBytes;
+    }
+};
+
+// Calls put(to, from, piece) for what this thread copies of a tile [ROWS, D]: pieces of 8 numbers go to `to`,
+// piece `piece` after from = from_at(row, number), the first number of the strip that is the thread's own.
+template <int D, int ROWS, int THREADS, int FIRST, int WIDE, int TIMES, class F, class P>
+__device__ __forceinline__ void for_strip(shared_t to, F&& from_at, P&& put) {
+    using Own = Strip<D, THREADS, FIRST, WIDE>;
+    const Own own;
+#pragma unroll
+    for (int i = 0; i < (ROWS + Own::kStep - 1) / Own::kStep; ++i) {
+        const int row = static_cast<int>(own.row) + i * Own::kStep;
+        if (ROWS % Own::kStep != 0 && row >= ROWS) break;
+        const auto from = from_at(row, static_cast<int>(own.piece) * 8);
+#pragma unroll
+        for (int j = 0; j < TIMES; ++j)
+            put(to + static_cast<shared_t>(own.offset(i) + j * WIDE * 16), from, FIRST + j * WIDE);
     }
 }
 
-// Rows row_of(i) of a set, negative ones as zeros.
+// Rows are cut into strips of 128 bytes, which 8 threads copy side by side, and one of what is left.
+template <int D, int ROWS, int THREADS, class F, class P>
+__device__ __forceinline__ void for_pieces(shared_t to, F&& from_at, P&& put) {
+    constexpr int kPieces = TileRows<D>::kPieces, kWhole = kPieces / 8, kRest = kPieces % 8;
+    if constexpr (kWhole > 0) for_strip<D, ROWS, THREADS, 0, 8, kWhole>(to, from_at, put);
+    if constexpr (kRest > 0) for_strip<D, ROWS, THREADS, kWhole * 8, kRest, 1>(to, from_at, put);
+}
+
+// ROWS rows of D halves; from_at(i, number) is where number `number` of row i lies.
+template <int D, int ROWS, int THREADS, class F>
+__device__ __forceinline__ void copy_rows_async(shared_t to, F&& from_at) {
+    for_pieces<D, ROWS, THREADS>(to, from_at, [](shared_t place, const half* from, int piece) {
+        copy16_async(place, from + piece * 8, true);
+    });
+}
+
+// Rows row_of(i) of a set.
 template <int D, int ROWS, int THREADS, class F>
 __device__ __forceinline__ void copy_rows(shared_t to, const SetRows<half>& from, F&& row_of) {
-    copy_rows_async<D, ROWS, THREADS>(to, from.first, [&](int i) -> const half* {
-        const int row = row_of(i);
-        return row < 0 ? nullptr : from.row(row);
-    });
+    copy_rows_async<D, ROWS, THREADS>(to, [&](int i, int number) { return from.at(row_of(i), number); });
 }
 
 // Integers become halves on the way, which a thread has to wait for.
 template <int D, int ROWS, int THREADS, class F>
 __device__ __forceinline__ void copy_rows(shared_t to, const SetRows<int8_t>& from, F&& row_of) {
-    constexpr int kPieces = TileRows<D>::kPieces;
-#pragma unroll 4
-    for (int i = 0; i < ROWS * kPieces / THREADS; ++i) {
-        const int index = i * THREADS + static_cast<int>(threadIdx.x);
-        const int local = index / kPieces, piece = index % kPieces, row = row_of(local);
-        uint4 halves = make_uint4(0, 0, 0, 0);
-        if (row >= 0) {
-            const uint64_t eight = *reinterpret_cast<const uint64_t*>(from.row(row) + piece * 8);
-            const float scale = from.scale(row);
-            const auto number = [&](int at) {
-                return static_cast<float>(static_cast<int8_t>(eight >> (8 * at))) * scale;
-            };
-            halves = make_uint4(pack_half2(number(0), number(1)), pack_half2(number(2), number(3)),
-                                pack_half2(number(4), number(5)), pack_half2(number(6), number(7)));
-        }
-        store16(to + TileRows<D>::offset(local, piece), halves);
-    }
+    struct Place {
+        const int8_t* numbers;
+        float scale;
+    };
+    const auto from_at = [&](int i, int number) {
+        const int row = row_of(i);
+        return Place{from.at(row, number), from.scale(row)};
+    };
+    for_pieces<D, ROWS, THREADS>(to, from_at, [](shared_t place, const Place& at, int piece) {
+        const uint64_t eight = *reinterpret_cast<const uint64_t*>(at.numbers + piece * 8);
+        const auto number = [&](int i) {
+            return static_cast<float>(static_cast<int8_t>(eight >> (8 * i))) * at.scale;
+        };
+        store16(place, make_uint4(pack_half2(number(0), number(1)), pack_half2(number(2), number(3)),
+                                  pack_half2(number(4), number(5)), pack_half2(number(6), number(7))));
+    });
 }
 
 }  // namespace h2o::cuda

@@ -17,6 +17,7 @@ constexpr int kLatentRows = 64;  // of its larger blocks
 // The largest sizes that any kernel takes.
 constexpr int kMostHeadSize = 576;
 constexpr int kMostValueSize = 512;
+constexpr int kMostHeads = 1 << 16;  // of keys and values: the bytes of a row are an int
 
 constexpr int kKeyTile = 64;  // keys that a block reads at a time
 constexpr int kKeyTileF32 = 32;

@@ -143,7 +143,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
         for (unsigned y = 0; y < grid.y; ++y)
             for (unsigned x = 0; x < grid.x; ++x) {
                 blockIdx = {x, y, z};
-                shared = std::make_unique<GuardedBuffer>(shared_bytes);
+                shared = std::make_unique<GuardedBuffer>((shared_bytes + 127) / 128 * 128);  // so aligned
                 run_block();
             }
     shared.reset();
