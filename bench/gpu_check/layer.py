@@ -43,6 +43,7 @@ class Layer:
             library.candidate_score_workspace(self.shape, VOTERS, CHUNK, SLOTS),
         )
         self.workspace = zeros(need, dtype=torch.uint8)
+        self.arrivals = zeros(QUERY_HEADS, dtype=torch.int32)
 
     def run(self, operator: Callable[..., int], *arguments: Any) -> None:
         """On torch's current stream."""
@@ -121,4 +122,13 @@ class Layer:
         self.run(
             self.kernels.cached_attention, self.shape, rows, offset(self.q, first), self.kv, self.length,
             offset(self.o, first), self.workspace, self.workspace.numel(),
+        )  # fmt: skip
+
+    def step(self) -> None:
+        """The last token's row is put into the cache, where it is already, and attends to all of it."""
+        last = self.n - 1
+        self.run(
+            self.kernels.step_attention, self.shape, offset(self.q, last), offset(self.k, last),
+            offset(self.v, last), self.kv, self.length, offset(self.o, last), self.arrivals, self.workspace,
+            self.workspace.numel(),
         )  # fmt: skip

@@ -134,15 +134,20 @@ def decode(library: Library) -> Iterator[Row]:
         for n in (8192, 32768):
             several = [Layer(library, n, d) for _ in range(8 if roomy() else 2)]
 
-            def step(several: list[Layer] = several) -> None:
+            def attend(several: list[Layer] = several) -> None:
                 for layer in several:
                     layer.cached(1)
 
-            time = milliseconds(step) / len(several)
+            def step(several: list[Layer] = several) -> None:
+                for layer in several:
+                    layer.step()
+
+            time = milliseconds(attend) / len(several)
             yield {
                 "head_size": d,
                 "length": n,
                 "ms": time,
+                "step_ms": milliseconds(step) / len(several),
                 "gb_s": 2 * n * KV_HEADS * d * 2 / time / 1e6,
             }
 

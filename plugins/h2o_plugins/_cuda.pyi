@@ -256,6 +256,31 @@ class Kernels:
         v_scales: int = 0,
         item_bytes: int = 0,
     ) -> None: ...
+    def step_attention(
+        self,
+        stream: Stream,
+        *,
+        q: int,
+        k: int,
+        v: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        length: int,
+        o: int,
+        arrivals: int,
+        workspace: int,
+        workspace_bytes: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+        item_bytes: int = 0,
+    ) -> None:
+        """
+        Cache row `length` - 1 becomes k and v, and one row attends to all up to it. `arrivals` are uint32 [query heads], zeros that every call leaves as zeros.
+        """
+
     def scored_attention_workspace(self, capacity: int) -> int: ...
     def scored_attention(
         self,

@@ -162,6 +162,18 @@ class Kernels {
               "cached_attention");
     }
 
+    void step_attention(const Stream& stream, Address q, Address k, Address v, Address k_cache,
+                        Address v_cache, int64_t capacity, Address length, Address o, Address arrivals,
+                        Address workspace, size_t workspace_bytes, Address pages, int32_t page_rows,
+                        Address k_scales, Address v_scales, int32_t item_bytes) const {
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
+        check(h2o_cuda_step_attention(stream.get(), &shape_, at<void>(q), at<void>(k), at<void>(v), &kv,
+                                      at<int64_t>(length), at<void>(o), at<uint32_t>(arrivals),
+                                      at<void>(workspace), workspace_bytes),
+              "step_attention");
+    }
+
     size_t scored_attention_workspace(int32_t capacity) const {
         return h2o_cuda_scored_attention_workspace(&shape_, capacity);
     }
@@ -350,6 +362,12 @@ void bind_kernels(nb::module_& module) {
         .def("cached_attention", &Kernels::cached_attention, "stream"_a, nb::kw_only(), "n"_a, "q"_a,
              "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "workspace"_a, "workspace_bytes"_a,
              "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0)
+        .def("step_attention", &Kernels::step_attention, "stream"_a, nb::kw_only(), "q"_a, "k"_a, "v"_a,
+             "k_cache"_a, "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "arrivals"_a, "workspace"_a,
+             "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "item_bytes"_a = 0,
+             "Cache row `length` - 1 becomes k and v, and one row attends to all up to it. `arrivals` are "
+             "uint32 [query heads], zeros that every call leaves as zeros.")
         .def("scored_attention_workspace", &Kernels::scored_attention_workspace, "capacity"_a)
         .def("scored_attention", &Kernels::scored_attention, "stream"_a, nb::kw_only(), "q"_a, "k_cache"_a,
              "v_cache"_a, "capacity"_a, "length"_a, "o"_a, "seen"_a, "workspace"_a, "workspace_bytes"_a,

@@ -169,10 +169,12 @@ class Forward:
         for layer, run in enumerate(self._step_parts):
             with self.store.open(layer) as cache:
                 run()
-                cache.commit(rows)
+                new = cache.uncommitted(rows) if self.decoding.appends else None
+                if new is None:
+                    cache.commit(rows)
                 kv = cache.view(length)
                 self.decoding.observe(layer, kv, rows, self.provider, state)
-                self.decoding.attend(StepCall(layer, q, o, kv, self.provider, cache.fetch), state)
+                self.decoding.attend(StepCall(layer, q, o, kv, self.provider, new, cache.fetch), state)
         self._step_head()
         return self.buffers.logits[:1]
 

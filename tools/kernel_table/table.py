@@ -10,7 +10,7 @@ from tools.kernel_table.model import GPUS, share_of_peak
 from tools.kernel_table.sass import Code
 from tools.kernel_table.toolkit import Kernel
 
-COUNTED = ("HMMA", "FFMA", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "MUFU", "ISETP", "FSEL", "IMAD", "LOP3", "STL", "LDL")
+COUNTED = ("HMMA", "FFMA", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "MUFU", "ISETP", "FSEL", "STL", "LDL")
 MAIN = {
     "attention_f16<64, 64, 4, 2, 64, false, half>": "attention, d = 64",
     "attention_f16<64, 64, 4, 2, 128, false, half>": "attention, d = 64, 128 keys",

@@ -32,6 +32,11 @@ BlockForm block_form(int64_t packed_rows, int head_size, int value_size, h2o_dty
     return block_form_any(dtype);
 }
 
+bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool latent) {
+    const Form form = form_of(head_size, value_size, dtype, latent);
+    return form == Form::kLatent || (form == Form::kTiles && small_tile(group));
+}
+
 h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream) {
     const int d = args.head_size;
     if (!has_tiles(d) && !(d == 192 && args.dtype == H2O_F16)) return launch_column_sums_any(args, stream);

@@ -21,6 +21,11 @@ struct BlockForm {
 // process are taken to be alike.
 BlockForm block_form(int64_t packed_rows, int head_size, int value_size, h2o_dtype dtype, bool latent);
 
+// Whether a launch_attention of one token, whose keys `group` query heads share, appends its row and combines
+// its parts itself; and the first of these alone, for all others.
+bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool latent);
+h2o_status launch_append_last_row(const AttentionArgs& args, cudaStream_t stream);
+
 // out [count] = the sum of `splits` parts, in order.
 h2o_status launch_sum_of_parts(const float* parts, int splits, int64_t count, float* out,
                                cudaStream_t stream);

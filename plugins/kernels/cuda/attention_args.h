@@ -78,6 +78,15 @@ struct AttentionArgs {
     float* partial_o = nullptr;  // [splits, tokens, heads, dv]; null without v
     float* partial_m = nullptr;  // [splits, tokens, heads]
     float* partial_l = nullptr;
+
+    // A step's (step_in_one): with partial_m set, the last block of a row's parts adds them up to o. Zeros,
+    // one for each block of x and y.
+    unsigned* arrivals = nullptr;
+
+    // The row at length - 1, which the launch puts into the keys: [key/value heads, d] and [.., dv], of
+    // `dtype`. Null: it is there.
+    const void* new_k = nullptr;
+    const void* new_v = nullptr;
 };
 
 struct ColumnSumArgs {

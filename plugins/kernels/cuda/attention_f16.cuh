@@ -19,8 +19,10 @@
 // the floor, and many such small blocks on a multiprocessor keep enough of them in flight.
 #pragma once
 
+#include "arrivals.cuh"
 #include "attention_args.h"
 #include "grid.cuh"
+#include "new_row.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 #include "tile_copy.cuh"
@@ -40,6 +42,7 @@ struct AttentionTile {
     static constexpr int kSlotBytes = GATHER ? 3 * KEYS * 4 : 0;  // memory entries of three tiles
     static constexpr int kSharedBytes = kQBytes + kKeyBytes + kValueBytes + kSlotBytes;
     static constexpr bool kQInRegisters = MT * (D / 16) <= 8;
+    static constexpr bool kStep = WARPS == 1 && !GATHER;  // appends its row and combines its parts
 };
 
 // Keys of D and values of DV numbers are stored as S: half, or int8_t.
@@ -72,6 +75,10 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
     const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key);
     const bool with_values = v_base.first != nullptr;
+    if constexpr (Tile::kStep) {
+        if (args.new_k && key_begin < key_end && key_end == extent.keys)
+            append_last_row<half>(args, k_base, v_base, set, extent.keys);
+    }
 
     // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
     // Past the last key its row is fetched again: its scores are masked, and a copy needs no condition.
@@ -282,8 +289,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             __syncwarp();  // the four lanes of a row have read its state; now it may be overwritten
             if (valid && lane % 4 == 0) {
                 if (parted) {
-                    args.partial_m[part] = m;
-                    args.partial_l[part] = l;
+                    put_between_blocks(args.partial_m + part, m);
+                    put_between_blocks(args.partial_l + part, l);
                 } else {
                     if (args.m) args.m[index] = m;
                     if (args.l) args.l[index] = l;
@@ -298,7 +305,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                 const int column = nn * 8 + lane % 4 * 2;
                 if (parted) {
                     if (valid)
-                        *reinterpret_cast<float2*>(args.partial_o + part * DV + column) = make_float2(x, y);
+                        put_between_blocks(reinterpret_cast<float2*>(args.partial_o + part * DV + column),
+                                           make_float2(x, y));
                     continue;
                 }
                 if (valid && args.with_o) {
@@ -311,6 +319,10 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                 *reinterpret_cast<uint32_t*>(staged + place) = pack_half2(x, y);
             }
         }
+    if constexpr (Tile::kStep) {
+        if (parted && args.arrivals)
+            combine_if_last<DV, half>(args, extent, set, first_row, last_row, shared);
+    }
     if (parted || !with_values || !args.o) return;
     __syncwarp();
     constexpr int kPieces = DV / 8;

@@ -9,8 +9,10 @@
 // speed. Masks, parts, fusion and states are those of attention_f16.cuh.
 #pragma once
 
+#include "arrivals.cuh"
 #include "attention_args.h"
 #include "grid.cuh"
+#include "new_row.cuh"
 #include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
@@ -25,6 +27,7 @@ struct AttentionTileF32 {
     static_assert(kRows == (WARPS == 1 ? kSmallTileRows : kLargeTileRowsF32), "as the host takes it");
     static constexpr int kStride = D + 4;  // floats; 16 bytes of padding spread rows over the banks
     static constexpr int kPStride = kKeyTileF32 + 4;
+    static constexpr bool kStep = WARPS == 1;  // appends its row and combines its parts
     static constexpr int kSharedBytes = ((kRows + 2 * kKeyTileF32) * kStride + kRows * kPStride) * 4;
 };
 
@@ -108,6 +111,10 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
     const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
     const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key);
     const bool with_values = v_base.first != nullptr;
+    if constexpr (Tile::kStep) {
+        if (args.new_k && key_begin < key_end && key_end == extent.keys)
+            append_last_row<float>(args, k_base, v_base, set, extent.keys);
+    }
     const auto fetch_keys = [&](float* to, const SetRows<S>& from, int tile_key) {
         copy_set_rows_f32<D, kKeyTileF32, kThreads>(to, from, [&](int i) {
             const int key = tile_key + i;
@@ -220,8 +227,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
         if (!valid) continue;
         if (lane8 == 0) {
             if (parted) {
-                args.partial_m[part] = m;
-                args.partial_l[part] = l;
+                put_between_blocks(args.partial_m + part, m);
+                put_between_blocks(args.partial_l + part, l);
             } else {
                 if (args.m) args.m[index] = m;
                 if (args.l) args.l[index] = l;
@@ -241,8 +248,12 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
                 value.x = fmaf(with.x, with_factor, value.x);
                 value.y = fmaf(with.y, with_factor, value.y);
             }
-            *reinterpret_cast<float2*>(out + at) = value;
+            put_between_blocks(reinterpret_cast<float2*>(out + at), value);
         }
+    }
+    if constexpr (Tile::kStep) {
+        if (parted && args.arrivals)
+            combine_if_last<D, float>(args, extent, set, first_row, last_row, dynamic_shared());
     }
 }
 

@@ -13,6 +13,7 @@ using namespace h2o::cuda;
 namespace {
 
 constexpr int kMaxParts = 128;
+constexpr int kMaxStepParts = 64;  // which one block adds up; they keep any memory busy
 
 // The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
 int multiprocessors() {
@@ -65,15 +66,30 @@ int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int proces
     return states;
 }
 
-// m and l [n, Hq] are the rows' final states; null: nobody asks.
-h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const void* q, const h2o_kv& kv,
-                  const int64_t* length, void* o, float* m, float* l, Workspace& pieces) {
+// The last n rows of a cache, which attend to all of it up to themselves.
+AttentionArgs last_rows(const h2o_cuda_shape& shape, int n, const void* q, const h2o_kv& kv,
+                        const int64_t* length) {
     const int capacity = static_cast<int>(kv.rows);
     AttentionArgs attention = attention_of(shape, rows_of(shape, q, n, shape.kv_heads),
                                            cache_keys(shape, kv, true, capacity, shape.kv_heads));
     attention.keys.length = length;
     attention.keys.causal = true;
     attention.splits = parts_of(shape, n, capacity, multiprocessors(), h2o_kv_latent(&kv));
+    return attention;
+}
+
+h2o_status take_parts(AttentionArgs& attention, Workspace& pieces) {
+    const int64_t rows = static_cast<int64_t>(attention.rows.tokens) * attention.rows.heads;
+    attention.partial_o = pieces.take<float>(attention.splits * rows * attention.value_size);
+    attention.partial_m = pieces.take<float>(attention.splits * rows);
+    attention.partial_l = pieces.take<float>(attention.splits * rows);
+    return pieces.enough() ? H2O_OK : H2O_OUT_OF_WORKSPACE;
+}
+
+// m and l [n, Hq] are the rows' final states; null: nobody asks.
+h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const void* q, const h2o_kv& kv,
+                  const int64_t* length, void* o, float* m, float* l, Workspace& pieces) {
+    AttentionArgs attention = last_rows(shape, n, q, kv, length);
     if (attention.splits == 1) {
         attention.o = o;
         attention.m = m;
@@ -82,11 +98,9 @@ h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const
     }
 
     const int64_t rows = static_cast<int64_t>(n) * shape.query_heads;
-    attention.partial_o = pieces.take<float>(attention.splits * rows * attention.value_size);
-    attention.partial_m = pieces.take<float>(attention.splits * rows);
-    attention.partial_l = pieces.take<float>(attention.splits * rows);
-    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-    h2o_status status = launch_attention(attention, stream);
+    h2o_status status = take_parts(attention, pieces);
+    if (status != H2O_OK) return status;
+    status = launch_attention(attention, stream);
     if (status != H2O_OK) return status;
     status = launch_combine_parts(attention.partial_o, attention.partial_m, attention.partial_l,
                                   attention.splits, rows, attention.value_size, shape.dtype, o, stream);
@@ -118,6 +132,33 @@ extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2
     if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     return attend(stream, *shape, n, q, *kv, length, o, nullptr, nullptr, pieces);
+}
+
+extern "C" h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                              const void* q, const void* k, const void* v, const h2o_kv* kv,
+                                              const int64_t* length, void* o, uint32_t* arrivals,
+                                              void* workspace, size_t workspace_bytes) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (!q || !k || !length || !o || !arrivals) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
+    const bool latent = h2o_kv_latent(kv);
+    if (!v && !latent) return H2O_BAD_ARGUMENT;
+
+    Workspace pieces(workspace, workspace_bytes);
+    AttentionArgs step = last_rows(*shape, 1, q, *kv, length);
+    step.new_k = k;
+    step.new_v = v;
+    if (!step_in_one(step.rows.group, shape->head_size, value_size(*shape), shape->dtype, latent)) {
+        if (const h2o_status status = launch_append_last_row(step, stream); status != H2O_OK) return status;
+        return attend(stream, *shape, 1, q, *kv, length, o, nullptr, nullptr, pieces);
+    }
+    step.o = o;
+    if (step.splits > kMaxStepParts) step.splits = kMaxStepParts;
+    if (step.splits > 1) {
+        if (const h2o_status status = take_parts(step, pieces); status != H2O_OK) return status;
+        step.arrivals = arrivals;
+    }
+    return launch_attention(step, stream);
 }
 
 extern "C" size_t h2o_cuda_scored_attention_workspace(const h2o_cuda_shape* shape, int32_t capacity) {

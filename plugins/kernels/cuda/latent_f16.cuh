@@ -12,8 +12,10 @@
 // rows are taken 64 at a time where 158 KB are there, as on SM80, SM87 and SM90.
 #pragma once
 
+#include "arrivals.cuh"
 #include "attention_args.h"
 #include "grid.cuh"
+#include "new_row.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
 #include "tile_copy.cuh"
@@ -70,6 +72,8 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     const int key_group = warp % Tile::kKeyGroups, row_group = warp / Tile::kKeyGroups;
     const half* q = static_cast<const half*>(rows.q);
     const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
+    if (args.new_k && key_begin < key_end && key_end == extent.keys)
+        append_last_row<half>(args, k_base, k_base, set, extent.keys);
     const int32_t* const list = keys.memory ? list_of(keys, extent, set) : nullptr;
     const auto fetch_keys = [&](int tile) {
         copy_rows<D, KEYS, kThreads>(k_shared + tile % 2 * Tile::kKeyBytes, k_base, [&](int row) {
@@ -217,8 +221,8 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
             factors[own_row] = factor;
             factors[kRows + own_row] = with_factor;
             if (valid && block.parted) {
-                args.partial_m[blockIdx.z * all + index] = m;
-                args.partial_l[blockIdx.z * all + index] = l;
+                put_between_blocks(args.partial_m + blockIdx.z * all + index, m);
+                put_between_blocks(args.partial_l + blockIdx.z * all + index, l);
             } else if (valid) {
                 if (args.m) args.m[index] = m;
                 if (args.l) args.l[index] = l;
@@ -243,8 +247,8 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
                 const int64_t at = index * DV + column;
                 float x = o[i][nn][h * 2] * factor, y = o[i][nn][h * 2 + 1] * factor;
                 if (block.parted) {
-                    *reinterpret_cast<float2*>(args.partial_o + blockIdx.z * all * DV + at) =
-                        make_float2(x, y);
+                    put_between_blocks(reinterpret_cast<float2*>(args.partial_o + blockIdx.z * all * DV + at),
+                                       make_float2(x, y));
                     continue;
                 }
                 if (with_factor > 0) {
@@ -256,6 +260,8 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
                 *reinterpret_cast<uint32_t*>(static_cast<half*>(args.o) + at) = pack_half2(x, y);
             }
         }
+    if (block.parted && args.arrivals)
+        combine_if_last<DV, half>(args, extent, set, first_row, last_row, shared);
 }
 
 }  // namespace h2o::cuda

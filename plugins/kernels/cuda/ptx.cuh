@@ -58,6 +58,27 @@ __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT) : "memory");
 }
 
+// What blocks of one launch tell each other: put by one, taken by another once it knows that the first has
+// published its own. Taken from where all multiprocessors meet, never from what one of them kept.
+template <class T>
+__device__ __forceinline__ void put_between_blocks(T* to, T x) {
+    *to = x;
+}
+template <class T>
+__device__ __forceinline__ T take_between_blocks(const T* from) {
+    return __ldcg(from);
+}
+
+// Before it, what this thread put is for others to see; after it, it sees what others had published.
+__device__ __forceinline__ void fence_between_blocks() {
+    __threadfence();
+}
+
+// Counts one more and returns how many there were; after the last of `all` the count is 0 again.
+__device__ __forceinline__ unsigned count_arrival(unsigned* count, unsigned all) {
+    return atomicInc(count, all - 1);
+}
+
 // Four 8x8 matrices of half; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], shared_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"

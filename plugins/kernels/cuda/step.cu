@@ -4,6 +4,7 @@
 
 #include "checks.h"
 #include "launch.h"
+#include "new_row.cuh"
 #include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
@@ -27,31 +28,15 @@ struct Append {
 template <class T, class S>
 __global__ void __launch_bounds__(kThreads) append_rows(Append args, const T* k, const T* v, S* k_cache,
                                                         S* v_cache, float* k_scales, float* v_scales) {
-    const int index = blockIdx.x * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int index = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
     if (index >= args.rows * args.heads) return;  // the whole warp
     const int64_t row = args.row(index / args.heads);
     if (row < 0 || row >= args.capacity) return;
     const bool keys = blockIdx.y == 0;
     const int d = keys ? args.d : args.dv;
     const int64_t place = row * args.heads + index % args.heads;
-    const T* const in = (keys ? k : v) + static_cast<int64_t>(index) * d;
-    S* const out = (keys ? k_cache : v_cache) + place * d;
-    if constexpr (sizeof(S) > 1) {
-        for (int c = lane; c < d; c += 32) put(out + c, to_float(in[c]));
-    } else {
-        float top = 0, wrong = 0;
-        for (int c = lane; c < d; c += 32) {
-            const float x = to_float(in[c]);
-            top = fmaxf(top, fabsf(x));
-            wrong = fmaf(x, 0.f, wrong);  // of what is no number, or infinite, not a number
-        }
-        top = lanes_max<32>(top);
-        wrong = lanes_sum<32>(wrong);
-        const float inverse = top > 0 ? 127.f / top : 0.f;
-        for (int c = lane; c < d; c += 32)
-            out[c] = static_cast<int8_t>(fminf(fmaxf(rintf(to_float(in[c]) * inverse), -127.f), 127.f));
-        if (lane == 0) (keys ? k_scales : v_scales)[place] = top / 127.f + wrong;
-    }
+    store_head((keys ? k : v) + static_cast<int64_t>(index) * d, (keys ? k_cache : v_cache) + place * d,
+               (keys ? k_scales : v_scales) + place, d);
 }
 
 template <class T>

@@ -10,8 +10,8 @@ that nothing is allocated per chunk or per token. Sizes are read off the arrays:
 
 Values may be a part of the keys (`KV.latent`). dv may differ from d, and Hs be less than Hkv, in
 `chunked_intra_attention`, `memory_fused_attention`, `tiled_memory_attention`, `memory_select` and `query_select`;
-dv alone in `candidate_score`, `cached_attention`, `scored_attention` and `cache_append` too. The other operators
-refuse such calls.
+dv alone in `candidate_score`, `cached_attention`, `step_attention`, `scored_attention` and `cache_append` too. The
+other operators refuse such calls.
 """
 
 from __future__ import annotations
@@ -149,6 +149,9 @@ class AttentionProvider(Protocol):
 
         o [n, Hq, dv].
         """
+
+    def step_attention(self, q: Tensor, k: Tensor, v: Tensor | None, kv: KV, o: Tensor) -> None:
+        """`cache_append` of one row, k and v, at kv.length - 1, and `cached_attention` of that row."""
 
     def scored_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         """`cached_attention` of one row, the last; kv.seen gets what each row's probability was."""

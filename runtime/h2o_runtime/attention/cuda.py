@@ -40,6 +40,9 @@ class NativeCudaProvider:
             value_size=shape.value_size,
         )
 
+        # Every step leaves the counters as it finds them: zeros. Steps follow one another on one stream.
+        self._arrivals = self._device.zeros((shape.query_heads,), np.uint32)
+
     def deactivate(self) -> None:
         self._kernels = None
 
@@ -202,6 +205,22 @@ class NativeCudaProvider:
             **_cache(kv),
             length=self._length(kv),
             o=o.address,
+            workspace=workspace.address,
+            workspace_bytes=workspace.nbytes,
+        )
+
+    def step_attention(self, q: CudaArray, k: CudaArray, v: CudaArray | None, kv: KV, o: CudaArray) -> None:
+        need = self._active.cached_attention_workspace(1, len(kv.k))
+        workspace = self._room(kv, need)
+        self._active.step_attention(
+            self._device.lanes.attention,
+            q=q.address,
+            k=k.address,
+            v=(k if v is None else v).address,
+            **_cache(kv),
+            length=self._length(kv),
+            o=o.address,
+            arrivals=self._arrivals.address,
             workspace=workspace.address,
             workspace_bytes=workspace.nbytes,
         )

@@ -69,6 +69,12 @@ class HostRows:
             else:
                 stored[name][rows], stored[f"{name}_scales"][rows] = quantized(new)
 
+    def step_attention(
+        self: AttentionProvider, q: Tensor, k: Tensor, v: Tensor | None, kv: KV, o: Tensor
+    ) -> None:
+        self.cache_append(k, v, int(kv.length) - 1, kv)
+        self.cached_attention(q, kv, o)
+
     def scored_attention(self: AttentionProvider, q: Tensor, kv: KV, o: Tensor) -> None:
         assert kv.seen is not None
         self.cached_attention(q, kv, o)

@@ -46,6 +46,11 @@ class LayerStore(Protocol):
     def commit(self, rows: Rows) -> None:
         """The rows are written: bring them into the cache's own layout."""
 
+    def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
+        """A step's row where the dense graph wrote it, if whoever attends may bring it into the cache, which then
+        is not asked to `commit` it. None: only the cache itself can."""
+        return None
+
     def restore(self, parts: dict[str, NDArray[Any]]) -> None:
         """The first rows become these, which are named and stored as in `KV.parts`.
 

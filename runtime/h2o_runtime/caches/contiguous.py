@@ -91,6 +91,9 @@ class LayerRows(LayerStore):
             new = self._fresh.rows(rows.start, rows.stop)
             self._provider.cache_append(new["k"], new.get("v"), rows.start, self.view(rows.stop))
 
+    def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
+        return self._step if rows.at is not None else None
+
     def restore(self, parts: dict[str, NDArray[Any]]) -> None:
         places = self.view(0).parts
         for name, rows in parts.items():

@@ -161,6 +161,9 @@ class _Layer(LayerRows):
         self._pages.reach(rows.start, rows.stop)  # of a step too: a host records none
         super().commit(rows)
 
+    def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
+        return None  # a row may need a page first
+
     def restore(self, parts: dict[str, NDArray[Any]]) -> None:
         rows = len(parts["k"])
         self._pages.reach(0, rows)

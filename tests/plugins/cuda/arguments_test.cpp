@@ -58,6 +58,14 @@ void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
     const h2o_kv apart = cache_of(p, memory.device<char>() + 4096, 8);  // with values of its own
     EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, nullptr, integers, 0, &apart) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_cache_append(nullptr, &shape, 9, p, p, nullptr, 0, &kv) == H2O_BAD_ARGUMENT);
+    uint32_t* counts = memory.device<uint32_t>();
+    const h2o_kv long_kv = cache_of(p, memory.device<char>() + 4096, 4096);
+    const auto step = [&](const void* v, uint32_t* arrivals, size_t bytes) {
+        return h2o_cuda_step_attention(nullptr, &shape, p, p, v, &long_kv, integers, p, arrivals, p, bytes);
+    };
+    EXPECT(step(nullptr, counts, 1 << 16) == H2O_BAD_ARGUMENT);
+    EXPECT(step(p, nullptr, 1 << 16) == H2O_BAD_ARGUMENT);
+    EXPECT(step(p, counts, 256) == H2O_OUT_OF_WORKSPACE);
     const int64_t values[H2O_CUDA_MAX_INTEGERS + 1] = {};
     for (const int count : {-1, 0, H2O_CUDA_MAX_INTEGERS + 1})
         EXPECT(h2o_cuda_write_integers(nullptr, count, values, integers) == H2O_BAD_ARGUMENT);
@@ -81,6 +89,8 @@ void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
             EXPECT(h2o_cuda_candidate_score(nullptr, &shape, 1, 1, 1, p, p, kv, rows, f, f, p, bytes) ==
                    status);
         EXPECT(h2o_cuda_cached_attention(nullptr, &shape, 1, p, kv, integers, p, p, bytes) == status);
+        EXPECT(h2o_cuda_step_attention(nullptr, &shape, p, p, p, kv, integers, p, memory.device<uint32_t>(), p,
+                                       bytes) == status);
         EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, p, integers, 0, kv) == status);
     };
     const h2o_kv no_rows = cache_of(p, p, 0), no_keys = cache_of(nullptr, p, 8),

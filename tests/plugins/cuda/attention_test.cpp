@@ -1,7 +1,8 @@
-// ChunkedIntraAttention, MemoryAttention, MemoryFusedAttention, MemoryGather and CachedAttention against the
+// ChunkedIntraAttention, MemoryAttention, MemoryFusedAttention, MemoryGather, CachedAttention and a decode step's attention against the
 // float64 reference, over random shapes.
 
 #include <algorithm>
+#include <memory>
 
 #include "cases.h"
 #include "reference.h"
@@ -172,6 +173,61 @@ void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& r
     compare_to(c, "o", download(o, s.dtype), exact.o, low.o);
 }
 
+// A decode step: what its cache holds at length - 1 and behind is not a number until the step has put its row
+// there. The counters are zeros once, before the first of all calls.
+void test_step(const Case& c, int length, int capacity, Buffer& arrivals, std::mt19937& random) {
+    name_case("step", c, "length=%d cap=%d", length, capacity);
+    const h2o_cuda_shape s = c.shape;
+    const int d = s.head_size, dv = value_size(s), per_head = s.score_heads / s.kv_heads;
+    Numbers q(size_t(s.query_heads) * d, s.dtype);
+    fill_normal(q, s.dtype, c.spread, random);
+    Rows rows(c, capacity, random);
+    Numbers &k = rows.k, &v = rows.values();
+    std::vector<Numbers*> parts = {&k};
+    if (!c.latent) parts.push_back(&v);
+    std::vector<std::unique_ptr<Buffer>> added;
+    std::vector<std::vector<unsigned char>> whole;
+    for (Numbers* part : parts) {
+        std::vector<unsigned char>& host = part->buffer.host();
+        const size_t row = host.size() / size_t(capacity), at = row * size_t(length - 1);
+        added.push_back(std::make_unique<Buffer>(row, false));
+        std::memcpy(added.back()->host().data(), host.data() + at, row);
+        std::memset(host.data() + at + row, 0xff, host.size() - at - row);
+        whole.push_back(host);
+        std::memset(host.data() + at, 0xff, row);
+        added.back()->reset();
+    }
+    Buffer length_buffer(8, false), o(size_t(s.query_heads) * dv * size_of(s.dtype), true);
+    const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, capacity);
+    Buffer workspace(bytes, true);
+    const h2o_kv kv = cache_of(k, v, capacity);
+    const auto step = [&](int64_t rows_there) {
+        std::memcpy(length_buffer.host().data(), &rows_there, 8);
+        length_buffer.reset();
+        return h2o_cuda_step_attention(nullptr, &s, q.buffer.device(), added[0]->device(),
+                                       c.latent ? nullptr : added[1]->device(), &kv,
+                                       length_buffer.device<int64_t>(), o.device(),
+                                       arrivals.device<uint32_t>(), workspace.device(), bytes);
+    };
+    run_twice({&o, &workspace, &k.buffer, &v.buffer}, [&] { return step(length); });
+    const std::vector<double> got = download(o, s.dtype);
+    for (size_t i = 0; i < parts.size(); ++i) EXPECT(parts[i]->buffer.download() == whole[i]);
+    for (const int64_t wrong : {int64_t(0), int64_t(capacity) + 1}) {  // nothing is appended
+        for (Numbers* part : parts) part->buffer.reset();
+        EXPECT(step(wrong) == H2O_OK);
+        for (Numbers* part : parts) EXPECT(part->buffer.download() == part->buffer.host());
+    }
+    for (const uint32_t left : arrivals.values<uint32_t>()) EXPECT(left == 0);
+
+    const auto reference = [&](Precision precision) {
+        return attend(
+            s, q.exact, 1, length, [&](int set, int j) { return rows.key(j, set / per_head); },
+            [&](int set, int j) { return rows.value(j, set / per_head); }, [](int, int) { return true; },
+            precision);
+    };
+    compare_to(c, "o", got, reference(Precision::kExact).o, reference(yardstick(c)).o);
+}
+
 }  // namespace
 
 void test_attention(const Options& options) {
@@ -179,6 +235,8 @@ void test_attention(const Options& options) {
     const auto between = [&](int low, int high) {
         return std::uniform_int_distribution<int>(low, high)(random);
     };
+    Buffer arrivals(256 * 4, false);
+    arrivals.reset();
     for (const Case& c : cases(options)) {
         const int most = options.small ? 150 : 700;
         for (int repeat = 0; repeat < (options.small ? 1 : 3); ++repeat) {
@@ -187,6 +245,7 @@ void test_attention(const Options& options) {
             const int capacity = between(most / 2, most * 2), slots = between(1, capacity / 2);
             test_memory(c, between(1, most / 2), slots, capacity, repeat == 1, random);
             test_cached(c, 1, between(1, capacity), capacity, random);
+            test_step(c, between(1, capacity), capacity, arrivals, random);
             const int rows = between(2, std::min(capacity, most / 2)) | 1;
             test_cached(c, std::min(rows, capacity), between(std::min(rows, capacity), capacity), capacity,
                         random);
@@ -194,13 +253,20 @@ void test_attention(const Options& options) {
         test_intra(c, 1, 16, random);
         test_memory(c, 3, 1, 5, true, random);
         test_cached(c, 1, 1, 300, random);
+        test_step(c, 1, 300, arrivals, random);
+        test_step(c, 65, 65, arrivals, random);
     }
     if (options.head_size != 0) return;
+    for (const int d : {64, 128}) {  // more heads to a key than one small tile takes
+        const Case c{{24, 1, 1, d, 0.125f, H2O_F16, 0}, 1};
+        test_step(c, 70, 90, arrivals, random);
+    }
     for (const Case& c : value_cases()) {
         const int more = options.small ? 1 : 8;
         test_intra(c, 37 * more, 20 * more, random);
         test_memory(c, 21 * more, 39, 150 * more, true, random);
         test_cached(c, 1, 170 * more, 200 * more, random);
+        test_step(c, 170 * more, 200 * more, arrivals, random);
         test_cached(c, 7 * more, 100 * more, 130 * more, random);
     }
 }

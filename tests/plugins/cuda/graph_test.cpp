@@ -152,25 +152,37 @@ void check_loop_graph(Layer& layer) {
 void check_decode_graph(Layer& layer) {
     const h2o_cuda_shape& s = layer.s;
     const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, layer.n);
-    Buffer workspace(bytes, true), length(8, false),
+    Buffer workspace(bytes, true), length(8, false), arrivals(size_t(s.query_heads) * 4, false),
         o(size_t(s.query_heads) * s.head_size * size_of(s.dtype), true);
     length.reset();
+    arrivals.reset();  // never again: every step leaves zeros
     const h2o_kv kv = cache_of(layer.k, layer.v, layer.n);
-    const auto step = [&](cudaStream_t stream) {
+    const auto attend = [&](cudaStream_t stream) {
         return h2o_cuda_cached_attention(stream, &s, 1, layer.q.buffer.device(), &kv,
                                          length.device<int64_t>(), o.device(), workspace.device(), bytes);
     };
-    Graph graph(step);
-    for (const int64_t value : {int64_t(1), int64_t(65), int64_t(layer.n / 2), int64_t(layer.n)}) {
-        std::memcpy(length.host().data(), &value, 8);
-        for (Buffer* b : {&workspace, &length, &o}) b->reset();
-        EXPECT(step(nullptr) == H2O_OK);
-        must(cudaDeviceSynchronize());
-        const std::vector<unsigned char> eager = o.download();
-        for (Buffer* b : {&workspace, &o}) b->reset();
-        graph.replay();
-        EXPECT(o.download() == eager);
-    }
+    const auto step = [&](cudaStream_t stream) {  // its new row is that of the first query
+        return h2o_cuda_step_attention(stream, &s, layer.q.buffer.device(), layer.q.buffer.device(),
+                                       layer.q.buffer.device(), &kv, length.device<int64_t>(), o.device(),
+                                       arrivals.device<uint32_t>(), workspace.device(), bytes);
+    };
+    const auto check = [&](const auto& call) {
+        Graph graph(call);
+        for (const int64_t value : {int64_t(1), int64_t(65), int64_t(layer.n / 2), int64_t(layer.n)}) {
+            std::memcpy(length.host().data(), &value, 8);
+            const std::vector<Buffer*> all = {&workspace, &length, &o, &layer.k.buffer, &layer.v.buffer};
+            for (Buffer* b : all) b->reset();
+            EXPECT(call(nullptr) == H2O_OK);
+            must(cudaDeviceSynchronize());
+            const std::vector<unsigned char> eager = o.download();
+            for (Buffer* b : all) b->reset();
+            graph.replay();
+            EXPECT(o.download() == eager);
+        }
+    };
+    check(attend);
+    check(step);
+    for (Buffer* b : {&layer.k.buffer, &layer.v.buffer}) b->reset();
 }
 
 // A launch that CUDA refuses: a status, and CUDA's own words.

@@ -24,6 +24,7 @@ class StepCall:
     """One layer's attention of one token, the last that `kv` holds.
 
     q, o   [1, Hq, d]: query in, attention output out
+    new    the token's own "k" and "v" [1, Hkv, d], where `kv` does not hold them yet: of policies that append
     fetch  called with pages and their rows, as `LayerStore.fetch`, before they are read
     """
 
@@ -32,6 +33,7 @@ class StepCall:
     o: Tensor
     kv: KV
     provider: AttentionProvider
+    new: dict[str, Tensor] | None = None
     fetch: Callable[[Tensor, int], None] = lambda pages, page_rows: None
 
 
@@ -43,12 +45,14 @@ class DecodePolicy(ABC, Generic[State]):
     title  as people read it
     exact  whether a token sees everything before it
     latent whether its operators take values that are a part of keys
+    appends whether `attend` brings the token's row into the cache where it is given: as `step_attention` does
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     exact: ClassVar[bool] = False
     latent: ClassVar[bool] = False
+    appends: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -14,9 +14,12 @@ class FullDecode(DecodePolicy[None]):
     title: ClassVar[str] = "full"
     exact: ClassVar[bool] = True
     latent: ClassVar[bool] = True
+    appends: ClassVar[bool] = True
 
     def attend(self, call: StepCall, state: None) -> None:
-        if call.kv.seen is None:
+        if call.new is not None:
+            call.provider.step_attention(call.q, call.new["k"], call.new.get("v"), call.kv, call.o)
+        elif call.kv.seen is None:
             call.provider.cached_attention(call.q, call.kv, call.o)
         else:
             call.provider.scored_attention(call.q, call.kv, call.o)

@@ -35,6 +35,26 @@ void copy_wait() {
     emulator::copy_wait(LEFT);
 }
 
+template <class T>
+void put_between_blocks(T* to, T x) {
+    emulator::put_between_blocks(to, &x, sizeof(T));
+}
+template <class T>
+T take_between_blocks(const T* from) {
+    T x;
+    emulator::take_between_blocks(&x, from, sizeof(T));
+    return x;
+}
+inline void fence_between_blocks() {
+    emulator::fence_between_blocks();
+}
+inline unsigned count_arrival(unsigned* count, unsigned all) {
+    emulator::check_arrival();
+    const unsigned before = *count;
+    *count = before + 1 >= all ? 0 : before + 1;
+    return before;
+}
+
 struct MatricesSlot {
     shared_t row;
     uint32_t* out;

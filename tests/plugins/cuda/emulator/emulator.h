@@ -7,7 +7,8 @@
 // NaN), an access past the end of a buffer (each one ends at an unmapped page), a barrier that not all
 // threads reach, a missing wait between two streams or between a stream and the host (streams run as late as
 // they can and in a random order), what may not be done during a capture. What it cannot: speed, bank
-// conflicts, alignment faults, races between blocks, and races within one warp between two switches.
+// conflicts, alignment faults, races within one warp between two switches, and races between blocks, which
+// run one after the other, in a random order; but see put_between_blocks.
 //
 // H2O_EMULATION_EAGER=1 runs all work at once, in the order of the calls, for where somebody reads device
 // memory who knows nothing of streams. H2O_EMULATION_SEED=N gives other random orders.
@@ -42,6 +43,14 @@ void warp_collective(void* slot, void (*compute)(void* const* lanes));
 void copy_async(void* to, const void* from, int bytes, int valid_bytes);
 void copy_commit();
 void copy_wait(int groups_left);
+
+// What blocks of a launch tell each other. What a thread puts reaches memory at its next fence, or when the
+// launch ends; what it takes is garbage unless it fenced after its block's arrival was counted. A block that
+// is counted before all its threads have fenced is an error.
+void put_between_blocks(void* to, const void* from, size_t bytes);
+void take_between_blocks(void* to, const void* from, size_t bytes);
+void fence_between_blocks();
+void check_arrival();
 
 // streams.cpp: when work runs.
 

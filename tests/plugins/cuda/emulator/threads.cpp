@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -77,6 +79,20 @@ void fiber_main() {
     }
 }
 
+// What a thread told other blocks, and whether it knows what they told.
+struct Put {
+    unsigned char* to;
+    std::vector<unsigned char> bytes;
+    void reach_memory() const { std::memcpy(to, bytes.data(), bytes.size()); }
+};
+struct Told {
+    std::list<Put> put;
+    bool fenced = false;      // since its block was counted, or began
+    bool up_to_date = false;  // fenced since its block was counted
+};
+std::vector<Told> told;
+std::list<Put> left_over;
+
 void run(unsigned thread) {
     current = thread;
     threadIdx = {thread, 0, 0};
@@ -139,14 +155,47 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     body = &kernel;
     gridDim = grid;
     blockDim = block;
+    std::vector<dim3> blocks;
     for (unsigned z = 0; z < grid.z; ++z)
         for (unsigned y = 0; y < grid.y; ++y)
-            for (unsigned x = 0; x < grid.x; ++x) {
-                blockIdx = {x, y, z};
-                shared = std::make_unique<GuardedBuffer>((shared_bytes + 127) / 128 * 128);  // so aligned
-                run_block();
-            }
+            for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
+    for (size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[random_bits() % i]);
+    for (const dim3& each : blocks) {
+        blockIdx = {each.x, each.y, each.z};
+        shared = std::make_unique<GuardedBuffer>((shared_bytes + 127) / 128 * 128);  // so aligned
+        told.assign(threads, Told());
+        run_block();
+        for (Told& thread : told) left_over.splice(left_over.end(), thread.put);
+    }
     shared.reset();
+    for (const Put& put : left_over) put.reach_memory();
+    left_over.clear();
+}
+
+void put_between_blocks(void* to, const void* from, size_t bytes) {
+    const auto* first = static_cast<const unsigned char*>(from);
+    told[current].put.push_back({static_cast<unsigned char*>(to), {first, first + bytes}});
+}
+
+void take_between_blocks(void* to, const void* from, size_t bytes) {
+    if (told[current].up_to_date)
+        std::memcpy(to, from, bytes);
+    else
+        std::memset(to, 0xff, bytes);
+}
+
+void fence_between_blocks() {
+    Told& own = told[current];
+    for (const Put& put : own.put) put.reach_memory();
+    own.put.clear();
+    own.fenced = own.up_to_date = true;
+}
+
+void check_arrival() {
+    for (Told& thread : told) {
+        if (!thread.fenced) fail("a block was counted before all its threads had fenced what they put");
+        thread.fenced = thread.up_to_date = false;
+    }
 }
 
 unsigned char* shared_memory() {
