@@ -140,6 +140,20 @@ def cached(sizes: Sizes, provider: AttentionProvider, n: int, length: int = 150)
     return {"o": (o, operators.cached_attention(q, *sizes.floats(kv), length, scale=sizes.scale))}
 
 
+def stepped(sizes: Sizes, provider: AttentionProvider, length: int = 150) -> Outputs:
+    """The new row is not in the cache yet."""
+    q, kv, (k, v) = sizes.q(1), sizes.cache(length), sizes.new(3)
+    new_k, new_v = k[2:].copy(), None if sizes.latent else v[2:].copy()
+    separate, o = sizes.cache(length), np.full((1, sizes.query_heads, sizes.dv), np.nan, sizes.dtype)
+    provider.cache_append(new_k, new_v, length - 1, separate)
+    for part in kv.parts.values():
+        part[length - 1] = np.nan if part.dtype.kind == "f" else 99
+    provider.step_attention(q, new_k, new_v, kv, o)
+    for name, part in kv.parts.items():
+        np.testing.assert_array_equal(part[:length], separate.parts[name][:length])
+    return {"o": (o, operators.cached_attention(q, *sizes.floats(kv), length, scale=sizes.scale))}
+
+
 def votes(sizes: Sizes, provider: AttentionProvider) -> Outputs:
     length = 90
     q, (k, _), kv, memory = sizes.q(9), sizes.new(50), sizes.cache(length), sizes.memory(length, 21)
@@ -207,6 +221,7 @@ CALLS: dict[str, Callable[[Sizes, AttentionProvider], Outputs]] = {
     "one token": lambda sizes, provider: cached(sizes, provider, 1),
     "a few tokens": lambda sizes, provider: cached(sizes, provider, 3),
     "many tokens": lambda sizes, provider: cached(sizes, provider, 70),
+    "a step": stepped,
 }
 SCORED = {"votes": votes, "scored": scored}  # not where a score head spans several key/value heads
 

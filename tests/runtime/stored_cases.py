@@ -80,6 +80,16 @@ class Stored:
         provider.cached_attention(q, kv, o)
         return (o,)
 
+    def stepped(self, provider: AttentionProvider, kv: KV) -> Results:
+        """The last row is appended as it attends: exactly what its numbers are stored as, whatever that is."""
+        kv = replace(kv, **{name: part.copy() for name, part in kv.parts.items() if name in "kv"},
+                     scales=kv.scales and (kv.scales[0].copy(), kv.scales[1].copy()))  # fmt: skip
+        k, v = (np.sign(self.draw(1, HKV)) * 2 for _ in range(2))
+        q = self.draw(1, HQ)
+        o = np.full_like(q, np.nan)
+        provider.step_attention(q, k.astype(self.dtype), v.astype(self.dtype), kv, o)
+        return (o,)
+
     def fused(self, provider: AttentionProvider, kv: KV) -> Results:
         n, memory = 30, self.memory(HQ, 15)
         q, k = self.draw(n, HQ), self.draw(n, HKV)
@@ -154,6 +164,7 @@ OPERATORS: dict[str, Callable[[Stored, AttentionProvider, KV], Results]] = {
     "one token": lambda stored, provider, kv: stored.cached(provider, kv, 1),
     "a few tokens": lambda stored, provider, kv: stored.cached(provider, kv, 4),
     "many tokens": lambda stored, provider, kv: stored.cached(provider, kv, 90),
+    "a step": Stored.stepped,
     "memory": Stored.fused,
     "memory of tiles": Stored.tiled,
     "votes": Stored.voted,

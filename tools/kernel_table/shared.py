@@ -22,7 +22,7 @@ EXPRESSIONS = {
     "latent_f16": "LatentTile<{0}, {1}, {2}>::kSharedBytes",
     "column_sums_f16": "ColumnSumTile<{0}>::kSharedBytes",
     "column_sums_f32": "ColumnSumTileF32<{0}>::kSharedBytes",
-    "combine_parts": f"sizeof(Shared<{{0}}>) + sizeof(float) * ({MOST_PARTS} - 1)",
+    "combine_parts": f"sizeof(float) * kRows * {MOST_PARTS}",
     "attend_lines": "sizeof(Shared<{0}>)",
     "attend_pages": "sizeof(Shared<{0}>)",
     "attend_pattern": "sizeof(Shared<{0}>) * kWarps",

@@ -10,6 +10,13 @@
 
 namespace h2o::cuda {
 
+// The states of softmaxes over the same rows: m, l [count, rows] and normalised outputs o [count, rows, dv].
+struct PartStates {
+    const float *o, *m, *l;
+    int count;
+    int64_t rows;
+};
+
 // Of blocks alike but in z: whether this one is the last to have put its states. Its threads then see those
 // of all. `flag` is a word of shared memory.
 __device__ __forceinline__ bool is_last_part(unsigned* arrivals, int parts, unsigned* flag) {
@@ -24,20 +31,19 @@ __device__ __forceinline__ bool is_last_part(unsigned* arrivals, int parts, unsi
 }
 
 // A row's states of all parts become its output [dv]. A warp takes a row, a lane every 32nd column. `weights`
-// are args.splits floats of shared memory for each warp.
+// are parts.count floats of shared memory for each warp.
 template <int DV, class T>
-__device__ __forceinline__ void combine_row(const AttentionArgs& args, int64_t index, float* weights) {
-    constexpr int kNumbers = (DV + 31) / 32;                      // that a lane has
-    constexpr int kTogether = kNumbers < 16 ? 32 / kNumbers : 2;  // parts that are on their way at once
+__device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row, float* weights, T* out) {
+    constexpr int kNumbers = (DV + 31) / 32;  // that a lane has
+    constexpr int kTogether = 64 / kNumbers;  // parts that are on their way at once
     const int lane = threadIdx.x % 32;
-    const int64_t all = static_cast<int64_t>(args.rows.tokens) * args.rows.heads;
-    const auto l_of = [&](int p) { return take_between_blocks(args.partial_l + p * all + index); };
-    const auto m_of = [&](int p) { return take_between_blocks(args.partial_m + p * all + index); };
+    const auto l_of = [&](int p) { return take_between_blocks(parts.l + p * parts.rows + row); };
+    const auto m_of = [&](int p) { return take_between_blocks(parts.m + p * parts.rows + row); };
     float top = -INFINITY, total = 0;
-    for (int p = lane; p < args.splits; p += 32)
+    for (int p = lane; p < parts.count; p += 32)
         if (l_of(p) > 0) top = fmaxf(top, m_of(p));
     top = lanes_max<32>(top);
-    for (int p = lane; p < args.splits; p += 32) {
+    for (int p = lane; p < parts.count; p += 32) {
         const float l = l_of(p);
         weights[p] = l > 0 ? l * expf(m_of(p) - top) : 0.f;
         total += weights[p];
@@ -46,27 +52,27 @@ __device__ __forceinline__ void combine_row(const AttentionArgs& args, int64_t i
     __syncwarp();  // the weights of all parts
 
     float sum[kNumbers] = {};
-    for (int first = 0; first < args.splits; first += kTogether) {
+    for (int first = 0; first < parts.count; first += kTogether) {
         float x[kTogether][kNumbers];
 #pragma unroll
         for (int i = 0; i < kTogether; ++i)
 #pragma unroll
             for (int j = 0; j < kNumbers; ++j) {
                 const int p = first + i, c = lane + 32 * j;
-                const bool counts = p < args.splits && c < DV && weights[p < args.splits ? p : 0] > 0;
-                x[i][j] = counts ? take_between_blocks(args.partial_o + (p * all + index) * DV + c) : 0.f;
+                // An empty part's output need not be read.
+                const bool counts = p < parts.count && c < DV && weights[p < parts.count ? p : 0] > 0;
+                x[i][j] = counts ? take_between_blocks(parts.o + (p * parts.rows + row) * DV + c) : 0.f;
             }
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
-            const float weight = first + i < args.splits ? weights[first + i] : 0.f;
+            const float weight = first + i < parts.count ? weights[first + i] : 0.f;
 #pragma unroll
             for (int j = 0; j < kNumbers; ++j) sum[j] = fmaf(weight, x[i][j], sum[j]);
         }
     }
 #pragma unroll
     for (int j = 0; j < kNumbers; ++j)
-        if (lane + 32 * j < DV)
-            put(static_cast<T*>(args.o) + index * DV + lane + 32 * j, total > 0 ? sum[j] / total : 0.f);
+        if (lane + 32 * j < DV) put(out + lane + 32 * j, total > 0 ? sum[j] / total : 0.f);
     __syncwarp();  // the weights are read
 }
 
@@ -79,8 +85,12 @@ __device__ __forceinline__ void combine_if_last(const AttentionArgs& args, const
     if (!is_last_part(args.arrivals, args.splits, flag)) return;
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     float* const weights = reinterpret_cast<float*>(shared) + 4 + warp * args.splits;
-    for (int row = first_row + warp; row <= last_row; row += warps)
-        combine_row<DV, T>(args, row_index(args.rows, extent, set, row), weights);
+    const PartStates parts = {args.partial_o, args.partial_m, args.partial_l, args.splits,
+                              static_cast<int64_t>(args.rows.tokens) * args.rows.heads};
+    for (int row = first_row + warp; row <= last_row; row += warps) {
+        const int64_t index = row_index(args.rows, extent, set, row);
+        combine_row<DV>(parts, index, weights, static_cast<T*>(args.o) + index * DV);
+    }
 }
 
 }  // namespace h2o::cuda

@@ -13,7 +13,8 @@ using namespace h2o::cuda;
 namespace {
 
 constexpr int kMaxParts = 128;
-constexpr int kMaxStepParts = 64;  // which one block adds up; they keep any memory busy
+// Of one token's parts that a warp adds up behind the attention, in less than another launch takes.
+constexpr int64_t kBytesAddedInside = 96 * 1024;
 
 // The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
 int multiprocessors() {
@@ -47,6 +48,27 @@ int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors, b
     return parts < 1 ? 1 : static_cast<int>(parts);
 }
 
+// How one token's keys are cut, and whether the last part's block adds the parts up. Fewer parts are taken
+// for that where they still give every multiprocessor two blocks. Appended within or not, its numbers are the
+// same.
+struct Cut {
+    int parts;
+    bool inside;
+};
+
+Cut cut_of_one(const h2o_cuda_shape& shape, int capacity, int processors, bool latent) {
+    const int group = shape.query_heads / shape.kv_heads, dv = value_size(shape);
+    const int parts = parts_of(shape, 1, capacity, processors, latent);
+    if (!step_in_one(group, shape.head_size, dv, shape.dtype, latent)) return {parts, false};
+    const bool wide = form_of(shape.head_size, dv, shape.dtype, latent) == Form::kLatent;
+    const int rows = blocks_of(shape, group, latent).rows, warps = wide ? kLatentWarps : 1;
+    const int64_t bytes = int64_t{4} * dv * (group < rows ? group : rows);
+    const int64_t most = kBytesAddedInside * warps / bytes;
+    if (parts <= most) return {parts, true};
+    if (most * shape.kv_heads >= 2 * processors) return {static_cast<int>(most), true};
+    return {parts, false};
+}
+
 // Partial states (parts x rows) of the neediest call with up to n tokens: few tokens in small tiles may need
 // more than many in large ones. At most as many parts run as the device has room for blocks, so that their
 // rows are bounded by that too.
@@ -74,7 +96,10 @@ AttentionArgs last_rows(const h2o_cuda_shape& shape, int n, const void* q, const
                                            cache_keys(shape, kv, true, capacity, shape.kv_heads));
     attention.keys.length = length;
     attention.keys.causal = true;
-    attention.splits = parts_of(shape, n, capacity, multiprocessors(), h2o_kv_latent(&kv));
+    const int processors = multiprocessors();
+    const bool latent = h2o_kv_latent(&kv);
+    attention.splits = n == 1 ? cut_of_one(shape, capacity, processors, latent).parts
+                              : parts_of(shape, n, capacity, processors, latent);
     return attention;
 }
 
@@ -84,6 +109,12 @@ h2o_status take_parts(AttentionArgs& attention, Workspace& pieces) {
     attention.partial_m = pieces.take<float>(attention.splits * rows);
     attention.partial_l = pieces.take<float>(attention.splits * rows);
     return pieces.enough() ? H2O_OK : H2O_OUT_OF_WORKSPACE;
+}
+
+h2o_status combine(const AttentionArgs& args, const h2o_cuda_shape& shape, void* o, cudaStream_t stream) {
+    const int64_t rows = static_cast<int64_t>(args.rows.tokens) * args.rows.heads;
+    return launch_combine_parts(args.partial_o, args.partial_m, args.partial_l, args.splits, rows,
+                                args.value_size, shape.dtype, o, stream);
 }
 
 // m and l [n, Hq] are the rows' final states; null: nobody asks.
@@ -102,8 +133,7 @@ h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const
     if (status != H2O_OK) return status;
     status = launch_attention(attention, stream);
     if (status != H2O_OK) return status;
-    status = launch_combine_parts(attention.partial_o, attention.partial_m, attention.partial_l,
-                                  attention.splits, rows, attention.value_size, shape.dtype, o, stream);
+    status = combine(attention, shape, o, stream);
     if (status != H2O_OK || !m) return status;
     return launch_combine_states(attention.partial_m, attention.partial_l, attention.splits, rows, m, l,
                                  stream);
@@ -153,12 +183,13 @@ extern "C" h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_
         return attend(stream, *shape, 1, q, *kv, length, o, nullptr, nullptr, pieces);
     }
     step.o = o;
-    if (step.splits > kMaxStepParts) step.splits = kMaxStepParts;
-    if (step.splits > 1) {
-        if (const h2o_status status = take_parts(step, pieces); status != H2O_OK) return status;
-        step.arrivals = arrivals;
-    }
-    return launch_attention(step, stream);
+    if (step.splits == 1) return launch_attention(step, stream);
+    if (const h2o_status status = take_parts(step, pieces); status != H2O_OK) return status;
+    const bool inside =
+        cut_of_one(*shape, static_cast<int>(kv->rows), multiprocessors(), h2o_kv_latent(kv)).inside;
+    if (inside) step.arrivals = arrivals;
+    const h2o_status status = launch_attention(step, stream);
+    return status == H2O_OK && !inside ? combine(step, *shape, o, stream) : status;
 }
 
 extern "C" size_t h2o_cuda_scored_attention_workspace(const h2o_cuda_shape* shape, int32_t capacity) {

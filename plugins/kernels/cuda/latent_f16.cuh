@@ -25,7 +25,7 @@ namespace h2o::cuda {
 
 template <int D, int DV, int MT>
 struct LatentTile {
-    static constexpr int kWarps = MT > 1 ? 8 : 4;
+    static constexpr int kWarps = MT > 1 ? 8 : kLatentWarps;
     static constexpr int kThreads = kWarps * 32;
     static constexpr int kRows = MT * 16;
     static constexpr int kKeys = kLatentKeys;

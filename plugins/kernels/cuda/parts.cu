@@ -1,3 +1,4 @@
+#include "arrivals.cuh"
 #include "attention.h"
 #include "launch.h"
 #include "parts.h"
@@ -8,77 +9,16 @@ namespace h2o::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kRows = kThreads / 32;  // that a block of combine_parts takes
 
-__device__ __forceinline__ void store(float* to, float value) {
-    *to = value;
-}
-__device__ __forceinline__ void store(half* to, float value) {
-    *to = __float2half_rn(value);
-}
-
-// The floats that a block of combine_parts shares.
-template <int D>
-struct Shared {
-    static constexpr int kColumns = D / 4;                // threads across a row
-    static constexpr int kStreams = kThreads / kColumns;  // parts read side by side
-    float sums[kStreams * D];
-    float reduced[2 * (kThreads / 32)];
-    float weights[1];  // [parts]
-
-    static size_t bytes(int parts) { return sizeof(Shared) + sizeof(float) * static_cast<size_t>(parts - 1); }
-};
-
-// Floor: the bytes of the parts, read once. A block owns a row. Its threads first turn the parts' states
-// into weights, then each adds four columns of every k-th part, and the k sums are added at the end.
+// Floor: the bytes of the parts, read once.
 template <int D, class T>
-__global__ void __launch_bounds__(kThreads)
-    combine_parts(const float* o, const float* m, const float* l, int parts, int64_t rows, T* out) {
-    constexpr int kColumns = Shared<D>::kColumns, kStreams = Shared<D>::kStreams;
-    Shared<D>& shared = *reinterpret_cast<Shared<D>*>(dynamic_shared());
-    float *weights = shared.weights, *sums = shared.sums, *reduced = shared.reduced;
-    const int64_t row = blockIdx.x;
+__global__ void __launch_bounds__(kThreads) combine_parts(PartStates parts, T* out) {
     const int warp = threadIdx.x / 32;
-
-    float top = -INFINITY;
-    for (int p = threadIdx.x; p < parts; p += kThreads)
-        if (l[p * rows + row] > 0) top = fmaxf(top, m[p * rows + row]);
-    top = lanes_max<32>(top);
-    if (threadIdx.x % 32 == 0) reduced[warp] = top;
-    __syncthreads();
-    for (int w = 0; w < kThreads / 32; ++w) top = fmaxf(top, reduced[w]);
-
-    float total = 0;
-    for (int p = threadIdx.x; p < parts; p += kThreads) {
-        const float denominator = l[p * rows + row];
-        weights[p] = denominator > 0 ? denominator * expf(m[p * rows + row] - top) : 0.f;
-        total += weights[p];
-    }
-    total = lanes_sum<32>(total);
-    if (threadIdx.x % 32 == 0) reduced[kThreads / 32 + warp] = total;
-    __syncthreads();
-    total = 0;
-    for (int w = 0; w < kThreads / 32; ++w) total += reduced[kThreads / 32 + w];
-
-    const int stream = threadIdx.x / kColumns, column = threadIdx.x % kColumns * 4;
-    if (stream < kStreams) {
-        float4 sum = make_float4(0, 0, 0, 0);
-        for (int p = stream; p < parts; p += kStreams) {
-            const float weight = weights[p];
-            if (!(weight > 0)) continue;  // an empty part: its output need not be read
-            const float4 x = *reinterpret_cast<const float4*>(o + (p * rows + row) * D + column);
-            sum.x = fmaf(weight, x.x, sum.x);
-            sum.y = fmaf(weight, x.y, sum.y);
-            sum.z = fmaf(weight, x.z, sum.z);
-            sum.w = fmaf(weight, x.w, sum.w);
-        }
-        *reinterpret_cast<float4*>(sums + stream * D + column) = sum;
-    }
-    __syncthreads();
-    for (int c = threadIdx.x; c < D; c += kThreads) {
-        float sum = 0;
-        for (int s = 0; s < kStreams; ++s) sum += sums[s * D + c];
-        store(out + row * D + c, total > 0 ? sum / total : 0.f);
-    }
+    const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + warp;
+    if (row >= parts.rows) return;  // the whole warp
+    combine_row<D>(parts, row, reinterpret_cast<float*>(dynamic_shared()) + warp * parts.count,
+                   out + row * D);
 }
 
 // The same for rows of any size: every thread adds up columns of its own.
@@ -97,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) combine_parts_any(const float* o, co
             const int64_t at = p * rows + row;
             if (l[at] > 0) sum = fmaf(l[at] * expf(m[at] - top), o[at * d + c], sum);
         }
-        store(out + row * d + c, total > 0 ? sum / total : 0.f);
+        put(out + row * d + c, total > 0 ? sum / total : 0.f);
     }
 }
 
@@ -135,13 +75,15 @@ h2o_status launch_combine_parts(const float* o, const float* m, const float* l, 
         return launch(combine_parts_any<float>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
                       static_cast<float*>(out));
     }
+    const PartStates states = {o, m, l, parts, rows};
+    const dim3 blocks(ceil_div(rows, kRows), 1, 1);
+    const size_t shared = sizeof(float) * static_cast<size_t>(parts) * kRows;
     const auto combine = [&](auto size) {
         constexpr int D = decltype(size)::value;
-        const size_t shared = Shared<D>::bytes(parts);
         if (dtype == H2O_F16)
-            return launch(combine_parts<D, half>, grid, kThreads, shared, stream, o, m, l, parts, rows,
+            return launch(combine_parts<D, half>, blocks, kThreads, shared, stream, states,
                           static_cast<half*>(out));
-        return launch(combine_parts<D, float>, grid, kThreads, shared, stream, o, m, l, parts, rows,
+        return launch(combine_parts<D, float>, blocks, kThreads, shared, stream, states,
                       static_cast<float*>(out));
     };
     if (head_size == kMostValueSize) return combine(HeadSize<kMostValueSize>());

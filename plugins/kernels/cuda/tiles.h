@@ -13,6 +13,7 @@ constexpr int kLargeTileRowsF32 = 64;
 constexpr int kAnyTileRows = 8;
 constexpr int kLatentKeys = 32;  // of a tile of the latent form
 constexpr int kLatentRows = 64;  // of its larger blocks
+constexpr int kLatentWarps = 4;  // of its smaller ones
 
 // The largest sizes that any kernel takes.
 constexpr int kMostHeadSize = 576;

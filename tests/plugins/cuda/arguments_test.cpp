@@ -89,8 +89,8 @@ void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
             EXPECT(h2o_cuda_candidate_score(nullptr, &shape, 1, 1, 1, p, p, kv, rows, f, f, p, bytes) ==
                    status);
         EXPECT(h2o_cuda_cached_attention(nullptr, &shape, 1, p, kv, integers, p, p, bytes) == status);
-        EXPECT(h2o_cuda_step_attention(nullptr, &shape, p, p, p, kv, integers, p, memory.device<uint32_t>(), p,
-                                       bytes) == status);
+        EXPECT(h2o_cuda_step_attention(nullptr, &shape, p, p, p, kv, integers, p, memory.device<uint32_t>(),
+                                       p, bytes) == status);
         EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, p, integers, 0, kv) == status);
     };
     const h2o_kv no_rows = cache_of(p, p, 0), no_keys = cache_of(nullptr, p, 8),

@@ -1,5 +1,5 @@
-// ChunkedIntraAttention, MemoryAttention, MemoryFusedAttention, MemoryGather, CachedAttention and a decode step's attention against the
-// float64 reference, over random shapes.
+// ChunkedIntraAttention, MemoryAttention, MemoryFusedAttention, MemoryGather, CachedAttention and a decode
+// step's attention against the float64 reference, over random shapes.
 
 #include <algorithm>
 #include <memory>
@@ -212,6 +212,10 @@ void test_step(const Case& c, int length, int capacity, Buffer& arrivals, std::m
     run_twice({&o, &workspace, &k.buffer, &v.buffer}, [&] { return step(length); });
     const std::vector<double> got = download(o, s.dtype);
     for (size_t i = 0; i < parts.size(); ++i) EXPECT(parts[i]->buffer.download() == whole[i]);
+    o.reset();
+    EXPECT(h2o_cuda_cached_attention(nullptr, &s, 1, q.buffer.device(), &kv, length_buffer.device<int64_t>(),
+                                     o.device(), workspace.device(), bytes) == H2O_OK);
+    EXPECT(download(o, s.dtype) == got);                               // of the two in turn, bit for bit
     for (const int64_t wrong : {int64_t(0), int64_t(capacity) + 1}) {  // nothing is appended
         for (Numbers* part : parts) part->buffer.reset();
         EXPECT(step(wrong) == H2O_OK);
@@ -261,6 +265,10 @@ void test_attention(const Options& options) {
         const Case c{{24, 1, 1, d, 0.125f, H2O_F16, 0}, 1};
         test_step(c, 70, 90, arrivals, random);
     }
+    // More parts than are added up inside; and more than two blocks to a multiprocessor need, so that there
+    // are fewer.
+    test_step({{16, 1, 1, 128, 0.1f, H2O_F16, 0}, 1}, 950, 1000, arrivals, random);
+    test_step({{32, 2, 2, 64, 0.1f, H2O_F16, 0}, 1}, 2000, 2100, arrivals, random);
     for (const Case& c : value_cases()) {
         const int more = options.small ? 1 : 8;
         test_intra(c, 37 * more, 20 * more, random);

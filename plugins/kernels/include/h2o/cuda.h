@@ -150,10 +150,11 @@ h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shap
                                      void* workspace, size_t workspace_bytes);
 
 // A decode step's attention: row length - 1 of the cache becomes k [Hkv, d] and v [Hkv, dv], as cache_append
-// stores them, and q [1, Hq, d] attends to all rows up to it, as in cached_attention, whose workspace for one
-// token it takes. One launch for heads that have tiles, up to 16 of them to a key. Where values are a part of
-// the keys, v is not read. A length outside 1 ... capacity appends nothing. `arrivals` [Hq] are zeros, and
-// zeros again after every call; calls that may run at the same time need their own.
+// stores them, and q [1, Hq, d] attends to all rows up to it, with the numbers that cached_attention gives,
+// whose workspace for one token it takes. One launch for heads that have tiles, up to 16 to a key, and parts
+// that are few enough to be added up inside it; at most three. Where values are a part of the keys, v is not
+// read. A length outside 1 ... capacity appends nothing. `arrivals` [Hq] are zeros, and zeros again after
+// every call; calls that may run at the same time need their own.
 h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* q,
                                    const void* k, const void* v, const h2o_kv* kv, const int64_t* length,
                                    void* o, uint32_t* arrivals, void* workspace, size_t workspace_bytes);

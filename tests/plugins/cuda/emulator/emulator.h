@@ -45,8 +45,8 @@ void copy_commit();
 void copy_wait(int groups_left);
 
 // What blocks of a launch tell each other. What a thread puts reaches memory at its next fence, or when the
-// launch ends; what it takes is garbage unless it fenced after its block's arrival was counted. A block that
-// is counted before all its threads have fenced is an error.
+// launch ends; what it takes is garbage between its block's being counted and its own next fence. A block
+// that is counted before all its threads have fenced is an error.
 void put_between_blocks(void* to, const void* from, size_t bytes);
 void take_between_blocks(void* to, const void* from, size_t bytes);
 void fence_between_blocks();

@@ -87,8 +87,8 @@ struct Put {
 };
 struct Told {
     std::list<Put> put;
-    bool fenced = false;      // since its block was counted, or began
-    bool up_to_date = false;  // fenced since its block was counted
+    bool fenced = false;     // since its block was counted, or began
+    bool up_to_date = true;  // its block was not counted since it fenced, or began
 };
 std::vector<Told> told;
 std::list<Put> left_over;
