@@ -486,7 +486,8 @@ NB_MODULE(_cpu, module) {
             check(h2o_products_find(nullptr, &kernels), "product_instructions");
             return std::string(h2o_products_isa(kernels));
         },
-        "What products with integer weights run on here: avx512vnni, avxvnni, dotprod, or scalar, which is slow.");
+        "What products with integer weights run on here: avx512vnni, avxvnni, dotprod, or scalar, which is "
+        "slow.");
     nb::class_<Kernels>(
         module, "Kernels",
         "One model shape's operators and the threads that run them. threads <= 0: all that the process may "
