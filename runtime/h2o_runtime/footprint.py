@@ -26,8 +26,8 @@ class Footprint:
     activations  buffers between dense graphs and attention, those of both forms of latent attention, and a few
                  rows of logits
     memory       what the policies remember, as scores and memory sets
-    scratch      inside one dense graph, on as many rows as it is given at once: four times the MLP's intermediate rows (gate, its
-                 sigmoid, their product, up), the normalised rows and the residual
+    scratch      inside one dense graph, on as many rows as it is given at once: four times the MLP's intermediate
+                 rows (gate, its sigmoid, their product, up), the normalised rows and the residual
     """
 
     weights: int
