@@ -28,7 +28,8 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
     `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
     and so does one whose weights get offsets. Raises InputError for a text that cannot be read,
     UnsupportedModelError for matrices that the blocks do not fit, ConfigError for a text where nothing would be
-    made for it: integers that stay as they are, and weights of 8 bits of a latent model, which are rounded as they are.
+    made for it: integers that stay as they are, and weights of 8 bits of a latent model, which are rounded as they
+    are.
     """
     made = formats.projections
     if type(made) is not Blocks or _holds(checkpoint, formats):
