@@ -39,6 +39,12 @@ from h2o_runtime.errors import BackendError
 )
 @click.option("-b", "--batch-size", type=int, help="Most tokens in one dense call.  [default: the bundle's]")
 @click.option(
+    "--profiles",
+    type=click.IntRange(1, 2),
+    help="Profiles of a dense engine: 2 for one token and a batch, 1 for both.  "
+    "[default: 2, unless that holds weights twice]",
+)
+@click.option(
     "--plugins",
     type=click.Path(path_type=Path),
     help="The plugin library libh2o_trt_plugins.so.  [default: the one installed with h2o-edge]",
@@ -56,6 +62,7 @@ def main(
     sm: tuple[int, ...],
     max_context: int,
     batch_size: int | None,
+    profiles: int | None,
     plugins: Path | None,
     dry_run: bool,
     force: bool,
@@ -71,7 +78,7 @@ def main(
     An engine runs only with the TensorRT version that built it.
     """
     start_logging(verbose)
-    options = BuildOptions(target, sm, max_context, batch_size, plugins, force)
+    options = BuildOptions(target, sm, max_context, batch_size, profiles, plugins, force)
     selection = select_engines(Bundle.open(bundle), options)
     if dry_run:
         check_folder(selection)

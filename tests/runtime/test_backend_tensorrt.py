@@ -56,8 +56,8 @@ def double(
     return double
 
 
-def make_engines(bundle: Bundle) -> None:
-    options = BuildOptions("tensorrt", max_context=CONTEXT, batch_size=96)
+def make_engines(bundle: Bundle, **choices: Any) -> None:
+    options = BuildOptions("tensorrt", max_context=CONTEXT, batch_size=96, **choices)
     build(select_engines(bundle, options), Machine.here("tensorrt"), lambda name: None)
 
 
@@ -93,6 +93,15 @@ def test_a_conversation_equals_the_cpus(config: PrefillConfig, double: RuntimeDo
                 same(mine, yours)
             else:
                 np.testing.assert_array_equal(mine, yours)
+    assert double.failures == []
+
+
+def test_engines_with_one_profile_serve_prompts_and_recorded_tokens(double: RuntimeDouble) -> None:
+    make_engines(double.bundle, profiles=1, force=True)
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        same(ours.prefill(prompt(150), CONFIG), theirs.prefill(prompt(150), CONFIG))
+        for token in (5, 6, 7):
+            same(ours.decode(token), theirs.decode(token))
     assert double.failures == []
 
 

@@ -19,12 +19,16 @@ from h2o_runtime.manifest import GraphSpec
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the user asks for. Without `sm` engines are for the GPU that is there; `batch_size` is the bundle's."""
+    """What the user asks for. Without `sm` engines are for the GPU that is there; `batch_size` is the bundle's.
+
+    profiles  of a dense engine: 2, for one token and a batch; 1 for both; None: 2 unless that holds weights twice
+    """
 
     target: str
     sm: tuple[int, ...] = ()
     max_context: int = 16384
     batch_size: int | None = None
+    profiles: int | None = None
     plugins: Path | None = None
     force: bool = False
 
@@ -83,9 +87,8 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
         prefill = prefill.altered(batch_size=options.batch_size)
     limits = ProfileLimits.of(bundle.manifest.model, prefill, options.max_context)
     graphs = [graph for graph in bundle.manifest.graphs if graph.kind != "attention" or target.plugins]
-    return EngineSelection(
-        bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs)
-    )
+    engines = tuple(_engine(graph, limits, options.profiles) for graph in graphs)
+    return EngineSelection(bundle, target, options, prefill, limits, engines)
 
 
 def check_folder(selection: EngineSelection) -> None:
@@ -95,5 +98,8 @@ def check_folder(selection: EngineSelection) -> None:
     check_output(selection.folder, selection.options.force)
 
 
-def _engine(graph: GraphSpec, limits: ProfileLimits) -> EngineSpec:
-    return EngineSpec(name=graph.name, file=f"{graph.name}.plan", profiles=make_profiles(graph, limits))
+def _engine(graph: GraphSpec, limits: ProfileLimits, profiles: int | None) -> EngineSpec:
+    made = make_profiles(graph, limits)
+    if profiles == 1 and graph.kind != "attention":
+        made = made[-1:]  # that of a batch, which begins at one row
+    return EngineSpec(name=graph.name, file=f"{graph.name}.plan", profiles=made)

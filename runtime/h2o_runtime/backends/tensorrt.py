@@ -129,7 +129,10 @@ class _Loader:
 
 
 class _Engine:
-    """One engine and its contexts by their profiles: that of decode is for recorded steps and nothing else."""
+    """One engine and its contexts: that of decode is for recorded steps and nothing else.
+
+    Each has its profile, or both the engine's only one, which contexts share since TensorRT 10.
+    """
 
     def __init__(
         self,
@@ -143,15 +146,17 @@ class _Engine:
         self._runtime, self._engine = runtime, engine
         self.scratch_bytes = int(engine.device_memory_size_v2)
         self.contexts: dict[str, _Context] = {}
-        for index, profile in enumerate(spec.profiles):
-            context = _make_context(trt, engine, profile.name)
+        names: list[str] = [profile.name for profile in spec.profiles]
+        for name in ("decode", "prefill"):
+            context = _make_context(trt, engine, name)
             if context is None:
                 raise fail("create_execution_context")
+            index = names.index(name) if name in names else 0  # the only one serves both
             try:
                 context.set_optimization_profile_async(index, stream)
             except RuntimeError:
                 raise fail("set_optimization_profile_async") from None
-            self.contexts[profile.name] = _Context(context, fail)
+            self.contexts[name] = _Context(context, fail)
 
     def use(self, scratch: CudaArray) -> None:
         for context in self.contexts.values():
