@@ -1,8 +1,8 @@
 """Optimization profiles: for which sizes each graph's engine is tuned, and which it takes at all.
 
 A graph that serves prefill and decode alike has one profile for each, in one engine and over one set of weights.
-Where the profile for decode allows a second row, TensorRT for RTX lays a layer's weights out once for both; with one
-row and no other it keeps most of them a second time (docs/weights.md).
+Where the profile for decode allows a second row, TensorRT for RTX lays a layer's weights out once for both; with
+one row and no other it keeps most of them a second time (docs/weights.md).
 """
 
 from __future__ import annotations
