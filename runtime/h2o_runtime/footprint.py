@@ -95,7 +95,7 @@ def weight_bytes(model: ModelSpec, form: DenseForm) -> int:
     stored, weights = model.weight_bytes, model.weights
     if model.tied:
         stored += weights.table_bytes if weights else model.vocab_size * model.hidden_size * item
-    if weights is None or not weights.quantized or form in ("exact", "blocks"):
+    if weights is None or not weights.quantized or form in ("exact", "native", "blocks"):
         return stored
     rows = weights.projection_elements  # int8; a scale a column is a thousandth of it
     return stored + rows if form == "both" else stored - weights.projection_bytes + rows

@@ -15,6 +15,7 @@ from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_form
 from h2o_runtime.ort.forms import multiply_integers
 from h2o_runtime.ort.fusion import fuse
+from h2o_runtime.ort.native import multiply_natively, operators, takes
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads
 
@@ -90,7 +91,10 @@ class OnnxRuntimeBackend:
         path = self.bundle.path(graph)
         try:
             if self.device.memory == "cpu":
-                session = open_session(_rewritten(path, form), self.threads, beside=path.parent)
+                library = operators() if form == "native" else None
+                session = open_session(
+                    _rewritten(path, form), self.threads, beside=path.parent, operators=library
+                )
             else:
                 session = open_session(str(path), threads=1, device=self.device)  # they would be idle
             return BoundSession(session, self.device.memory)
@@ -115,7 +119,9 @@ def _rewritten(path: Path, form: DenseForm) -> bytes:
             "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it"
         ) from None
     model = onnx.load(str(path), load_external_data=False)
-    if form != "exact":
+    if form == "native" and takes(model.graph):
+        model = multiply_natively(model, path.parent)
+    elif form != "exact":
         model = multiply_integers(model, path.parent, form == "rows")
     fuse(model)
     serialized: bytes = model.SerializeToString()
