@@ -45,7 +45,9 @@ def test_dense_graphs_are_built_and_plans_hold_integers(rtx: Any, bundle: Bundle
     for graph in (graphs[0], graphs[1], graphs[-1]):
         plan = memoryview(builder.build(bundle.path(graph), make_profiles(graph, limits), recorded=True))
         assert plan.nbytes > 1000, graph.name
-        if model.weights and model.weights.projections in PLAN_WITHOUT_WEIGHTS:  # of others see docs/weights.md
+        if (
+            model.weights and model.weights.projections in PLAN_WITHOUT_WEIGHTS
+        ):  # of others see docs/weights.md
             kernels = PLAN_WITHOUT_WEIGHTS[model.weights.projections]
             assert plan.nbytes < 1.1 * sum(stored_bytes(bundle, graph.name)) + kernels, graph.name
 
