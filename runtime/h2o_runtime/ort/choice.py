@@ -103,7 +103,12 @@ def choice_file(manifest: Manifest, threads: int) -> Path:
 
 def machine(threads: int) -> dict[str, Any]:
     """What a measurement depends on."""
-    return {"cpu": _cpu(), "onnxruntime": import_onnxruntime().__version__, "threads": threads}
+    return {
+        "cpu": _cpu(),
+        "onnxruntime": import_onnxruntime().__version__,
+        "native": native.is_fast(),
+        "threads": threads,
+    }
 
 
 def _cpu() -> str:
