@@ -12,6 +12,7 @@ __all__ = [
     "cuda_kernels",
     "load_cpu_kernels",
     "load_cuda_kernels",
+    "onnxruntime_operators",
     "tensorrt_plugins",
 ]
 
@@ -66,10 +67,26 @@ def _load(name: str, what: str, remedy: str) -> ModuleType:
         raise NativeKernelsMissing(f"{what} {reason}: {remedy}") from error
 
 
+def onnxruntime_operators() -> Path:
+    """The library of operators for ONNX Runtime's CPU. Raises NativeKernelsMissing as load_cpu_kernels does."""
+    load_cpu_kernels()  # says what is wrong where nothing was built; both are, or neither is
+    library = _library("libh2o_onnxruntime.so")
+    if library is None:
+        raise NativeKernelsMissing(
+            "the operators for ONNX Runtime, libh2o_onnxruntime.so, are not part of this installation: build it "
+            "again with `pip install .` in the repository"
+        )
+    return library
+
+
 def tensorrt_plugins() -> Path | None:
     """The TensorRT plugin library that was installed with this package, or None where it was not built."""
+    return _library("libh2o_trt_plugins.so")
+
+
+def _library(name: str) -> Path | None:
     for folder in __path__:  # an editable installation has two: the sources, and what was built from them
-        library = Path(folder) / "libh2o_trt_plugins.so"
+        library = Path(folder) / name
         if library.is_file():
             return library
     return None

@@ -12,6 +12,11 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+def product_instructions() -> str:
+    """
+    What products with integer weights run on here: avx512vnni, avxvnni, dotprod, or scalar, which is slow.
+    """
+
 class Kernels:
     """
     One model shape's operators and the threads that run them. threads <= 0: all that the process may use.

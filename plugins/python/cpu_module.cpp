@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "h2o/cpu.h"
+#include "h2o/products.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -478,6 +479,15 @@ NB_MODULE(_cpu, module) {
         "C-contiguous;\nthose without a type here are float32, or float16 with half=True. Caches can be "
         "float16 "
         "too, or int8 with\nscales [rows, Hkv] of keys and of values.";
+    module.def(
+        "product_instructions",
+        [] {
+            const h2o_products* kernels = nullptr;
+            check(h2o_products_find(nullptr, &kernels), "product_instructions");
+            return std::string(h2o_products_isa(kernels));
+        },
+        "What products with integer weights run on here: avx512vnni, avxvnni, dotprod, or scalar, which is "
+        "slow.");
     nb::class_<Kernels>(
         module, "Kernels",
         "One model shape's operators and the threads that run them. threads <= 0: all that the process may "

@@ -26,8 +26,8 @@ class Footprint:
     activations  buffers between dense graphs and attention, those of both forms of latent attention, and a few
                  rows of logits
     memory       what the policies remember, as scores and memory sets
-    scratch      inside one dense graph at batch size B: four times the MLP's intermediate rows (gate, its
-                 sigmoid, their product, up), the normalised rows and the residual
+    scratch      inside one dense graph, on as many rows as it is given at once: four times the MLP's intermediate
+                 rows (gate, its sigmoid, their product, up), the normalised rows and the residual
     """
 
     weights: int
@@ -49,11 +49,15 @@ def footprint(
     decode: DecodePolicy[Any] | None = None,
     form: DenseForm = "blocks",
     latent: LatentChoice = "auto",
+    most_rows: int | None = None,
 ) -> Footprint:
-    """For `context` tokens. Python and the native libraries come on top: some 65 MB before a model is loaded."""
+    """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once.
+
+    Python and the native libraries come on top: some 65 MB before a model is loaded.
+    """
     item = np.dtype(model.dtype).itemsize
     row = model.query_heads * (model.query_size + model.out_size)
-    rows = min(prefill.algorithm.batch_size, context)
+    rows = min(prefill.algorithm.batch_size, context, most_rows or context)
     logits = logits_rows(model, context) * 4 * model.vocab_size
     policies = (prefill.algorithm, decode or FullDecode())
     cache = cache or Contiguous()
@@ -95,7 +99,7 @@ def weight_bytes(model: ModelSpec, form: DenseForm) -> int:
     stored, weights = model.weight_bytes, model.weights
     if model.tied:
         stored += weights.table_bytes if weights else model.vocab_size * model.hidden_size * item
-    if weights is None or not weights.quantized or form in ("exact", "blocks"):
+    if weights is None or not weights.quantized or form in ("exact", "native", "blocks"):
         return stored
     rows = weights.projection_elements  # int8; a scale a column is a thousandth of it
     return stored + rows if form == "both" else stored - weights.projection_bytes + rows

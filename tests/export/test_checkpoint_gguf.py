@@ -24,6 +24,7 @@ from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.validate import validate
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 EXAMPLE = checkpoints.EXAMPLE
@@ -174,6 +175,18 @@ def test_blocks_are_the_very_integers_of_the_file(
 def allowed(blocks: QuantizedTensor) -> float:
     """With an offset the sum is rounded once more, at another place than the library does it."""
     return 0.0 if blocks.offsets is None else float(np.abs(blocks.offsets).max()) * 2**-22
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1])
+def test_a_text_for_integers_that_stay_as_they_are_is_refused(
+    folders: dict[str, Path], tmp_path: Path, kind: Kind
+) -> None:
+    path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", kind)
+    text = tmp_path / "text.txt"
+    text.write_text("Anything.")
+    with pytest.raises(ConfigError, match="nothing to calibrate"):
+        bundles.export(path, tmp_path / "bundle", weights="int4", calibrate=text)
+    assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.parametrize("kind", [Kind.Q4_1, Kind.Q4_K])

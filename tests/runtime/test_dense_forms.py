@@ -14,7 +14,8 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.footprint import weight_bytes
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.names import DenseForm
-from h2o_runtime.ort.choice import DEFAULT, FormTimes, Measured, choice_file, chosen_form, keep, machine
+from h2o_runtime.ort import native
+from h2o_runtime.ort.choice import FormTimes, Measured, choice_file, chosen_form, default_form, keep, machine
 from h2o_runtime.ort.forms import one_scale
 from h2o_runtime.ort.matrices import Matrix
 
@@ -45,7 +46,7 @@ def logits(bundle: Path, form: DenseForm, tokens: int = 48) -> tuple[Any, Any]:
 
 def test_every_form_computes_the_model(bundle: Path) -> None:
     exact = logits(bundle, "exact")
-    for form in ("blocks", "rows", "both"):
+    for form in ("native", "blocks", "rows", "both"):
         for found, expected in zip(logits(bundle, form), exact, strict=True):  # type: ignore[arg-type]
             error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
             assert 1e-5 < error < 0.05, form
@@ -99,13 +100,19 @@ def test_the_fastest_that_loses_little_and_has_weights_once_is_best() -> None:
 
 def test_what_was_measured_is_chosen(bundle: Path) -> None:
     manifest = Bundle.open(bundle).manifest
-    assert chosen_form(manifest, 1) == DEFAULT == "blocks"
+    assert chosen_form(manifest, 1) == default_form()
     keep(measured(), manifest, 1)
     assert chosen_form(manifest, 1) == "rows"
-    assert chosen_form(manifest, 2) == "blocks"  # other threads are another measurement
-    assert chosen_form(otherwise_rounded(manifest), 1) == "blocks"
+    assert chosen_form(manifest, 2) == default_form()  # other threads are another measurement
+    assert chosen_form(otherwise_rounded(manifest), 1) == default_form()
     with Generator.load(bundle, context=64, threads=1) as generator:
         assert generator.backend.form == "rows"  # type: ignore[attr-defined]
+
+
+def test_products_of_our_own_are_the_default_where_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fast, form in ((True, "native"), (False, "blocks")):
+        monkeypatch.setattr(native, "is_fast", lambda: fast)  # noqa: B023 (called in this turn)
+        assert default_form() == form
 
 
 def otherwise_rounded(manifest: Manifest) -> Manifest:
@@ -123,7 +130,7 @@ def test_a_broken_file_is_ignored_with_a_warning(
     path = choice_file(manifest, 1)
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    assert chosen_form(manifest, 1) == "blocks"
+    assert chosen_form(manifest, 1) == default_form()
     assert "it is ignored" in caplog.text
 
 
@@ -135,6 +142,7 @@ def test_the_footprint_knows_the_form(bundle: Path) -> None:
     assert model.weights is not None
     tied = model.weights.table_bytes if model.tied else 0
     blocks, rows, both = (weight_bytes(model, form) for form in ("blocks", "rows", "both"))  # type: ignore[arg-type]
+    assert weight_bytes(model, "native") == blocks
     assert blocks == model.weight_bytes + tied
     assert rows - blocks == model.weights.projection_elements - model.weights.projection_bytes
     assert both - blocks == model.weights.projection_elements

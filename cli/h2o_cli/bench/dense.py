@@ -28,12 +28,12 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.manifest import GraphSpec
 from h2o_runtime.names import DENSE_FORMS, DenseForm
 from h2o_runtime.ort.choice import FormTimes, Measured, keep, machine
+from h2o_runtime.ort.native import is_fast
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer
 
 TEXT_TOKENS = 512
 SEEN = 64  # tokens before those whose log-probabilities count
-FORMS: tuple[DenseForm, ...] = tuple(form for form in DENSE_FORMS if form != "both")  # its times are theirs
 
 
 @click.command()
@@ -57,7 +57,7 @@ def dense(
     losses = _losses(folder, bundle, cores)
     forms = {
         form: FormTimes(row_s=speeds[form][0], many_s=speeds[form][1] / rows, loss=losses[form])
-        for form in FORMS
+        for form in _forms()
     }
     measured = Measured(machine=machine(cores), forms=forms)
     path = keep(measured, bundle.manifest, cores)
@@ -65,6 +65,11 @@ def dense(
         print_json({**measured.model_dump(), "best": measured.best, "file": str(path)})
     else:
         _show(measured, path)
+
+
+def _forms() -> tuple[DenseForm, ...]:
+    """Without "both", whose times are theirs, and products of our own where a CPU has no instructions for them."""
+    return tuple(form for form in DENSE_FORMS if form != "both" and (form != "native" or is_fast()))
 
 
 def _speeds(
@@ -78,7 +83,7 @@ def _speeds(
     first, middle, last = graphs[0], graphs[len(graphs) // 2], graphs[-1]
     alike = len(graphs) - 2
     backends: dict[DenseForm, OnnxRuntimeBackend] = {}
-    for form in FORMS:
+    for form in _forms():
         backends[form] = OnnxRuntimeBackend(bundle, threads, form=form)
         backends[form].activate(only=[first.name, middle.name, last.name])
     best: dict[tuple[DenseForm, str, int], float] = {}
@@ -96,7 +101,7 @@ def _speeds(
             best[form, first.name, 1] + alike * best[form, middle.name, 1] + best[form, last.name, 1],
             best[form, first.name, rows] + alike * best.get((form, middle.name, rows), 0.0),
         )
-        for form in FORMS
+        for form in _forms()
     }
 
 
@@ -132,7 +137,7 @@ def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float
     ids = [token % model.vocab_size for token in Tokenizer.load(folder).encode(text)]
     ids = ids[: min(TEXT_TOKENS, model.max_position_embeddings)]
     found = {}
-    for form in FORMS:
+    for form in _forms():
         with Generator.load(folder, context=len(ids), threads=threads, device="cpu", form=form) as generator:
             logprobs = generator.logprobs(ids, PrefillConfig(policy="full")).astype(np.float64)
             found[form] = logprobs[min(SEEN, len(ids) // 2) :]

@@ -27,11 +27,18 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
 
     `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
     and so does one whose weights get offsets. Raises InputError for a text that cannot be read,
-    UnsupportedModelError for matrices that the blocks do not fit, ConfigError for a text where a latent model's
-    weights of 8 bits are asked for: they are rounded as they are.
+    UnsupportedModelError for matrices that the blocks do not fit, ConfigError for a text where nothing would be
+    made for it: integers that stay as they are, and weights of 8 bits of a latent model, which are rounded as they
+    are.
     """
     made = formats.projections
     if type(made) is not Blocks or _holds(checkpoint, formats):
+        if text is not None:
+            raise ConfigError(
+                "the checkpoint's own integers are kept as they are: there is nothing to calibrate, leave out "
+                "--calibrate",
+                field="calibrate",
+            )
         return checkpoint
     for name, shape in checkpoint_tensors(checkpoint.config).items():
         if tensor_format(name, shape, formats) is made:

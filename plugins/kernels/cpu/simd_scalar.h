@@ -50,6 +50,9 @@ struct Simd {
     static Vec mul(Vec a, Vec b) {
         return map([&](int i) { return a.lane[i] * b.lane[i]; });
     }
+    static Vec div(Vec a, Vec b) {
+        return map([&](int i) { return a.lane[i] / b.lane[i]; });
+    }
     static Vec max(Vec a, Vec b) {
         return map([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
     }

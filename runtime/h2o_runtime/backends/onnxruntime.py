@@ -11,12 +11,23 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.manifest import GraphSpec, Manifest
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_form
 from h2o_runtime.ort.forms import multiply_integers
 from h2o_runtime.ort.fusion import fuse
+from h2o_runtime.ort.native import multiply_natively, operators, takes
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads
+
+# What lies between two products of an MLP takes at most so much on a CPU, but for calls of few rows. More rows are
+# hardly faster, take more memory, and what they leave is out of every cache when it is read.
+BETWEEN_BYTES, FEW_ROWS = 32 << 20, 512
+
+
+def rows_on_cpu(model: ModelSpec) -> int:
+    """How many rows of a prompt dense graphs are given at once."""
+    return max(FEW_ROWS, BETWEEN_BYTES // (2 * 4 * max(model.intermediate_size, 1)))
 
 
 class OnnxRuntimeBackend:
@@ -27,7 +38,6 @@ class OnnxRuntimeBackend:
     """
 
     name = "onnxruntime"
-    most_rows = sys.maxsize
     recordable = False
 
     def __init__(
@@ -40,6 +50,7 @@ class OnnxRuntimeBackend:
         self.bundle = bundle
         self.threads = threads or default_threads()
         self.device = device or HostDevice()
+        self.most_rows = rows_on_cpu(bundle.manifest.model) if self.device.memory == "cpu" else sys.maxsize
         self.form: DenseForm = "exact"
         if bundle.manifest.model.quantized and self.device.memory == "cpu":
             self.form = chosen_form(bundle.manifest, self.threads) if form == "auto" else form
@@ -90,7 +101,10 @@ class OnnxRuntimeBackend:
         path = self.bundle.path(graph)
         try:
             if self.device.memory == "cpu":
-                session = open_session(_rewritten(path, form), self.threads, beside=path.parent)
+                library = operators() if form == "native" else None
+                session = open_session(
+                    _rewritten(path, form), self.threads, beside=path.parent, operators=library
+                )
             else:
                 session = open_session(str(path), threads=1, device=self.device)  # they would be idle
             return BoundSession(session, self.device.memory)
@@ -115,7 +129,9 @@ def _rewritten(path: Path, form: DenseForm) -> bytes:
             "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it"
         ) from None
     model = onnx.load(str(path), load_external_data=False)
-    if form != "exact":
+    if form == "native" and takes(model.graph):
+        model = multiply_natively(model, path.parent)
+    elif form != "exact":
         model = multiply_integers(model, path.parent, form == "rows")
     fuse(model)
     serialized: bytes = model.SerializeToString()

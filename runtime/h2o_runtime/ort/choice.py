@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from h2o_runtime.errors import OutputError
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.names import DenseForm
+from h2o_runtime.ort import native
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.whole_file import replace_file
 
 log = logging.getLogger(__name__)
 
-DEFAULT: DenseForm = "blocks"  # keeps what the weights keep on any machine
 # What `best` weighs a form by: a prompt of so many tokens, and an answer.
 PROMPT_TOKENS, ANSWER_TOKENS = 4096, 128
 MOST_LOSS = 0.003  # of log-probability a token against "exact", in the mean: so much of perplexity
@@ -55,9 +55,14 @@ class Measured(BaseModel):
 
     @property
     def best(self) -> DenseForm:
-        """The fastest that keeps weights in memory once and loses little; "blocks" where none does."""
+        """The fastest that keeps weights in memory once and loses little; the default where none does."""
         good = [name for name, times in self.forms.items() if name != "both" and times.loss <= MOST_LOSS]
-        return min(good, key=lambda name: self.forms[name].weighed_s, default=DEFAULT)
+        return min(good, key=lambda name: self.forms[name].weighed_s, default=default_form())
+
+
+def default_form() -> DenseForm:
+    """What keeps what the weights keep on any machine, and is fast on this one."""
+    return "native" if native.is_fast() else "blocks"
 
 
 def chosen_form(manifest: Manifest, threads: int) -> DenseForm:
@@ -66,11 +71,13 @@ def chosen_form(manifest: Manifest, threads: int) -> DenseForm:
     try:
         measured = Measured.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError:
-        log.info("form of integer weights: %s, not measured; h2o-bench dense measures it once", DEFAULT)
-        return DEFAULT
+        log.info(
+            "form of integer weights: %s, not measured; h2o-bench dense measures it once", default_form()
+        )
+        return default_form()
     except ValidationError as error:
         log.warning("%s: not what h2o-bench dense writes (%s); it is ignored", path, error.errors()[0]["msg"])
-        return DEFAULT
+        return default_form()
     log.info("form of integer weights: %s, measured in %s", measured.best, path)
     return measured.best
 
@@ -96,7 +103,12 @@ def choice_file(manifest: Manifest, threads: int) -> Path:
 
 def machine(threads: int) -> dict[str, Any]:
     """What a measurement depends on."""
-    return {"cpu": _cpu(), "onnxruntime": import_onnxruntime().__version__, "threads": threads}
+    return {
+        "cpu": _cpu(),
+        "onnxruntime": import_onnxruntime().__version__,
+        "native": native.is_fast(),
+        "threads": threads,
+    }
 
 
 def _cpu() -> str:

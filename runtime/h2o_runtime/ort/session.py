@@ -36,11 +36,17 @@ class SharedArena:
 
 
 def open_session(
-    model: str | bytes, threads: int, optimize: bool = True, device: Any = None, beside: Path | None = None
+    model: str | bytes,
+    threads: int,
+    optimize: bool = True,
+    device: Any = None,
+    beside: Path | None = None,
+    operators: Path | None = None,
 ) -> Any:
     """A session with threads of its own on the shared arena; on a GPU where `device` is a CudaDevice.
 
-    beside  of a model that is given as bytes: the folder that its weights' files are named from
+    beside     of a model that is given as bytes: the folder that its weights' files are named from
+    operators  a library with operators that it uses beside ONNX Runtime's own
 
     Errors are ONNX Runtime's own, but for a BackendError where it is not installed or cannot use the device.
 
@@ -63,6 +69,8 @@ def open_session(
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     if beside is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
+    if operators is not None:
+        options.register_custom_ops_library(str(operators))
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     on_gpu = device is not None and device.memory == "cuda"

@@ -105,5 +105,11 @@ class Service:
         form: DenseForm = getattr(generator.backend, "form", "blocks")
         parts = (generator.cache, generator.decoding)
         return footprint(
-            generator.model, generator.context, self.prefill, *parts, form, generator.latent
+            generator.model,
+            generator.context,
+            self.prefill,
+            *parts,
+            form,
+            generator.latent,
+            generator.backend.most_rows,
         ).total

@@ -1,0 +1,116 @@
+"""Single products with integer weights on ONNX Runtime: ours, MatMulNBits, and floats, interleaved.
+
+    python bench/dense/products.py [--bits 8] [--threads 1] [--rounds 9]
+
+Milliseconds, the least of all rounds, and the rate of floating-point operations that this is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from h2o_plugins import load_cpu_kernels
+from h2o_runtime.ort.forms import INTEGER_ACTIVATIONS, MICROSOFT
+from h2o_runtime.ort.native import DOMAIN, OPERATOR, operators
+from h2o_runtime.ort.panels import pack, pack_scales
+
+BLOCK = 32
+SHAPES = ((576, 3072), (1536, 576), (2048, 2048))  # K, N
+ROWS = (1, 16, 1024)
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def session(
+    op_type: str, domain: str, constants: Arrays, outputs: list[str], threads: int, **settings: Any
+) -> Callable[[NDArray[np.float32]], object]:
+    node = helper.make_node(op_type, ["x", *constants], outputs, domain=domain, **settings)
+    graph = helper.make_graph(
+        [node],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.register_custom_ops_library(str(operators()))
+    made = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    return lambda x: made.run(["y"], {"x": x})
+
+
+def contestants(
+    k: int, n: int, bits: Literal[4, 8], threads: int
+) -> dict[str, Callable[[NDArray[np.float32]], object]]:
+    draw = np.random.default_rng(0)
+    q = draw.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (n, k)).astype(np.int8)
+    scales = draw.random((n, k // BLOCK), np.float32)
+    theirs = {
+        "q": draw.integers(0, 256, (n, k // BLOCK, BLOCK * bits // 8)).astype(np.uint8),
+        "scales": scales,
+    }
+    ours = {"q": pack(q, bits, BLOCK).reshape(-1), "scales": pack_scales(scales).reshape(-1)}
+    made = {
+        f"ours, {8 * parts - parts + 1} bits": session(
+            OPERATOR, DOMAIN, ours, ["scratch", "y"], threads, K=k, N=[n], block=BLOCK, bits=bits, parts=parts
+        )
+        for parts in (1, 2)
+    }
+    made["MatMulNBits"] = session(
+        "MatMulNBits",
+        MICROSOFT,
+        theirs,
+        ["y"],
+        threads,
+        K=k,
+        N=n,
+        bits=bits,
+        block_size=BLOCK,
+        accuracy_level=INTEGER_ACTIVATIONS,
+    )
+    floats = {"w": draw.standard_normal((k, n)).astype(np.float32)}
+    made["floats"] = session("MatMul", "", floats, ["y"], threads)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bits", type=int, choices=(4, 8), default=8)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=9)
+    args = parser.parse_args()
+    print(
+        f"{load_cpu_kernels().product_instructions()}, ONNX Runtime {onnxruntime.__version__}, {args.bits} bits,"
+        f" {args.threads} threads"
+    )
+    for k, n in SHAPES:
+        products = contestants(k, n, args.bits, args.threads)
+        for rows in ROWS:
+            x = np.random.default_rng(1).standard_normal((rows, k)).astype(np.float32)
+            least = dict.fromkeys(products, float("inf"))
+            for _ in range(args.rounds if rows > 100 else 30 * args.rounds):
+                for name, run in products.items():
+                    begin = time.perf_counter()
+                    run(x)
+                    least[name] = min(least[name], time.perf_counter() - begin)
+            told = ", ".join(
+                f"{name} {seconds * 1e3:.3f} ({2e-9 * rows * k * n / seconds:.0f})"
+                for name, seconds in least.items()
+            )
+            print(f"{rows:5} rows, {k} x {n}: {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

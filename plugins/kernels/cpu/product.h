@@ -1,0 +1,62 @@
+// Products with integer weights: what each instruction set offers, and what their code shares.
+#pragma once
+
+#include <cstdint>
+
+#include "h2o/products.h"
+
+namespace h2o {
+
+constexpr int64_t kPanel = 16;  // columns
+
+// Rows of activations as integers; a row of x is `parts` of them. [rows][K], and of each block [rows][K /
+// block]:
+struct Rounded {
+    int8_t* q;
+    float* scales;
+    int32_t* starts;  // what a sum of products starts from, because weights are stored as more than they are
+    float* sums;      // of the numbers that q stands for; read where weights have offsets
+};
+
+// A row of activations, to become `parts` rows of integers.
+struct RowOfBlocks {
+    const float* x;
+    const float* up;  // null, or silu(x) * up is what becomes integers
+    int64_t inputs, block;
+    int parts;
+    int32_t surplus;  // how much more than it is each weight is read
+};
+
+// Some rows of integers against one or two panels. Arrays begin with the first of these rows and panels.
+struct ProductTile {
+    int64_t inputs, block, blocks;
+    Rounded x;
+    const uint8_t* weights;
+    int64_t panel_bytes;
+    const float* scales;
+    const float* offsets;  // or null
+    const float* addend;   // to add to y, and laid out alike; or null
+    float* y;
+    int64_t y_stride;
+    int64_t columns;  // that are stored
+};
+
+}  // namespace h2o
+
+struct h2o_products {
+    const char* isa;
+    int64_t rows;     // that a tile has at most; even
+    int64_t panels;   // likewise
+    int32_t surplus;  // how much more than it is a weight of 8 bits is read
+    void (*round)(const h2o::RowOfBlocks& row, const h2o::Rounded& out);
+    void (*multiply)(const h2o::ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels);
+};
+
+namespace h2o {
+
+const h2o_products* scalar_products();
+const h2o_products* avxvnni_products();
+const h2o_products* avx512vnni_products();
+const h2o_products* dotprod_products();
+
+}  // namespace h2o

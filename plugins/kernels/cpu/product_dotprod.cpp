@@ -1,0 +1,35 @@
+#include <arm_neon.h>
+
+#include "product.h"
+#include "simd_neon.h"
+
+namespace {
+
+// Weights are stored as numbers without a sign, and Arm's dot product has operands of one kind: with the
+// highest bit turned 8 bits are signed again, and then a sum has to start from nothing. 4 bits are positive
+// as they are.
+struct Products {
+    using Ints = int32x4_t;
+    static constexpr const char* kName = "dotprod";
+    static constexpr int kRows = 2;  // 2 x 4 sums of integers, as many of floats, of 32 registers
+    static constexpr int kPanels = 1;
+    static constexpr uint32_t kSurplus = 0;  // of a weight of 8 bits, as it is read
+
+    static Ints set(int32_t x) { return vdupq_n_s32(x); }
+    static Ints load(const uint8_t* p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
+    static Ints eight_bits(Ints x) { return veorq_s32(x, vreinterpretq_s32_u8(vdupq_n_u8(0x80))); }
+    static Ints low_halves(Ints x) { return vandq_s32(x, vreinterpretq_s32_u8(vdupq_n_u8(15))); }
+    static Ints high_halves(Ints x) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(x), 4)); }
+    static Ints dot(Ints sum, Ints weights, Ints x) {
+        return vdotq_s32(sum, vreinterpretq_s8_s32(weights), vreinterpretq_s8_s32(x));
+    }
+    static Simd::Vec floats(Ints x) { return vcvtq_f32_s32(x); }
+};
+
+}  // namespace
+
+#include "product_tile.h"
+
+const h2o_products* h2o::dotprod_products() {
+    return &kProducts;
+}

@@ -1,0 +1,123 @@
+// What this library uses of ONNX Runtime's C interface, declared by hand: the packages of ONNX Runtime hold
+// no headers. That interface is a table which only grows. A function keeps its place in it, and a caller
+// names the version that it knows: here 17, of February 2024, which brought ParallelFor. Every later one
+// serves it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace h2o::ort {
+
+constexpr uint32_t kVersion = 17;
+
+struct Table;  // OrtApi
+struct Status;
+struct Value;
+struct Shape;  // OrtTensorTypeAndShapeInfo
+struct KernelInfo;
+struct KernelContext;
+struct SessionOptions;
+struct Domain;
+
+enum ErrorCode : int { kInvalidArgument = 2 };
+enum ElementType : int { kFloat = 1, kUint8 = 2 };
+enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
+
+struct Base {
+    const Table* (*get_table)(uint32_t version);
+    const char* (*get_version)();
+};
+
+// OrtCustomOp as version 17 has it. Members that are null stand for what ONNX Runtime does by itself.
+struct Operator {
+    uint32_t version;
+    void* (*create_unchecked)(const Operator*, const Table*, const KernelInfo*);
+    const char* (*name)(const Operator*);
+    const char* (*provider)(const Operator*);
+    ElementType (*input_type)(const Operator*, size_t index);
+    size_t (*inputs)(const Operator*);
+    ElementType (*output_type)(const Operator*, size_t index);
+    size_t (*outputs)(const Operator*);
+    void (*compute_unchecked)(void* kernel, KernelContext*);
+    void (*destroy)(void* kernel);
+    Characteristic (*input_characteristic)(const Operator*, size_t index);
+    Characteristic (*output_characteristic)(const Operator*, size_t index);
+    int (*input_memory)(const Operator*, size_t index);
+    int (*variadic_inputs)(const Operator*);
+    int (*variadic_inputs_alike)(const Operator*);
+    int (*variadic_outputs)(const Operator*);
+    int (*variadic_outputs_alike)(const Operator*);
+    Status* (*create)(const Operator*, const Table*, const KernelInfo*, void** kernel);
+    Status* (*compute)(void* kernel, KernelContext*);
+    Status* (*infer_shapes)(const Operator*, void*);
+    int (*first_version)(const Operator*);
+    int (*last_version)(const Operator*);
+};
+
+// The functions that are used. All but error() and release() return null, or a Status that the caller owns.
+class Interface {
+  public:
+    explicit Interface(const Table* table) : table_(reinterpret_cast<void* const*>(table)) {}
+
+    Status* error(const char* message) const {
+        return at<Status* (*)(ErrorCode, const char*)>(0)(kInvalidArgument, message);
+    }
+    Status* create_domain(const char* name, Domain** out) const {
+        return at<Status* (*)(const char*, Domain**)>(26)(name, out);
+    }
+    Status* add_operator(Domain* domain, const Operator* op) const {
+        return at<Status* (*)(Domain*, const Operator*)>(27)(domain, op);
+    }
+    Status* add_domain(SessionOptions* options, Domain* domain) const {
+        return at<Status* (*)(SessionOptions*, Domain*)>(28)(options, domain);
+    }
+    Status* data(Value* value, void** out) const { return at<Status* (*)(Value*, void**)>(51)(value, out); }
+    Status* dimensions(const Shape* shape, size_t* count) const {
+        return at<Status* (*)(const Shape*, size_t*)>(61)(shape, count);
+    }
+    Status* dimensions(const Shape* shape, int64_t* sizes, size_t count) const {
+        return at<Status* (*)(const Shape*, int64_t*, size_t)>(62)(shape, sizes, count);
+    }
+    Status* elements(const Shape* shape, size_t* count) const {
+        return at<Status* (*)(const Shape*, size_t*)>(64)(shape, count);
+    }
+    Status* shape(const Value* value, Shape** out) const {
+        return at<Status* (*)(const Value*, Shape**)>(65)(value, out);
+    }
+    Status* attribute(const KernelInfo* info, const char* name, int64_t* out) const {
+        return at<Status* (*)(const KernelInfo*, const char*, int64_t*)>(86)(info, name, out);
+    }
+    Status* attribute(const KernelInfo* info, const char* name, int64_t* out, size_t* count) const {
+        return at<Status* (*)(const KernelInfo*, const char*, int64_t*, size_t*)>(163)(info, name, out,
+                                                                                       count);
+    }
+    Status* input_count(const KernelContext* context, size_t* out) const {
+        return at<Status* (*)(const KernelContext*, size_t*)>(88)(context, out);
+    }
+    Status* input(const KernelContext* context, size_t index, const Value** out) const {
+        return at<Status* (*)(const KernelContext*, size_t, const Value**)>(90)(context, index, out);
+    }
+    Status* output(KernelContext* context, size_t index, const int64_t* sizes, size_t count,
+                   Value** out) const {
+        return at<Status* (*)(KernelContext*, size_t, const int64_t*, size_t, Value**)>(91)(
+            context, index, sizes, count, out);
+    }
+    void release(Shape* shape) const { at<void (*)(Shape*)>(99)(shape); }
+    // work(data, 0 ... total - 1) on the session's threads, of which this is one.
+    Status* parallel(const KernelContext* context, void (*work)(void*, size_t), size_t total,
+                     void* data) const {
+        using Call = Status* (*)(const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*);
+        return at<Call>(274)(context, work, total, total, data);
+    }
+
+  private:
+    template <class Function>
+    Function at(size_t place) const {
+        return reinterpret_cast<Function>(table_[place]);
+    }
+
+    void* const* table_;
+};
+
+}  // namespace h2o::ort

@@ -1,0 +1,40 @@
+// The entry point that ONNX Runtime looks for in a library of operators.
+#include "block_product.h"
+
+using h2o::ort::Base;
+using h2o::ort::Domain;
+using h2o::ort::Interface;
+using h2o::ort::SessionOptions;
+using h2o::ort::Status;
+using h2o::ort::Table;
+
+namespace {
+
+// Sessions refer to it as long as they live, so it is one for the process and never given back.
+Status* make_domain(const Interface& ort, Domain** domain) {
+    Status* const status = ort.create_domain("h2o.cpu", domain);
+    return status == nullptr ? ort.add_operator(*domain, h2o::ort::block_product()) : status;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) Status* RegisterCustomOps(SessionOptions* options,
+                                                                            const Base* base) {
+    const Table* const table = base->get_table(h2o::ort::kVersion);
+    if (table == nullptr) {  // too old a version, which can be told nothing without its table
+        const Table* const first = base->get_table(1);
+        return Interface(first).error("h2o-edge's operators need ONNX Runtime 1.17 or later");
+    }
+    const Interface ort(table);
+    struct Made {
+        Domain* domain = nullptr;
+        Status* status = nullptr;
+    };
+    static const Made made = [&ort] {
+        Made fresh;
+        fresh.status = make_domain(ort, &fresh.domain);
+        return fresh;
+    }();
+    if (made.status != nullptr) return ort.error("h2o-edge's operators cannot be registered");
+    return ort.add_domain(options, made.domain);
+}

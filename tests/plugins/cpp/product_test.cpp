@@ -1,0 +1,266 @@
+// Products with integer weights in blocks: every instruction set, against float64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "h2o/products.h"
+
+namespace h2o::test {
+namespace {
+
+const h2o_products* find(const std::string& isa) {
+    const h2o_products* found = nullptr;
+    h2o_products_find(isa.c_str(), &found);
+    return found;
+}
+
+std::vector<std::string> product_instructions() {
+    std::vector<std::string> found;
+    for (const char* isa : {"scalar", "avxvnni", "avx512vnni", "dotprod"}) {
+        if (find(isa) != nullptr) found.emplace_back(isa);
+    }
+    return found;
+}
+
+struct Case {
+    int64_t inputs, outputs, block;
+    int bits, parts;
+    bool offsets = false;
+};
+
+// A matrix [N, K] of small integers as the kernels read it, and what it is exactly.
+class Matrix {
+  public:
+    Matrix(const Case& c, uint32_t seed) : case_(c), draw_(seed) {
+        const int64_t rows = (c.outputs + 15) / 16 * 16;
+        std::uniform_int_distribution<int> whole(c.bits == 8 ? -128 : -8, c.bits == 8 ? 127 : 7);
+        std::normal_distribution<float> normal;
+        packed_.assign(static_cast<size_t>(rows * c.inputs * c.bits / 8), 0);
+        scales_.resize(static_cast<size_t>(rows * c.inputs / c.block));
+        offsets_.resize(c.offsets ? scales_.size() : 0);
+        for (float& scale : scales_) scale = 0.01f * normal(draw_);
+        for (float& offset : offsets_) offset = 0.1f * normal(draw_);
+        for (int64_t n = 0; n < rows; ++n) {
+            for (int64_t k = 0; k < c.inputs; ++k) {
+                q_.push_back(whole(draw_));
+                put(n, k, q_.back());
+            }
+        }
+    }
+
+    double at(int64_t n, int64_t k) const {
+        const size_t i =
+            static_cast<size_t>((n / 16 * (case_.inputs / case_.block) + k / case_.block) * 16 + n % 16);
+        const double value = q_[static_cast<size_t>(n * case_.inputs + k)] * static_cast<double>(scales_[i]);
+        return offsets_.empty() ? value : value + static_cast<double>(offsets_[i]);
+    }
+
+    h2o_block_matrix c() const {
+        return {case_.inputs, case_.outputs,  case_.block,    case_.bits,
+                case_.parts,  packed_.data(), scales_.data(), offsets_.empty() ? nullptr : offsets_.data()};
+    }
+
+  private:
+    void put(int64_t n, int64_t k, int value) {
+        const int64_t panel = n / 16 * case_.inputs * 16 * case_.bits / 8, column = n % 16;
+        if (case_.bits == 8) {
+            packed_[static_cast<size_t>(panel + (k / 4 * 16 + column) * 4 + k % 4)] =
+                static_cast<uint8_t>(value + 128);
+            return;
+        }
+        const int64_t half = case_.block / 2, inside = k % case_.block % half;
+        const int64_t step = k / case_.block * (half / 4) + inside / 4;
+        const int shift = k % case_.block >= half ? 4 : 0;
+        packed_[static_cast<size_t>(panel + (step * 16 + column) * 4 + inside % 4)] |=
+            static_cast<uint8_t>((value + 8) << shift);
+    }
+
+    Case case_;
+    std::mt19937 draw_;
+    std::vector<int> q_;
+    std::vector<uint8_t> packed_;
+    std::vector<float> scales_, offsets_;
+};
+
+using Floats = std::vector<float>;
+
+class Products : public testing::TestWithParam<std::string> {
+  protected:
+    // y [n, N], made in pieces of `rows` and `panels`.
+    Floats multiply(const h2o_block_matrix& matrix, const Floats& x, int64_t rows = 1000,
+                    int64_t panels = 1000, const float* up = nullptr, const Floats& addend = {}) const {
+        const h2o_products* kernels = find(GetParam());
+        EXPECT_EQ(h2o_products_check(&matrix), H2O_OK);
+        const int64_t n = static_cast<int64_t>(x.size()) / matrix.inputs;
+        const size_t bytes = h2o_products_scratch_bytes(&matrix, n);
+        std::vector<char> memory(bytes + 128, 0x55);
+        char* scratch = memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
+        Floats y(static_cast<size_t>(n * matrix.outputs), NAN);
+        if (!addend.empty()) y = addend;
+        for (int64_t first = 0; first < n; first += rows) {
+            h2o_products_round(kernels, &matrix, n, x.data(), up, first, std::min(rows, n - first), scratch);
+        }
+        for (int64_t first = 0; first < n; first += rows) {
+            for (int64_t panel = 0; panel * 16 < matrix.outputs; panel += panels) {
+                h2o_products_multiply(kernels, &matrix, n, scratch, first, std::min(rows, n - first), panel,
+                                      panels, addend.empty() ? nullptr : y.data(), y.data());
+            }
+        }
+        for (size_t i = bytes + 64; i < memory.size(); ++i) EXPECT_EQ(memory[i], 0x55);
+        return y;
+    }
+};
+
+// Whole numbers with 127 in every block are integers as they are.
+Floats whole_numbers(int64_t count, int64_t block, uint32_t seed) {
+    std::mt19937 draw(seed);
+    std::uniform_int_distribution<int> whole(-127, 127);
+    Floats x;
+    for (int64_t i = 0; i < count; ++i)
+        x.push_back(i % block == 5 ? 127.0f : static_cast<float>(whole(draw)));
+    return x;
+}
+
+Floats numbers(int64_t count, uint32_t seed) {
+    std::mt19937 draw(seed);
+    std::normal_distribution<float> normal;
+    Floats x;
+    for (int64_t i = 0; i < count; ++i) x.push_back(normal(draw));
+    return x;
+}
+
+const Case kCases[] = {
+    {64, 48, 32, 8, 1, false},   {96, 33, 32, 4, 1, true},  {128, 16, 16, 4, 2, false},
+    {64, 5, 16, 8, 1, true},     {192, 80, 64, 8, 2, true}, {512, 31, 256, 4, 1, false},
+    {512, 17, 256, 8, 1, false}, {64, 64, 32, 4, 2, true},
+};
+
+TEST_P(Products, OfWholeNumbersAreExact) {
+    for (const Case& c : kCases) {
+        const Matrix matrix(c, 1);
+        for (int64_t n : {1, 2, 5, 6, 7, 13}) {
+            const Floats x = whole_numbers(n * c.inputs, c.block, 2), y = multiply(matrix.c(), x);
+            for (int64_t i = 0; i < n * c.outputs; ++i) {
+                double sum = 0.0, size = 0.0;
+                for (int64_t k = 0; k < c.inputs; ++k) {
+                    const double term =
+                        static_cast<double>(x[static_cast<size_t>(i / c.outputs * c.inputs + k)]) *
+                        matrix.at(i % c.outputs, k);
+                    sum += term;
+                    size += std::fabs(term);
+                }
+                ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(i)]), sum, 1e-6 * size)
+                    << c.bits << " bits, block " << c.block << ", n " << n << ", at " << i;
+            }
+        }
+    }
+}
+
+// A number is at most half a step from its integer; with two parts, half a step of the second.
+TEST_P(Products, LoseNoMoreThanRounding) {
+    for (const Case& c : kCases) {
+        const Matrix matrix(c, 3);
+        const int64_t n = 3;
+        const Floats x = numbers(n * c.inputs, 4), y = multiply(matrix.c(), x);
+        for (int64_t i = 0; i < n * c.outputs; ++i) {
+            const float* row = x.data() + i / c.outputs * c.inputs;
+            double sum = 0.0, bound = 1e-6;
+            for (int64_t block = 0; block < c.inputs; block += c.block) {
+                double largest = 0.0, weights = 0.0;
+                for (int64_t k = block; k < block + c.block; ++k) {
+                    const double weight = matrix.at(i % c.outputs, k);
+                    sum += static_cast<double>(row[k]) * weight;
+                    weights += std::fabs(weight);
+                    largest = std::fmax(largest, std::fabs(static_cast<double>(row[k])));
+                }
+                bound += (c.parts == 2 ? 1.001 / 254.0 : 1.001) * largest / 254.0 * weights;
+            }
+            ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(i)]), sum, bound);
+        }
+    }
+}
+
+TEST_P(Products, DoNotDependOnPieces) {
+    const Case c{96, 75, 32, 8, 1, true};
+    const Matrix matrix(c, 5);
+    const Floats x = numbers(11 * c.inputs, 6), whole = multiply(matrix.c(), x);
+    for (int64_t rows : {1, 4, 10}) {
+        for (int64_t panels : {1, 2, 3}) EXPECT_EQ(multiply(matrix.c(), x, rows, panels), whole);
+    }
+}
+
+TEST_P(Products, AddWhatIsThere) {
+    const Case c{64, 40, 32, 4, 2, false};
+    const Matrix matrix(c, 7);
+    const Floats x = numbers(5 * c.inputs, 8), there = numbers(5 * c.outputs, 9);
+    const Floats alone = multiply(matrix.c(), x), both = multiply(matrix.c(), x, 2, 1, nullptr, there);
+    for (size_t i = 0; i < both.size(); ++i) EXPECT_FLOAT_EQ(both[i], alone[i] + there[i]);
+}
+
+TEST_P(Products, OfAGate) {
+    const Case c{64, 16, 32, 8, 2, false};
+    const Matrix matrix(c, 10);
+    Floats gate = numbers(3 * c.inputs, 11), up = numbers(3 * c.inputs, 12), gated;
+    for (float& x : gate) x *= 6.0f;
+    gate[0] = 0.0f, gate[1] = 90.0f, gate[2] = -90.0f;
+    for (size_t i = 0; i < gate.size(); ++i) {
+        const double x = static_cast<double>(gate[i]);
+        gated.push_back(static_cast<float>(x / (1.0 + std::exp(-x)) * static_cast<double>(up[i])));
+    }
+    const Floats found = multiply(matrix.c(), gate, 2, 1, up.data()), expected = multiply(matrix.c(), gated);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-4f);
+}
+
+// Rows of nothing are nothing, and what is not finite stays in its row.
+TEST_P(Products, OfOddNumbers) {
+    for (int parts : {1, 2}) {
+        const Case c{64, 20, 32, 8, parts, true};
+        const Matrix matrix(c, 13);
+        for (float odd : {NAN, HUGE_VALF, -HUGE_VALF}) {
+            Floats x = numbers(4 * c.inputs, 14);
+            const Floats before = multiply(matrix.c(), x);
+            for (int64_t k = 0; k < c.inputs; ++k)
+                x[static_cast<size_t>(3 * c.inputs + k)] = k % 2 ? 1e-38f : 0.0f;
+            x[static_cast<size_t>(c.inputs + 40)] = odd;
+            const Floats y = multiply(matrix.c(), x);
+            for (int64_t column = 0; column < c.outputs; ++column) {
+                const auto at = [&](int64_t row) { return static_cast<size_t>(row * c.outputs + column); };
+                EXPECT_EQ(y[at(0)], before[at(0)]);
+                EXPECT_FALSE(std::isfinite(y[at(1)]));
+                EXPECT_EQ(y[at(2)], before[at(2)]);
+                EXPECT_NEAR(y[at(3)], 0.0f, 1e-30f);
+            }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Products, testing::ValuesIn(product_instructions()),
+                         [](const auto& info) { return info.param; });
+
+TEST(ProductArguments, AreChecked) {
+    const h2o_block_matrix good{64, 3, 32, 8, 1, nullptr, nullptr, nullptr};
+    EXPECT_EQ(h2o_products_check(&good), H2O_OK);
+    EXPECT_EQ(h2o_products_check(nullptr), H2O_BAD_ARGUMENT);
+    const auto refused = [&](auto change) {
+        h2o_block_matrix bad = good;
+        change(bad);
+        EXPECT_EQ(h2o_products_check(&bad), H2O_BAD_ARGUMENT);
+    };
+    refused([](h2o_block_matrix& m) { m.inputs = 65; });
+    refused([](h2o_block_matrix& m) { m.inputs = 0; });
+    refused([](h2o_block_matrix& m) { m.outputs = 0; });
+    refused([](h2o_block_matrix& m) { m.block = 8; });
+    refused([](h2o_block_matrix& m) { m.inputs = m.block = 512; });
+    refused([](h2o_block_matrix& m) { m.bits = 3; });
+    refused([](h2o_block_matrix& m) { m.parts = 0; });
+    const h2o_products* found = nullptr;
+    EXPECT_EQ(h2o_products_find("sse", &found), H2O_UNSUPPORTED);
+    EXPECT_EQ(h2o_products_find(nullptr, nullptr), H2O_BAD_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace h2o::test
