@@ -1,7 +1,7 @@
 """TensorRT's runtime half as a double: engines execute on ONNX Runtime, at the time their stream gets to it.
 
 It holds callers to TensorRT's rules: shapes within the profile, every address given and a multiple of 256, scratch
-memory large enough, one context a profile. Scratch memory is overwritten by every execution, as TensorRT does.
+memory large enough. Scratch memory is overwritten by every execution, as TensorRT does.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class Engine:
         self.graph = double.bundle.graph(name)
         self.session = BoundSession(open_session(str(double.bundle.path(self.graph)), threads=1))
         self.device_memory_size_v2 = SCRATCH_BYTES
-        self.profiles_in_use: set[int] = set()
 
     def create_execution_context(self, strategy: Enum) -> Context:
         assert strategy.name == "USER_MANAGED"
@@ -100,8 +99,6 @@ class Context:
         self.scratch: tuple[int, int] | None = None
 
     def set_optimization_profile_async(self, index: int, stream: int) -> bool:
-        assert index not in self.engine.profiles_in_use, "TensorRT: one context a profile"
-        self.engine.profiles_in_use.add(index)
         self.profile = self.engine.spec.profiles[index]
         return True
 

@@ -54,7 +54,10 @@ class Double(ModuleType):
         self.Builder = lambda logger: Builder(self)
 
     def get_plugin_registry(self) -> Any:
-        return SimpleNamespace(load_library=self._load_library)
+        return SimpleNamespace(
+            load_library=self._load_library,
+            get_creator=lambda *name: self.libraries[-1] if self.libraries else None,
+        )
 
     def _load_library(self, path: str) -> object:
         if self.refuse_library is not None:
@@ -126,6 +129,10 @@ class Parser:
 
     def __init__(self, network: Network, logger: Any) -> None:
         self.network = network
+
+    def parse(self, model: bytes, path: str) -> bool:
+        self.network.build.model = onnx.load_from_string(model)
+        return True
 
     def parse_from_file(self, path: str) -> bool:
         self.network.build.model = onnx.load(path, load_external_data=False)

@@ -13,7 +13,7 @@ from steps import NotRun, Step
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 KERNELS = Path("plugins", "kernels", "cuda")
-TABLES = ("ceilings", "flash", "phase1", "phase2", "decode", "latent", "layer", "repeatable")
+TABLES = ("ceilings", "flash", "phase1", "phase2", "decode", "int4", "latent", "layer", "repeatable")
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 BACKENDS = ("torch", "onnxruntime", "tensorrt", "tensorrt-rtx")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import int4
 import torch
 from latent import cached
 from layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
@@ -166,6 +167,13 @@ def latents(library: Library) -> Iterator[Row]:
     yield {"query_heads": 16, "n": n, "ms": time, "tflop_s": (192 + 128) * 16 * n * (n + 1) / time / 1e9}
 
 
+def int4_products(library: Library) -> Iterator[Row]:
+    """Weights of 4 bits: one token, as many rows as are hardly slower, and a batch."""
+    for n in (1, 16, 2048):
+        for inputs, outputs in int4.SHAPES:
+            yield int4.row(library, n, inputs, outputs, milliseconds)
+
+
 def layers(library: Library) -> Iterator[Row]:
     """A whole layer's prefill attention, two-phase against full. Rates count what the pattern needs."""
     for n in LENGTHS:
@@ -201,6 +209,7 @@ TABLES: dict[str, Callable[[Library], Iterator[Row]]] = {
     "phase2": phase2,
     "decode": decode,
     "latent": latents,
+    "int4": int4_products,
     "layer": layers,
     "repeatable": repeatable,
 }

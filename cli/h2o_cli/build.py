@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import click
 from rich.markup import escape
@@ -17,6 +18,7 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
 from h2o_runtime.engines.machine import find_plugins
 from h2o_runtime.errors import BackendError
+from h2o_runtime.names import Int4Products
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,6 +41,19 @@ from h2o_runtime.errors import BackendError
 )
 @click.option("-b", "--batch-size", type=int, help="Most tokens in one dense call.  [default: the bundle's]")
 @click.option(
+    "--profiles",
+    type=click.IntRange(1, 2),
+    help="Profiles of a dense engine: 2 for one token and a batch, 1 for both.  "
+    "[default: 2, unless that holds weights twice]",
+)
+@click.option(
+    "--int4",
+    type=click.Choice(get_args(Int4Products)),
+    default="tensorrt",
+    show_default=True,
+    help="Who multiplies with weights of 4 bits; plugin is for bundles of float16, and for the target tensorrt.",
+)
+@click.option(
     "--plugins",
     type=click.Path(path_type=Path),
     help="The plugin library libh2o_trt_plugins.so.  [default: the one installed with h2o-edge]",
@@ -56,6 +71,8 @@ def main(
     sm: tuple[int, ...],
     max_context: int,
     batch_size: int | None,
+    profiles: int | None,
+    int4: Int4Products,
     plugins: Path | None,
     dry_run: bool,
     force: bool,
@@ -71,7 +88,7 @@ def main(
     An engine runs only with the TensorRT version that built it.
     """
     start_logging(verbose)
-    options = BuildOptions(target, sm, max_context, batch_size, plugins, force)
+    options = BuildOptions(target, sm, max_context, batch_size, profiles, int4, plugins, force)
     selection = select_engines(Bundle.open(bundle), options)
     if dry_run:
         check_folder(selection)

@@ -14,6 +14,8 @@ annotated parameters are attributes, `op.Constant` makes scalars and shapes.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import onnx
 from onnxscript import opset18 as op
@@ -23,6 +25,7 @@ from onnxscript.values import Opset
 from h2o_export.landmark_operators import LandmarkUpdate, SubquadraticAttention
 from h2o_export.line_operators import VerticalSlashAttention, VerticalSlashSelect
 from h2o_export.page_operators import PageAttention, PageBounds, PageSelect
+from h2o_export.product_operators import BlockProduct
 from h2o_export.trace import OPSET
 from h2o_runtime import operators as table
 
@@ -423,11 +426,13 @@ OPERATORS = (
     VerticalSlashAttention,
 )
 
+DENSE_OPERATORS = (BlockProduct,)
 
-def function_protos() -> list[onnx.FunctionProto]:
-    """Every operator's body, in standard operators alone."""
+
+def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:
+    """The operators' bodies, in standard operators alone."""
     protos: dict[str, onnx.FunctionProto] = {}
-    for operator in OPERATORS:
+    for operator in operators:
         proto = operator.to_function_proto()
         del proto.opset_import[:]
         proto.opset_import.append(onnx.helper.make_opsetid("", OPSET))

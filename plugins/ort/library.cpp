@@ -1,5 +1,5 @@
 // The entry point that ONNX Runtime looks for in a library of operators.
-#include "block_product.h"
+#include "packed_product.h"
 
 using h2o::ort::Base;
 using h2o::ort::Domain;
@@ -13,7 +13,7 @@ namespace {
 // Sessions refer to it as long as they live, so it is one for the process and never given back.
 Status* make_domain(const Interface& ort, Domain** domain) {
     Status* const status = ort.create_domain("h2o.cpu", domain);
-    return status == nullptr ? ort.add_operator(*domain, h2o::ort::block_product()) : status;
+    return status == nullptr ? ort.add_operator(*domain, h2o::ort::packed_product()) : status;
 }
 
 }  // namespace

@@ -207,11 +207,20 @@ h2o_status vertical_slash_attention(const Call& c, const void* const* in, void* 
                                              workspace, bytes);
 }
 
+h2o_status block_product(const Call& c, const void* const* in, void* const* out, void*, size_t,
+                         cudaStream_t stream) {
+    return h2o_cuda_block_product(stream, c.shape.dtype, c[kTokens], c[kInputs], c[kOutputs], in[0],
+                                  ints(in[1]), in[2], out[0]);
+}
+
 bool voters_are_of_the_chunk(const Sizes& s) {
     return s[kWindow] <= s[kTokens];
 }
 bool one_token(const Sizes& s) {
     return s[kTokens] == 1;
+}
+bool inputs_are_in_blocks(const Sizes& s) {
+    return s[kInputs] == 32 * int64_t{s[kInputBlocks]};
 }
 bool rows_are_in_the_cache(const Sizes& s) {
     return s[kTokens] <= s[kRows];
@@ -240,6 +249,7 @@ constexpr struct Kernel {
     {"PageAttention", no_workspace, page_attention, one_token},
     {"VerticalSlashSelect", line_select_workspace, vertical_slash_select, rows_are_in_the_cache},
     {"VerticalSlashAttention", line_workspace, vertical_slash_attention, rows_are_in_the_cache},
+    {"BlockProduct", no_workspace, block_product, inputs_are_in_blocks},
 };
 
 Operator complete(const Signature& signature) {

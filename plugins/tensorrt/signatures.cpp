@@ -7,7 +7,7 @@ std::vector<Signature> signatures() {
     constexpr Type T = Type::kModel, F = Type::kFloat, I32 = Type::kInt32, I64 = Type::kInt64;
     constexpr Size n = kTokens, w = kWindow, Hq = kQueryHeads, Hkv = kKvHeads, Hs = kScoreHeads,
                    d = kHeadSize, dv = kValueSize, cap = kRows, M = kSlots, Mp = kPrevious, t = kTiles,
-                   c = kLists, Nb = kBlocks, D = kDiagonals;
+                   c = kLists, Nb = kBlocks, D = kDiagonals, K = kInputs, Kb = kInputBlocks, N = kOutputs;
     return {
         {"ChunkedIntraAttention",
          {{integer, "chunk_size", 1}, {real, "scale"}, {integer, "score_heads", 1, Hs}},
@@ -129,6 +129,10 @@ std::vector<Signature> signatures() {
           {"distances", I32, {Hq, D}},
           {"length", I64, {}}},
          {{"o", T, {n, Hq, dv}}}},
+        {"BlockProduct",
+         {},
+         {{"x", T, {n, K}}, {"weights", I32, {Kb, N, kFour}}, {"scales", T, {Kb, N}}},
+         {{"y", T, {n, N}}}},
     };
 }
 

@@ -15,7 +15,7 @@ enum class Type {
     kInt64
 };  // kModel: float32 or float16, one and the same for a node
 
-// What a dimension counts. kTwo is the number itself.
+// What a dimension counts. kTwo and kFour are the numbers themselves.
 enum Size {
     kNone,
     kTokens,
@@ -32,11 +32,15 @@ enum Size {
     kLists,
     kBlocks,
     kDiagonals,
-    kTwo
+    kInputs,
+    kInputBlocks,
+    kOutputs,
+    kTwo,
+    kFour
 };
-constexpr int kSizeCount = kTwo + 1;
-constexpr const char* kSizeNames[kSizeCount] = {"",    "n", "w",  "Hq", "Hkv", "Hs", "d", "dv",
-                                                "cap", "M", "Mp", "t",  "c",   "Nb", "D", "2"};
+constexpr int kSizeCount = kFour + 1;
+constexpr const char* kSizeNames[kSizeCount] = {"",   "n", "w", "Hq", "Hkv", "Hs", "d",  "dv", "cap", "M",
+                                                "Mp", "t", "c", "Nb", "D",   "K",  "Kb", "N",  "2",   "4"};
 
 // Every attribute is required: ONNX graphs always carry them all.
 struct AttributeSpec {

@@ -13,7 +13,7 @@ constexpr int32_t kAnyHeadSize =
     64;  // for operators without one, of which the kernels use nothing but the heads
 
 int64_t from_attributes(const Signature& signature, const Attributes& attributes, Size size) {
-    int64_t sum = size == kTwo ? 2 : 0;
+    int64_t sum = size == kTwo ? 2 : size == kFour ? 4 : 0;
     for (size_t i = 0; i < signature.attributes.size(); ++i)
         if (signature.attributes[i].gives == size) sum += attributes[i].integer;
     return sum;
@@ -54,7 +54,7 @@ bool resolve(const Operator& op, const Attributes& attributes, const std::vector
     for (int size = 0; size < kSizeCount; ++size) {
         sizes.of[size] =
             static_cast<int32_t>(from_attributes(op.signature, attributes, static_cast<Size>(size)));
-        known[size] = size == kTwo;
+        known[size] = size == kTwo || size == kFour;
     }
     for (size_t i = 0; i < in.size(); ++i)
         for (size_t axis = 0; axis < op.signature.inputs[i].shape.size(); ++axis) {
@@ -79,9 +79,10 @@ bool resolve(const Operator& op, const Attributes& attributes, const std::vector
              scale_of(op.signature, attributes),
              dtype,
              sizes[kValueSize]};
-    const bool heads = shape.query_heads > 0 && shape.kv_heads > 0 &&
-                       shape.query_heads % shape.kv_heads == 0 &&
-                       (sets == shape.query_heads || shape.kv_heads % sets == 0);
+    const bool headless = !known[kQueryHeads] && !known[kKvHeads] && !known[kScoreHeads];
+    const bool heads =
+        headless || (shape.query_heads > 0 && shape.kv_heads > 0 && shape.query_heads % shape.kv_heads == 0 &&
+                     (sets == shape.query_heads || shape.kv_heads % sets == 0));
     return heads && (!op.fits || op.fits(sizes));
 }
 

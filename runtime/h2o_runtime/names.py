@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]  # whose engines h2o-build builds
+Int4Products: TypeAlias = Literal["tensorrt", "plugin"]  # who multiplies with weights of 4 bits in engines
 BackendName: TypeAlias = Literal["onnxruntime", TargetName]
 
 ProviderName: TypeAlias = Literal["native", "functions"]

@@ -8,7 +8,8 @@ held to this table by one test. Sizes have the names they have everywhere:
     d head size of queries and keys, dv that of values and outputs (operators of landmarks, pages and lines want d),
     cap cache capacity, M memory slots, Mp slots of the memory before (may be 0),
     t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows: those that landmarks are
-    means of, or pages, D diagonals.
+    means of, or pages, D diagonals,
+    of products: K inputs, Kb blocks of 32 of them, N outputs.
 
 A tensor of dtype T is float32 or float16, all of a node alike.
 """
@@ -218,3 +219,13 @@ OPERATORS = (  # one that another one's body calls comes before it
     VERTICAL_SLASH_SELECT,
     VERTICAL_SLASH_ATTENTION,
 )
+
+# Of dense graphs, where h2o-build puts them for engines whose plugins execute them. A bundle's own graphs have
+# standard operators in their place, which every backend knows, so neither providers nor CPU kernels have these.
+BLOCK_PRODUCT = Operator(
+    "BlockProduct",
+    inputs=(_model("x", "n K"), _int32("weights", "Kb N 4"), _model("scales", "Kb N")),
+    outputs=(_model("y", "n N"),),
+)
+DENSE_OPERATORS = (BLOCK_PRODUCT,)
+PRODUCT_BLOCK = 32  # inputs of BlockProduct that share a scale

@@ -19,11 +19,12 @@ from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.attention.native import NativeCpuProvider
-from h2o_runtime.operators import DOMAIN, OPERATORS, Operator, TensorArgument
+from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN, OPERATORS, Operator, TensorArgument
 
 REPO = Path(__file__).resolve().parents[2]
 KERNELS = REPO / "plugins" / "kernels" / "include" / "h2o"
-BY_NAME = {operator.name: operator for operator in OPERATORS}
+ALL = (*OPERATORS, *DENSE_OPERATORS)
+BY_NAME = {operator.name: operator for operator in ALL}
 
 # What stands for a name of the table, where it is not the name itself. Kernels know their scale; what the arrays'
 # sizes say is no argument; the fused attention works in place, and votes are cast on cache rows, not on a copy.
@@ -76,10 +77,10 @@ def stub_methods(module: str) -> dict[str, list[str]]:
 
 def test_the_table_is_a_table() -> None:
     """Names are unique, and every size of an output is shown by an input or given by attributes."""
-    assert len(BY_NAME) == len(OPERATORS)
+    assert len(BY_NAME) == len(ALL)
     assert DOMAIN == "h2o"
     assert BY_NAME["CachedAttention"].method == "cached_attention"
-    for operator in OPERATORS:
+    for operator in ALL:
         assert len(set(arguments(operator))) == len(arguments(operator))
         shown = {size for tensor in operator.inputs for size in tensor.shape}
         given = {attribute.gives for attribute in operator.attributes} - {""}
@@ -91,11 +92,10 @@ def test_function_bodies() -> None:
     pytest.importorskip("onnxscript")
     from h2o_export import operators
 
-    assert [body.name for body in operators.OPERATORS] == list(BY_NAME)
-    assert {(each.domain, each.version) for each in (body.opset for body in operators.OPERATORS)} == {
-        ("h2o", 1)
-    }
-    for proto in operators.function_protos():
+    bodies = (*operators.OPERATORS, *operators.DENSE_OPERATORS)
+    assert [body.name for body in bodies] == list(BY_NAME)
+    assert {(each.domain, each.version) for each in (body.opset for body in bodies)} == {("h2o", 1)}
+    for proto in operators.function_protos(bodies):
         operator = BY_NAME[proto.name]
         assert tuple(proto.input) == operator.input_names
         assert tuple(proto.output) == operator.output_names
@@ -133,11 +133,11 @@ def test_cuda_kernels(operator: Operator) -> None:
 
 
 def test_c_interfaces() -> None:
-    for header, prefix in (("cpu.h", "h2o_cpu_"), ("cuda.h", "h2o_cuda_")):
+    for header, prefix, operators in (("cpu.h", "h2o_cpu_", OPERATORS), ("cuda.h", "h2o_cuda_", ALL)):
         declared = set(
             re.findall(rf"^h2o_status {prefix}(\w+)\(", (KERNELS / header).read_text(), re.MULTILINE)
         )
-        assert {operator.method for operator in OPERATORS} <= declared
+        assert {operator.method for operator in operators} <= declared
 
 
 @pytest.mark.parametrize(
@@ -183,5 +183,5 @@ def test_tensorrt_plugins(tmp_path: Path) -> None:
             "outputs": plain(operator.outputs),
             "attributes": [list(dataclasses.astuple(attribute)) for attribute in operator.attributes],
         }
-        for operator in OPERATORS
+        for operator in ALL
     ]

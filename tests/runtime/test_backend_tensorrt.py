@@ -56,8 +56,8 @@ def double(
     return double
 
 
-def make_engines(bundle: Bundle) -> None:
-    options = BuildOptions("tensorrt", max_context=CONTEXT, batch_size=96)
+def make_engines(bundle: Bundle, **choices: Any) -> None:
+    options = BuildOptions("tensorrt", max_context=CONTEXT, batch_size=96, **choices)
     build(select_engines(bundle, options), Machine.here("tensorrt"), lambda name: None)
 
 
@@ -94,6 +94,35 @@ def test_a_conversation_equals_the_cpus(config: PrefillConfig, double: RuntimeDo
             else:
                 np.testing.assert_array_equal(mine, yours)
     assert double.failures == []
+
+
+def test_engines_with_one_profile_serve_prompts_and_recorded_tokens(double: RuntimeDouble) -> None:
+    make_engines(double.bundle, profiles=1, force=True)
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        same(ours.prefill(prompt(150), CONFIG), theirs.prefill(prompt(150), CONFIG))
+        for token in (5, 6, 7):
+            same(ours.decode(token), theirs.decode(token))
+    assert double.failures == []
+
+
+def test_dense_engines_with_plugins_have_their_library_loaded_once(
+    double: RuntimeDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def need_plugins(bundle: Bundle) -> None:
+        path = bundle.folder / "engines" / "tensorrt" / "manifest.json"
+        path.write_text(path.read_text().replace('"int4": "tensorrt"', '"int4": "plugin"'))
+
+    double.libraries.clear()
+    with load(double):
+        assert double.libraries == []
+    need_plugins(double.bundle)
+    for _ in range(2):
+        with load(double):
+            assert len(double.libraries) == 1
+    double.libraries.clear()
+    monkeypatch.setattr(double, "_load_library", lambda path: None)
+    with pytest.raises(BackendError, match=r"libh2o_trt_plugins\.so: TensorRT cannot load it"):
+        load(double)
 
 
 def test_rows_at_odd_addresses_pass_through_aligned_buffers(

@@ -33,7 +33,7 @@ def session(model: ModelProto, threads: int = 1) -> onnxruntime.InferenceSession
 
 
 def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **changed: Any) -> ModelProto:
-    """One BlockProduct of random weights; `inputs` are those that a caller gives."""
+    """One PackedProduct of random weights; `inputs` are those that a caller gives."""
     draw = np.random.default_rng(0)
     low, high = (-128, 128) if bits == 8 else (-8, 8)
     weights = [draw.integers(low, high, (n, K)).astype(np.int8) for n in sizes]
@@ -47,7 +47,7 @@ def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **chang
     settings = {"K": K, "N": list(sizes), "block": BLOCK, "bits": bits, "parts": 2} | changed
     outputs = [f"y{i}" for i in range(len(sizes))]
     node = helper.make_node(
-        "BlockProduct",
+        "PackedProduct",
         ["x", "weights", "scales", "", *optional],
         ["scratch", *outputs],
         domain="h2o.cpu",
@@ -127,7 +127,7 @@ def rewritten(folder: Path, graph: str) -> tuple[Counter[str], ModelProto]:
     return Counter(node.op_type for node in made.graph.node if node.op_type in COUNTED), made
 
 
-COUNTED = ("BlockProduct", "DequantizeLinear", "MatMul", "Gemm", "Add", "ReduceSum")
+COUNTED = ("PackedProduct", "DequantizeLinear", "MatMul", "Gemm", "Add", "ReduceSum")
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4+offset"])
@@ -135,9 +135,9 @@ def test_a_layer_is_four_products(shared_folder: Path, weights: str) -> None:
     """q, k, v are one, gate and up another; the gate, offsets and residuals are inside."""
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", f"-{weights}", weights=weights)[1]
     counted, made = rewritten(folder, "dense_01")
-    assert counted["BlockProduct"] == 4
+    assert counted["PackedProduct"] == 4
     assert not counted["DequantizeLinear"] + counted["MatMul"] + counted["Gemm"]
-    products = [node for node in made.graph.node if node.op_type == "BlockProduct"]
+    products = [node for node in made.graph.node if node.op_type == "PackedProduct"]
     attributes = [{one.name: helper.get_attribute_value(one) for one in node.attribute} for node in products]
     assert [len(one["N"]) for one in attributes] == [1, 2, 1, 3]
     assert all(one["parts"] == 1 for one in attributes)
@@ -159,7 +159,7 @@ def test_biases_are_no_residuals(shared_folder: Path) -> None:
     assert counted["Add"] >= 3
     constants = {tensor.name for tensor in made.graph.initializer}
     for node in made.graph.node:
-        if node.op_type == "BlockProduct" and len(node.input) > 5:
+        if node.op_type == "PackedProduct" and len(node.input) > 5:
             assert node.input[5] not in constants
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,12 +13,14 @@ from h2o_export.engines.fit import fitting_sm
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.plugin_graph import plugin_graph
 from h2o_export.engines.selection import EngineSelection, check_folder
+from h2o_export.engines.weights_once import may_hold_copies, saves_copies, stored_bytes
 from h2o_export.staging import staged_folder
 from h2o_runtime.confined import confined
 from h2o_runtime.engines import EngineManifest, EngineSpec, Machine, bundle_sha256
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.manifest import FileSpec, file_sha256
 
+log = logging.getLogger(__name__)
 TIMING_CACHE = "timing.cache"
 Progress = Callable[[str], None]
 Result = TypeVar("Result")
@@ -31,32 +35,46 @@ def build(selection: EngineSelection, machine: Machine, progress: Progress) -> E
     sm = fitting_sm(selection, machine, trt)
     check_folder(selection)
     known_timings = _timing_cache(selection.folder) if machine.target.plugins else None
-    builder = PlanBuilder(trt, () if machine.target.plugins else sm, known_timings)
+    own_sm = () if machine.target.plugins else sm
+    builder = PlanBuilder(trt, own_sm, known_timings, selection.options.int4 == "plugin")
     if machine.plugins is not None:
         builder.load_plugins(machine.plugins)
     with staged_folder(selection.folder, selection.options.force) as folder:
+        built = []
         for engine in selection.engines:
             progress(engine.name)
-            _interruptible(builder, lambda engine=engine: _write_plan(builder, selection, engine, folder))  # type: ignore[misc]
+            write = partial(_write_plan, builder, selection, engine, folder)
+            built.append(_interruptible(builder, write))
         files = {path.name: _file_spec(path) for path in sorted(folder.iterdir())}
         if builder.timing_cache is not None:
             (folder / TIMING_CACHE).write_bytes(builder.timing_cache)
-        manifest = _manifest(selection, machine, sm, files)
+        manifest = _manifest(selection, machine, sm, tuple(built), files)
         manifest.write(folder)
     return manifest
 
 
-def _write_plan(builder: PlanBuilder, selection: EngineSelection, engine: EngineSpec, folder: Path) -> None:
+def _write_plan(
+    builder: PlanBuilder, selection: EngineSelection, engine: EngineSpec, folder: Path
+) -> EngineSpec:
+    """The engine as it was built, its plan written."""
     graph = selection.bundle.graph(engine.name)
     source = selection.bundle.path(graph)
-    if graph.kind == "attention":
+    recorded = graph.kind != "attention"
+    if not recorded:
         # The graph with its plugins stays beside the plan, where trtexec and Polygraphy can take it from.
         model = plugin_graph(source)
         source = folder / f"{engine.name}.onnx"
         source.write_bytes(model.SerializeToString())
-    (folder / engine.file).write_bytes(
-        builder.build(source, engine.profiles, recorded=graph.kind != "attention")
-    )
+    plan = memoryview(builder.build(source, engine.profiles, recorded))
+    if recorded and selection.options.profiles is None and len(engine.profiles) > 1:
+        stored = stored_bytes(source)
+        if may_hold_copies(plan.nbytes, stored):
+            single = memoryview(builder.build(source, engine.profiles[-1:], recorded))
+            if saves_copies(single.nbytes, plan.nbytes, stored):
+                log.info("%s: two profiles hold weights twice, so it gets one for any rows", engine.name)
+                plan, engine = single, engine.model_copy(update={"profiles": engine.profiles[-1:]})
+    (folder / engine.file).write_bytes(plan)
+    return engine
 
 
 def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:
@@ -83,7 +101,11 @@ def _file_spec(path: Path) -> FileSpec:
 
 
 def _manifest(
-    selection: EngineSelection, machine: Machine, sm: tuple[int, ...], files: dict[str, FileSpec]
+    selection: EngineSelection,
+    machine: Machine,
+    sm: tuple[int, ...],
+    engines: tuple[EngineSpec, ...],
+    files: dict[str, FileSpec],
 ) -> EngineManifest:
     bundle = selection.bundle.manifest
     return EngineManifest(
@@ -95,8 +117,9 @@ def _manifest(
         max_context=selection.limits.context,
         batch_size=selection.limits.batch,
         prefill=selection.prefill,
+        int4=selection.options.int4,
         checkpoint=bundle.checkpoint.sha256,
         bundle=bundle_sha256(bundle),
-        engines=selection.engines,
+        engines=engines,
         files=files,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from h2o_export.engines.table import words_for_rows
+from h2o_export.engines.dense_graph import prepared
 from h2o_runtime.engines import Profile
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.errors import BackendError, Cancelled
@@ -21,14 +21,16 @@ log = logging.getLogger(__name__)
 class PlanBuilder:
     """Builds one engine after the other with one TensorRT module.
 
-    sm            compute capabilities to build for; empty: TensorRT builds for the GPU that is there
-    timing_cache  what earlier builds measured; layers that are alike are timed once, across all graphs
-    stop          once set, a build ends at its next step and raises Cancelled
+    sm              compute capabilities to build for; empty: TensorRT builds for the GPU that is there
+    timing_cache    what earlier builds measured; layers that are alike are timed once, across all graphs
+    block_products  whether plugins multiply with weights of 4 bits
+    stop            once set, a build ends at its next step and raises Cancelled
     """
 
     trt: Any
     sm: tuple[int, ...] = ()
     timing_cache: bytes | None = None
+    block_products: bool = False
     stop: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
@@ -48,14 +50,14 @@ class PlanBuilder:
     def build(self, model: Path, profiles: Sequence[Profile], recorded: bool = False) -> Any:
         """The serialized engine, as a buffer. Raises BackendError with TensorRT's first complaint, or Cancelled.
 
-        recorded: its calls are to become part of a CUDA graph.
+        recorded: it is a dense graph, whose calls are to become part of a CUDA graph.
         """
         self.logger.errors.clear()
         builder = self._new_builder()
         network = builder.create_network(1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self.trt.OnnxParser(network, self.logger)
-        words = words_for_rows(model) if recorded else None
-        parsed = parser.parse(words, str(model)) if words else parser.parse_from_file(str(model))
+        graph = prepared(model, self.block_products) if recorded else None
+        parsed = parser.parse(graph, str(model)) if graph else parser.parse_from_file(str(model))
         if not parsed:
             raise BackendError(f"{model}: TensorRT's parser refuses it: {self._parse_error(parser)}")
         config = self._configure(builder, recorded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -27,6 +28,11 @@ def plugin_graph(path: Path) -> onnx.ModelProto:
     del model.functions[:]
     for node in model.graph.node:
         if node.domain == DOMAIN:
-            node.attribute.append(helper.make_attribute("plugin_namespace", DOMAIN))
-            node.attribute.append(helper.make_attribute("plugin_version", VERSION))
+            name_as_plugin(node)
     return model
+
+
+def name_as_plugin(node: Any) -> None:
+    """Give a node of our domain the attributes by which TensorRT's parser finds its plugin."""
+    node.attribute.append(helper.make_attribute("plugin_namespace", DOMAIN))
+    node.attribute.append(helper.make_attribute("plugin_version", VERSION))

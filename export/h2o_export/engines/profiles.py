@@ -1,6 +1,8 @@
 """Optimization profiles: for which sizes each graph's engine is tuned, and which it takes at all.
 
 A graph that serves prefill and decode alike has one profile for each, in one engine and over one set of weights.
+Where the profile for decode allows a second row, TensorRT for RTX lays a layer's weights out once for both; with
+one row and no other it keeps most of them a second time (docs/weights.md).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from h2o_runtime.engines import Profile, TensorRange
 from h2o_runtime.manifest import FreeSize, GraphSpec, ModelSpec, TensorSpec
 
 Range = tuple[int, int, int]  # least, tuned for, most
+STEP_ROWS = 2  # most rows of a decode profile over weights: tuned for 1, and never run with more
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...
     }
     profiles = [_profile("prefill", graph, prefill, spans)]
     if free.step:
-        profiles.insert(0, _profile("decode", graph, prefill | dict.fromkeys(rows, (1, 1, 1)), spans))
+        widest = 1 if graph.kind == "attention" else STEP_ROWS
+        step = {name: (1, 1, min(widest, prefill[name][-1])) for name in rows}
+        profiles.insert(0, _profile("decode", graph, prefill | step, spans))
     return tuple(profiles)
 
 

@@ -15,16 +15,24 @@ from h2o_runtime.engines.machine import find_target
 from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.manifest import GraphSpec
+from h2o_runtime.names import Int4Products
+from h2o_runtime.operators import PRODUCT_BLOCK
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the user asks for. Without `sm` engines are for the GPU that is there; `batch_size` is the bundle's."""
+    """What the user asks for. Without `sm` engines are for the GPU that is there; `batch_size` is the bundle's.
+
+    int4      who multiplies with weights of 4 bits: TensorRT, or a plugin that never makes floats of a matrix
+    profiles  of a dense engine: 2, for one token and a batch; 1 for both; None: 2 unless that holds weights twice
+    """
 
     target: str
     sm: tuple[int, ...] = ()
     max_context: int = 16384
     batch_size: int | None = None
+    profiles: int | None = None
+    int4: Int4Products = "tensorrt"
     plugins: Path | None = None
     force: bool = False
 
@@ -54,6 +62,7 @@ class EngineSelection:
             "dtype": self.bundle.manifest.model.dtype,
             "max_context": self.limits.context,
             "batch_size": self.limits.batch,
+            "int4": self.options.int4,
             "engines": [engine.model_dump() for engine in self.engines],
         }
 
@@ -72,6 +81,8 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
             "outside the engines",
             field="plugins",
         )
+    if options.int4 == "plugin":
+        _check_block_products(bundle, target)
     if target.plugins and len(set(options.sm)) > 1:
         raise ConfigError(
             f"sm is {' and '.join(map(str, options.sm))}, and {target.title} builds only for the GPU that is "
@@ -83,9 +94,30 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
         prefill = prefill.altered(batch_size=options.batch_size)
     limits = ProfileLimits.of(bundle.manifest.model, prefill, options.max_context)
     graphs = [graph for graph in bundle.manifest.graphs if graph.kind != "attention" or target.plugins]
-    return EngineSelection(
-        bundle, target, options, prefill, limits, tuple(_engine(graph, limits) for graph in graphs)
-    )
+    engines = tuple(_engine(graph, limits, options.profiles) for graph in graphs)
+    return EngineSelection(bundle, target, options, prefill, limits, engines)
+
+
+def _check_block_products(bundle: Bundle, target: Target) -> None:
+    model = bundle.manifest.model
+    weights = model.weights
+    if not target.plugins:
+        raise ConfigError(
+            f"int4 plugin is for the target tensorrt: networks of {target.title} hold no plugins",
+            field="int4",
+        )
+    if weights is None or not weights.projections.startswith("int4") or weights.block_size != PRODUCT_BLOCK:
+        raise ConfigError(
+            f"int4 plugin is for weights of 4 bits in blocks of {PRODUCT_BLOCK}: export with --weights int4 and "
+            f"--block-size {PRODUCT_BLOCK}",
+            field="int4",
+        )
+    if model.dtype != "float16":
+        raise ConfigError(
+            f"int4 plugin is for activations of float16, and the bundle has {model.dtype}: export with --dtype "
+            "float16",
+            field="int4",
+        )
 
 
 def check_folder(selection: EngineSelection) -> None:
@@ -95,5 +127,8 @@ def check_folder(selection: EngineSelection) -> None:
     check_output(selection.folder, selection.options.force)
 
 
-def _engine(graph: GraphSpec, limits: ProfileLimits) -> EngineSpec:
-    return EngineSpec(name=graph.name, file=f"{graph.name}.plan", profiles=make_profiles(graph, limits))
+def _engine(graph: GraphSpec, limits: ProfileLimits, profiles: int | None) -> EngineSpec:
+    made = make_profiles(graph, limits)
+    if profiles == 1 and graph.kind != "attention":
+        made = made[-1:]  # that of a batch, which begins at one row
+    return EngineSpec(name=graph.name, file=f"{graph.name}.plan", profiles=made)

@@ -3,27 +3,21 @@ become floats, and would make floats of a whole table at every call."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 BYTES = 4  # of a word: int32, of which every TensorRT looks up rows
 
 
-def words_for_rows(path: Path) -> bytes | None:
-    """The graph at `path` with its table of int8 as words of int32 over the same bytes; None where it has none.
-
-    External data stay where they are: relative to the folder of `path`.
-    """
-    model = onnx.load(str(path), load_external_data=False)
+def use_words(model: Any) -> bool:
+    """Let `model` look rows up in words of int32 over the bytes of its table of int8; whether it has one."""
     graph = model.graph
     tables = {t.name: t for t in graph.initializer if t.data_type == TensorProto.INT8}
     found = [node for node in graph.node if node.op_type == "Gather" and node.input[0] in tables]
     if not found:
-        return None
+        return False
     nodes: list[Any] = []
     for node in graph.node:
         if node in found:
@@ -42,8 +36,7 @@ def words_for_rows(path: Path) -> bytes | None:
             nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    serialized: bytes = model.SerializeToString()
-    return serialized
+    return True
 
 
 def _look_up(gather: Any, columns: int) -> list[Any]:

@@ -81,6 +81,13 @@ __device__ __forceinline__ void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// (x & mask) | bits, which a compiler makes two instructions of where both are constants.
+__device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+    uint32_t result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(result) : "r"(x), "r"(mask), "r"(bits));
+    return result;
+}
+
 // 2 to the power x, with a relative error near 2^-22; exactly 0 at minus infinity.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;

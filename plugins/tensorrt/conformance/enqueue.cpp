@@ -6,6 +6,7 @@
 
 #include "cases.h"
 #include "conformance.h"
+#include "products.h"
 
 namespace conformance {
 namespace {
@@ -422,6 +423,12 @@ void check_node(const Node& node, h2o_dtype dtype, const Creators& creators, std
             }
         }
         compare("o", 0, o[0], o[1]);
+    } else if (node.op == "BlockProduct") {
+        test::BlockMatrix matrix(64, 24, random);
+        matrix.scales = t.in(2);
+        t.set(1, matrix.words);
+        t.run(creators);
+        compare("y", 0, matrix.times(t.in(0), false), matrix.times(t.in(0), true));
     } else {
         test::fail("no reference for this operator");
     }

@@ -219,6 +219,7 @@ std::vector<Node> nodes(DataType t) {
          {one},
          {t, t, t, i32, i32, i64},
          {t}},
+        {"BlockProduct", {}, {{20, 64}, {2, 24, 4}, {2, 24}}, {{20, 24}}, {t, i32, t}, {t}},
         {"MemoryFusedAttention",
          {scale},
          {q, cache, values, memory, o, state, state},

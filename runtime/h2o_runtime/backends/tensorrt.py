@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError
+from h2o_runtime.operators import BLOCK_PRODUCT, DOMAIN, VERSION
 
 
 class TensorRTBackend:
@@ -45,7 +47,8 @@ class TensorRTBackend:
             machine = Machine.here(self.name)
             engines = open_engines(self.bundle, machine, self._context)
             self.most_rows = engines.manifest.batch_size
-            self._loader = _Loader(import_tensorrt(machine.target), engines)
+            library = machine.plugins if engines.manifest.int4 == "plugin" else None
+            self._loader = _Loader(import_tensorrt(machine.target), engines, library)
         for graph in self.bundle.manifest.weighty_graphs():
             if only is None or graph.name in only:
                 self._parts[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
@@ -108,11 +111,25 @@ class AlignedBuffers:
 class _Loader:
     """Makes engines from plan files. The runtime that made them must outlive them."""
 
-    def __init__(self, trt: Any, engines: EngineSet) -> None:
+    def __init__(self, trt: Any, engines: EngineSet, plugins: Path | None) -> None:
         self._trt = trt
         self._engines = engines
         self._logger = make_logger(trt)
+        if plugins is not None:
+            self._load_plugins(plugins)
         self._runtime = trt.Runtime(self._logger)
+
+    def _load_plugins(self, library: Path) -> None:
+        """The process may have them already, and the registry takes a plugin once."""
+        registry = self._trt.get_plugin_registry()
+        if registry.get_creator(BLOCK_PRODUCT.name, str(VERSION), DOMAIN) is not None:
+            return
+        try:
+            handle = registry.load_library(str(library))
+        except Exception as error:  # the bindings raise what pybind makes of the loader's words
+            raise BackendError(f"{library}: TensorRT cannot load it: {error}") from error
+        if handle is None:
+            raise BackendError(f"{library}: TensorRT cannot load it: {self._logger.reason}")
 
     def load(self, name: str, stream: int) -> _Engine:
         spec = next(engine for engine in self._engines.manifest.engines if engine.name == name)
@@ -129,7 +146,10 @@ class _Loader:
 
 
 class _Engine:
-    """One engine and its contexts by their profiles: that of decode is for recorded steps and nothing else."""
+    """One engine and its contexts: that of decode is for recorded steps and nothing else.
+
+    Each has its profile, or both the engine's only one, which contexts share since TensorRT 10.
+    """
 
     def __init__(
         self,
@@ -143,15 +163,17 @@ class _Engine:
         self._runtime, self._engine = runtime, engine
         self.scratch_bytes = int(engine.device_memory_size_v2)
         self.contexts: dict[str, _Context] = {}
-        for index, profile in enumerate(spec.profiles):
-            context = _make_context(trt, engine, profile.name)
+        names: list[str] = [profile.name for profile in spec.profiles]
+        for name in ("decode", "prefill"):
+            context = _make_context(trt, engine, name)
             if context is None:
                 raise fail("create_execution_context")
+            index = names.index(name) if name in names else 0  # the only one serves both
             try:
                 context.set_optimization_profile_async(index, stream)
             except RuntimeError:
                 raise fail("set_optimization_profile_async") from None
-            self.contexts[profile.name] = _Context(context, fail)
+            self.contexts[name] = _Context(context, fail)
 
     def use(self, scratch: CudaArray) -> None:
         for context in self.contexts.values():

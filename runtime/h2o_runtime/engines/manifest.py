@@ -13,7 +13,7 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError
 from h2o_runtime.manifest import MANIFEST, FileSpec, Manifest
-from h2o_runtime.names import TargetName
+from h2o_runtime.names import Int4Products, TargetName
 
 FORMAT = 1
 
@@ -45,7 +45,10 @@ class EngineSpec(_Strict):
 
 
 class EngineManifest(_Strict):
-    """`sm` are compute capabilities as NVIDIA writes them in SM87; `plugins` is the library's SHA-256."""
+    """`sm` are compute capabilities as NVIDIA writes them in SM87; `plugins` is the library's SHA-256.
+
+    int4: with "plugin" dense engines too need that library.
+    """
 
     format: int = FORMAT
     target: TargetName
@@ -56,6 +59,7 @@ class EngineManifest(_Strict):
     max_context: int = Field(gt=0)
     batch_size: int = Field(gt=0)
     prefill: PrefillConfig  # what the attention engines were built for, where there are any
+    int4: Int4Products = "tensorrt"
     checkpoint: str  # SHA-256 of the checkpoint, as the bundle's manifest has it
     bundle: str  # SHA-256 of the bundle's graphs and weights
     engines: tuple[EngineSpec, ...]

@@ -1,4 +1,4 @@
-"""Dense graphs with products of our own: BlockProduct, of plugins/ort, in place of DequantizeLinear and MatMul.
+"""Dense graphs with products of our own: PackedProduct, of plugins/ort, in place of DequantizeLinear and MatMul.
 
 Activations become integers in blocks as small as those of the weights; those of a head twice, first as they are and
 then what that has lost, 15 bits together, for it goes straight into the logits. Products that read the same
@@ -22,7 +22,7 @@ from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, floats, quantized
 from h2o_runtime.ort.panels import pack, pack_scales
 
 DOMAIN = "h2o.cpu"
-OPERATOR = "BlockProduct"
+OPERATOR = "PackedProduct"
 BLOCKS = range(16, 257, 16)  # sizes that it takes
 MOST_MATRICES = 8  # of one node
 
@@ -79,7 +79,7 @@ def multiply_natively(model: Any, folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class _Product:
-    """One BlockProduct.
+    """One PackedProduct.
 
     parts     matrices that are multiplied with the same activations
     x, up     the activations; or what the gate of an MLP has to make of them

@@ -222,6 +222,7 @@ void test_select(const Options& options);
 void test_subquadratic(const Options& options);
 void test_page_lists(const Options& options);
 void test_line_lists(const Options& options);
+void test_products(const Options& options);
 void test_arguments(const Options& options);
 void test_graph(const Options& options);
 void test_bounds(const Options& options);

@@ -22,7 +22,7 @@ import pytest
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError
-from h2o_runtime.operators import OPERATORS
+from h2o_runtime.operators import DENSE_OPERATORS, OPERATORS
 
 REPO = Path(__file__).resolve().parents[3]
 ROOTS = [root for root in os.environ.get("TENSORRT_ROOT", "").split(os.pathsep) if root]
@@ -82,7 +82,7 @@ if sys.argv[1]:
     print(tensorrt.registered_creators().decode(), end="")
 """
 
-NAMES = [operator.name for operator in OPERATORS]
+NAMES = [operator.name for operator in (*OPERATORS, *DENSE_OPERATORS)]
 
 
 ASKED = {"H2O_TRT_REGISTER": "1"}

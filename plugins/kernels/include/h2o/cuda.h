@@ -255,6 +255,16 @@ h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* s
                                  const void* k, const void* v, const int64_t* position, int64_t first,
                                  const h2o_kv* kv);
 
+// y [n, outputs] = x [n, inputs] times a matrix of integers of 4 bits, each block of 32 inputs of an output
+// with a scale: float32 sums; x, scales [inputs / 32, outputs] and y are of `dtype`. weights [inputs / 32,
+// outputs, 4] are words: the bits 4 i ... 4 i + 3 of word t of an output hold an integer plus 8, of input 8 t
+// + 2 i of the block for i < 4, and of 8 t + 2 (i - 4) + 1 for the others. In each four outputs the 4 x 4
+// words are transposed: where word t of output j would be, word j of output t is. `inputs` are whole blocks,
+// `outputs` a multiple of 8. Made for one row; up to 16 take hardly longer than one.
+h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dtype, int32_t n, int32_t inputs,
+                                  int32_t outputs, const void* x, const int32_t* weights, const void* scales,
+                                  void* y);
+
 // target [count] on the device = values [count] on the host, at most H2O_CUDA_MAX_INTEGERS. They are read
 // before the call returns and travel as arguments of the kernel: a captured call writes the same ones each
 // time.

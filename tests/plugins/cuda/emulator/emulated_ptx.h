@@ -107,6 +107,10 @@ inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
         });
 }
 
+inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+    return (x & mask) | bits;
+}
+
 inline float exp2_fast(float x) {
     return std::exp2(x);
 }

@@ -1,4 +1,4 @@
-// BlockProduct: y = x w for one or more matrices w, as h2o/products.h has them, which are given the same x.
+// PackedProduct: y = x w for one or more matrices w, as h2o/products.h has them, which are given the same x.
 // An operator of domain h2o.cpu, which is in no file: h2o_runtime puts it into graphs as it loads them.
 //
 // inputs      x float32 [..., K]
@@ -15,6 +15,6 @@
 
 namespace h2o::ort {
 
-const Operator* block_product();
+const Operator* packed_product();
 
 }  // namespace h2o::ort

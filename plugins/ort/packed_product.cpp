@@ -1,4 +1,4 @@
-#include "block_product.h"
+#include "packed_product.h"
 
 #include <algorithm>
 #include <atomic>
@@ -178,9 +178,9 @@ Status* Kernel::find_weights(KernelContext* context) {
         blocks += static_cast<size_t>(elements / matrix.block);
     }
     if (weights.elements != bytes)
-        return ort.error("BlockProduct: weights are not as long as K, N and bits say");
+        return ort.error("PackedProduct: weights are not as long as K, N and bits say");
     if (scales.elements != blocks || (offsets.data != nullptr && offsets.elements != blocks)) {
-        return ort.error("BlockProduct: a block and column must have one scale, and one offset or none");
+        return ort.error("PackedProduct: a block and column must have one scale, and one offset or none");
     }
     ready = true;
     return nullptr;
@@ -194,14 +194,14 @@ Status* Kernel::compute(KernelContext* context) {
     H2O_RETURN_IF(addend.read(ort, context, kAddend));
     const int64_t inputs = matrices[0].inputs;
     if (x.dimensions == 0 || x.dimensions > kMostDimensions || x.sizes[x.dimensions - 1] != inputs) {
-        return ort.error("BlockProduct: the last dimension of x is not what its matrix takes");
+        return ort.error("PackedProduct: the last dimension of x is not what its matrix takes");
     }
     const int64_t n = static_cast<int64_t>(x.elements) / inputs;
     if (up.data != nullptr && up.elements != x.elements) {
-        return ort.error("BlockProduct: up must be as large as x");
+        return ort.error("PackedProduct: up must be as large as x");
     }
     if (addend.data != nullptr && addend.elements != static_cast<size_t>(n * matrices[0].outputs)) {
-        return ort.error("BlockProduct: the addend must be as large as the product");
+        return ort.error("PackedProduct: the addend must be as large as the product");
     }
     Run run(*this, n, x, up, addend);
     H2O_RETURN_IF(run.outputs(context, x));
@@ -222,16 +222,16 @@ Status* create(const Operator*, const Table* table, const KernelInfo* info, void
     matrix.parts = static_cast<int>(parts);
     const h2o_products* products = nullptr;
     if (count == 0 || h2o_products_find(nullptr, &products) != H2O_OK) {
-        return ort.error("BlockProduct: no matrix, or no kernel");
+        return ort.error("PackedProduct: no matrix, or no kernel");
     }
     Kernel* const kernel = new (std::nothrow) Kernel{ort, products, count, {}};
-    if (kernel == nullptr) return ort.error("BlockProduct: no memory");
+    if (kernel == nullptr) return ort.error("PackedProduct: no memory");
     for (size_t i = 0; i < count; ++i) {
         matrix.outputs = outputs[i];
         kernel->matrices[i] = matrix;
         if (h2o_products_check(&matrix) != H2O_OK) {
             delete kernel;
-            return ort.error("BlockProduct: sizes that no kernel takes");
+            return ort.error("PackedProduct: sizes that no kernel takes");
         }
     }
     *out = kernel;
@@ -241,7 +241,7 @@ Status* create(const Operator*, const Table* table, const KernelInfo* info, void
 constexpr Operator make_operator() {
     Operator op{};
     op.version = kVersion;
-    op.name = [](const Operator*) { return "BlockProduct"; };
+    op.name = [](const Operator*) { return "PackedProduct"; };
     op.provider = [](const Operator*) -> const char* { return nullptr; };
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) { return index == kWeights ? kUint8 : kFloat; };
@@ -270,7 +270,7 @@ constexpr Operator kOperator = make_operator();
 
 }  // namespace
 
-const Operator* block_product() {
+const Operator* packed_product() {
     return &kOperator;
 }
 

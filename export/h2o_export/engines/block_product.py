@@ -1,0 +1,65 @@
+"""Products with weights of 4 bits as plugins: BlockProduct in the place of DequantizeLinear and MatMul.
+
+Decode is bound by the bytes of weights. Where TensorRT has no kernel that multiplies with 4 bits as they are, it
+makes floats of them first, in every call.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from h2o_export.engines.plugin_graph import DOMAIN, VERSION, name_as_plugin
+from h2o_runtime.operators import BLOCK_PRODUCT, PRODUCT_BLOCK
+from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, quantized_products
+
+MULTIPLE = 8  # of which the outputs are one
+
+
+def fits(product: QuantizedProduct) -> bool:
+    """Whether the plugin can take its place, as far as its nodes say: outputs must be a multiple of 8 too."""
+    return product.bits == 4 and product.block_size == PRODUCT_BLOCK and not product.transposed
+
+
+def use_block_products(model: Any, folder: Path) -> bool:
+    """Rewrite `model`, whose weights lie in files below `folder`; whether there was anything to rewrite.
+
+    The packed words are in the model itself. Offsets are added by a product of their own, which stays as it is.
+    """
+    graph = model.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    found = [
+        product
+        for product in quantized_products(graph)
+        if fits(product) and tensors[product.weight].dims[1] % MULTIPLE == 0
+    ]
+    for product in found:
+        matrix = Matrix.read(product, tensors, folder)
+        weight = tensors[product.weight]
+        weight.CopyFrom(numpy_helper.from_array(pack(matrix.q), product.weight))
+        node = product.product
+        inputs = [node.input[0], product.weight, product.scales]
+        made = helper.make_node(BLOCK_PRODUCT.name, inputs, node.output, name=node.name, domain=DOMAIN)
+        name_as_plugin(made)
+        node.CopyFrom(made)
+        graph.node.remove(product.dequantize)
+    if found:
+        model.opset_import.append(helper.make_opsetid(DOMAIN, int(VERSION)))
+    return bool(found)
+
+
+def pack(q: NDArray[np.int8]) -> NDArray[np.int32]:
+    """Integers from -8 to 7, [N, K] → words [K / 32, N, 4] as BlockProduct's body reads them."""
+    outputs, inputs = q.shape
+    eights = q.reshape(outputs, inputs // PRODUCT_BLOCK, 4, 8)
+    words = np.zeros(eights.shape[:3], np.uint32)  # [N, K / 32, t]
+    for i in range(8):
+        place = i // 2 + 4 * (i % 2)
+        words |= (eights[..., i] + np.int8(8)).astype(np.uint32) << np.uint32(4 * place)
+    quads = words.reshape(outputs // 4, 4, -1, 4)  # [N / 4, j, K / 32, t]
+    packed = np.ascontiguousarray(quads.transpose(2, 0, 3, 1)).reshape(-1, outputs, 4)
+    return packed.view(np.int32)
