@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
             factors[own_row] = factor;
             factors[kRows + own_row] = with_factor;
             if (valid && block.parted) {
-                args.partial_m[blockIdx.z * all + index] = m;
-                args.partial_l[blockIdx.z * all + index] = l;
+                args.partial_m[part_index(args) * all + index] = m;
+                args.partial_l[part_index(args) * all + index] = l;
             } else if (valid) {
                 if (args.m) args.m[index] = m;
                 if (args.l) args.l[index] = l;
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
                 const int64_t at = index * DV + column;
                 float x = o[i][nn][h * 2] * factor, y = o[i][nn][h * 2 + 1] * factor;
                 if (block.parted) {
-                    *reinterpret_cast<float2*>(args.partial_o + blockIdx.z * all * DV + at) =
+                    *reinterpret_cast<float2*>(args.partial_o + part_index(args) * all * DV + at) =
                         make_float2(x, y);
                     continue;
                 }
