@@ -32,9 +32,11 @@ class Layer:
         self.score = zeros(n, KV_HEADS)
         self.colsum = zeros(KV_HEADS, SLOTS)
         self.chunks = -(-n // CHUNK)
-        ranges = [[c * CHUNK, min(n, (c + 1) * CHUNK)] for c in range(self.chunks)]
-        self.ranges = torch.tensor(ranges, dtype=torch.int64, device="cuda")
-        self.memory = zeros(self.chunks, KV_HEADS, SLOTS, dtype=torch.int32)
+        self.memory, self.sets = (zeros(self.chunks, KV_HEADS, SLOTS, dtype=torch.int32) for _ in range(2))
+        self.last, self.set_scores = (
+            zeros(KV_HEADS, SLOTS, dtype=torch.int32),
+            zeros(self.chunks, KV_HEADS, SLOTS),
+        )
         self.length = torch.tensor([n], dtype=torch.int64, device="cuda")
         need = max(
             library.memory_attention_workspace(self.shape, CHUNK, SLOTS),
@@ -59,25 +61,19 @@ class Layer:
             self._state(), score,
         )  # fmt: skip
 
-    def select(self, chunk: int) -> None:
+    def step(self, chunk: int, replace: bool) -> None:
+        """The end of chunk `chunk`: its sums into the scores of the memory it saw, and the next memory."""
         before = None if chunk == 0 else self.memory[chunk - 1]
-        slots = 0 if chunk == 0 else SLOTS
+        slots, values = (0, None) if chunk == 0 else (SLOTS, self.colsum)
+        first, stop = chunk * CHUNK, min(self.n, (chunk + 1) * CHUNK)
+        kept = (self.memory[chunk], self.last, self.sets[chunk], self.set_scores[chunk])
         self.run(
-            self.kernels.memory_select,
-            KV_HEADS,
-            self.n,
-            slots,
-            LOCAL,
-            HEAVY,
-            0,
-            self.score,
-            before,
-            self.ranges[chunk],
-            self.memory[chunk],
-        )
+            self.kernels.memory_step, KV_HEADS, self.n, slots, LOCAL, HEAVY, 0, first, stop, before, values,
+            replace, self.score, self.kernels.NextMemory(*(each.data_ptr() for each in kept)),
+        )  # fmt: skip
 
     def attend_memory(self, chunk: int, scores: bool = True) -> None:
-        """Chunk `chunk` attends to the memory of the one before; with scores, they are added up."""
+        """Chunk `chunk` attends to the memory of the one before; with scores, their sums are taken."""
         first, memory = chunk * CHUNK, self.memory[chunk - 1]
         rows, state = min(CHUNK, self.n - first), self._state(first)
         colsum = self.colsum if scores else None
@@ -85,14 +81,20 @@ class Layer:
             self.kernels.memory_fused_attention, self.shape, rows, SLOTS, offset(self.q, first), self.kv, memory,
             state, state, colsum, self.workspace, self.workspace.numel(),
         )  # fmt: skip
-        if scores:
-            self.run(self.kernels.score_update, KV_HEADS, SLOTS, memory, self.colsum, 0, self.score)
+
+    def attend_memories(self) -> None:
+        """All chunks but the first attend to the memories of those before, at once."""
+        state = self._state(CHUNK)
+        self.run(
+            self.kernels.tiled_memory_attention, self.shape, self.n - CHUNK, CHUNK, SLOTS, offset(self.q, CHUNK),
+            self.kv, self.memory, state, state,
+        )  # fmt: skip
 
     def prefill(self) -> None:
         """Both phases, scores included, as the runtime does them."""
         self.phase1()
         for chunk in range(self.chunks - 1):
-            self.select(chunk)
+            self.step(chunk, replace=False)
             self.attend_memory(chunk + 1)
 
     def vote(self, chunk: int) -> None:
@@ -105,16 +107,15 @@ class Layer:
             offset(self.q, stop - voters), offset(self.k, first), self.kv, memory, self.colsum,
             offset(self.score, first), self.workspace, self.workspace.numel(),
         )  # fmt: skip
-        if slots:
-            self.run(self.kernels.score_update, KV_HEADS, slots, memory, self.colsum, 1, self.score)
 
     def prefill_window(self) -> None:
         """Both phases under the window rule: no column sums over whole chunks."""
         self.phase1(scores=False)
         for chunk in range(self.chunks - 1):
             self.vote(chunk)
-            self.select(chunk)
-            self.attend_memory(chunk + 1, scores=False)
+            self.step(chunk, replace=True)
+        if self.chunks > 1:
+            self.attend_memories()
 
     def cached(self, rows: int) -> None:
         """The last `rows` tokens attend to the whole cache."""

@@ -65,6 +65,7 @@ class Library:
         self.Shape = declared.structures["h2o_cuda_shape"]
         self.State = declared.structures["h2o_cuda_state"]
         self.KV = declared.structures["h2o_kv"]
+        self.NextMemory = declared.structures["h2o_cuda_next_memory"]
         for name, (result, arguments) in declared.functions.items():
             function = getattr(library, f"h2o_cuda_{name}")
             function.restype, function.argtypes = result, arguments

@@ -63,8 +63,9 @@ def cases(chunk: int, n: int, head_sizes: tuple[int, ...]) -> list[Case]:
     h2o: dict[str, Any] = {"chunk_size": chunk, "batch_size": 4 * chunk, "local": part, "heavy": part}
     configs = {
         "full": PrefillConfig(policy="full", batch_size=4 * chunk),
-        "colsum": PrefillConfig(**h2o, dense_tail=part // 2),
-        "colsum, query heads": PrefillConfig(**h2o, score_heads="query", sink=2),
+        "colsum": PrefillConfig(**h2o, score="colsum", dense_tail=part // 2),
+        "colsum, query heads": PrefillConfig(**h2o, score="colsum", score_heads="query", sink=2),
+        "query": PrefillConfig(**h2o, score_tile=chunk // 8, score_candidates=chunk),
         "window": PrefillConfig(**h2o, score="window", score_window=min(part, 64)),
     }
     return [

@@ -109,7 +109,7 @@ def phase2(library: Library) -> Iterator[Row]:
         times = {
             "fused_ms": fused,
             "fused_and_scores_ms": milliseconds(lambda: layer.attend_memory(8)),  # noqa: B023
-            "select_ms": milliseconds(lambda: layer.select(8)),  # noqa: B023
+            "step_ms": milliseconds(lambda: layer.step(8, replace=False)),  # noqa: B023
             "vote_ms": milliseconds(lambda: layer.vote(8)),  # noqa: B023
         }
         big = Layer(library, (128 if roomy() else 32) * CHUNK, d)

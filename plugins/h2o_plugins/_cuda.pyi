@@ -166,6 +166,32 @@ class Kernels:
     ) -> None:
         """In place: o, m, l are the intra state and become the fused one."""
 
+    def tiled_memory_attention(
+        self,
+        stream: Stream,
+        *,
+        n: int,
+        tile: int,
+        slots: int,
+        score_heads: int,
+        q: int,
+        k_cache: int,
+        v_cache: int,
+        capacity: int,
+        memory: int,
+        o: int,
+        m: int,
+        l: int,
+        pages: int = 0,
+        page_rows: int = 0,
+        k_scales: int = 0,
+        v_scales: int = 0,
+        item_bytes: int = 0,
+    ) -> None:
+        """
+        The same of tiles of rows, with a memory each: memory [tiles, Hs, slots]. One launch.
+        """
+
     def candidate_score_workspace(self, window: int, n: int, slots: int, score_heads: int) -> int: ...
     def candidate_score(
         self,
@@ -189,21 +215,6 @@ class Kernels:
         k_scales: int = 0,
         v_scales: int = 0,
         item_bytes: int = 0,
-    ) -> None: ...
-    def memory_select(
-        self,
-        stream: Stream,
-        *,
-        score_heads: int,
-        capacity: int,
-        previous_slots: int,
-        local: int,
-        heavy: int,
-        sink: int,
-        score: int,
-        memory: int,
-        chunk_range: int,
-        memory_next: int,
     ) -> None: ...
     def query_select_workspace(
         self, *, n: int, tile: int, stride: int, slots: int, score_heads: int, capacity: int
@@ -495,5 +506,26 @@ def score_update(
     score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots].
     """
 
-def score_gather(stream: Stream, *, score_heads: int, slots: int, memory: int, score: int, out: int) -> None:
-    """out [Hs, slots] = score [cap, Hs] at the positions memory [Hs, slots]."""
+def memory_step(
+    stream: Stream,
+    *,
+    score_heads: int,
+    capacity: int,
+    previous_slots: int,
+    local: int,
+    heavy: int,
+    sink: int,
+    start: int,
+    stop: int,
+    memory: int,
+    values: int,
+    replace: bool,
+    score: int,
+    memory_next: int,
+    last: int = 0,
+    set: int = 0,
+    set_scores: int = 0,
+) -> None:
+    """
+    The end of a chunk in one launch: score_update with `values`, unless they are a null pointer, the selection of the next memory, and copies of it and of its scores.
+    """

@@ -98,6 +98,20 @@ class Kernels {
               "memory_fused_attention");
     }
 
+    void tiled_memory_attention(const Stream& stream, int32_t n, int32_t tile, int32_t slots,
+                                int32_t score_heads, Address q, Address k_cache, Address v_cache,
+                                int64_t capacity, Address memory, Address o, Address m, Address l,
+                                Address pages, int32_t page_rows, Address k_scales, Address v_scales,
+                                int32_t item_bytes) const {
+        const h2o_cuda_shape shape = scored(score_heads);
+        const h2o_cuda_state state = state_at(o, m, l);
+        const h2o_kv kv =
+            kv_at(shape_.dtype, k_cache, v_cache, capacity, pages, page_rows, k_scales, v_scales, item_bytes);
+        check(h2o_cuda_tiled_memory_attention(stream.get(), &shape, n, tile, slots, at<void>(q), &kv,
+                                              at<int32_t>(memory), &state, &state),
+              "tiled_memory_attention");
+    }
+
     size_t candidate_score_workspace(int32_t window, int32_t n, int32_t slots, int32_t score_heads) const {
         const h2o_cuda_shape shape = scored(score_heads);
         return h2o_cuda_candidate_score_workspace(&shape, window, n, slots);
@@ -115,15 +129,6 @@ class Kernels {
                                        at<void>(k), &kv, at<int32_t>(memory), at<float>(score_mem),
                                        at<float>(score_chunk), at<void>(workspace), workspace_bytes),
               "candidate_score");
-    }
-
-    void memory_select(const Stream& stream, int32_t score_heads, int32_t capacity, int32_t previous_slots,
-                       int32_t local, int32_t heavy, int32_t sink, Address score, Address memory,
-                       Address chunk_range, Address memory_next) const {
-        check(h2o_cuda_memory_select(stream.get(), score_heads, capacity, previous_slots, local, heavy, sink,
-                                     at<float>(score), at<int32_t>(memory), at<int64_t>(chunk_range),
-                                     at<int32_t>(memory_next)),
-              "memory_select");
     }
 
     size_t query_select_workspace(int32_t n, int32_t tile, int32_t stride, int32_t slots, int32_t score_heads,
@@ -317,11 +322,16 @@ void score_update(const Stream& stream, int32_t score_heads, int32_t slots, Addr
           "score_update");
 }
 
-void score_gather(const Stream& stream, int32_t score_heads, int32_t slots, Address memory, Address score,
-                  Address out) {
-    check(h2o_cuda_score_gather(stream.get(), score_heads, slots, at<int32_t>(memory), at<float>(score),
-                                at<float>(out)),
-          "score_gather");
+void memory_step(const Stream& stream, int32_t score_heads, int32_t capacity, int32_t previous_slots,
+                 int32_t local, int32_t heavy, int32_t sink, int32_t start, int32_t stop, Address memory,
+                 Address values, bool replace, Address score, Address memory_next, Address last, Address set,
+                 Address set_scores) {
+    const h2o_cuda_next_memory next = {at<int32_t>(memory_next), at<int32_t>(last), at<int32_t>(set),
+                                       at<float>(set_scores)};
+    check(
+        h2o_cuda_memory_step(stream.get(), score_heads, capacity, previous_slots, local, heavy, sink, start,
+                             stop, at<int32_t>(memory), at<float>(values), replace, at<float>(score), &next),
+        "memory_step");
 }
 
 }  // namespace
@@ -342,15 +352,17 @@ void bind_kernels(nb::module_& module) {
              "m"_a, "l"_a, "colsum"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0, "page_rows"_a = 0,
              "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0,
              "In place: o, m, l are the intra state and become the fused one.")
+        .def("tiled_memory_attention", &Kernels::tiled_memory_attention, "stream"_a, nb::kw_only(), "n"_a,
+             "tile"_a, "slots"_a, "score_heads"_a, "q"_a, "k_cache"_a, "v_cache"_a, "capacity"_a, "memory"_a,
+             "o"_a, "m"_a, "l"_a, "pages"_a = 0, "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0,
+             "item_bytes"_a = 0,
+             "The same of tiles of rows, with a memory each: memory [tiles, Hs, slots]. One launch.")
         .def("candidate_score_workspace", &Kernels::candidate_score_workspace, "window"_a, "n"_a, "slots"_a,
              "score_heads"_a)
         .def("candidate_score", &Kernels::candidate_score, "stream"_a, nb::kw_only(), "window"_a, "n"_a,
              "slots"_a, "score_heads"_a, "q_window"_a, "k"_a, "k_cache"_a, "capacity"_a, "memory"_a,
              "score_mem"_a, "score_chunk"_a, "workspace"_a, "workspace_bytes"_a, "pages"_a = 0,
              "page_rows"_a = 0, "k_scales"_a = 0, "v_scales"_a = 0, "item_bytes"_a = 0)
-        .def("memory_select", &Kernels::memory_select, "stream"_a, nb::kw_only(), "score_heads"_a,
-             "capacity"_a, "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "score"_a, "memory"_a,
-             "chunk_range"_a, "memory_next"_a)
         .def("query_select_workspace", &Kernels::query_select_workspace, nb::kw_only(), "n"_a, "tile"_a,
              "stride"_a, "slots"_a, "score_heads"_a, "capacity"_a)
         .def("query_select", &Kernels::query_select, "stream"_a, nb::kw_only(), "n"_a, "tile"_a, "stride"_a,
@@ -418,9 +430,12 @@ void bind_kernels(nb::module_& module) {
     module.def("score_update", &score_update, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
                "memory"_a, "values"_a, "replace"_a, "score"_a,
                "score [cap, Hs] at the positions memory [Hs, slots] += or = values [Hs, slots].");
-    module.def("score_gather", &score_gather, "stream"_a, nb::kw_only(), "score_heads"_a, "slots"_a,
-               "memory"_a, "score"_a, "out"_a,
-               "out [Hs, slots] = score [cap, Hs] at the positions memory [Hs, slots].");
+    module.def(
+        "memory_step", &memory_step, "stream"_a, nb::kw_only(), "score_heads"_a, "capacity"_a,
+        "previous_slots"_a, "local"_a, "heavy"_a, "sink"_a, "start"_a, "stop"_a, "memory"_a, "values"_a,
+        "replace"_a, "score"_a, "memory_next"_a, "last"_a = 0, "set"_a = 0, "set_scores"_a = 0,
+        "The end of a chunk in one launch: score_update with `values`, unless they are a null pointer, the "
+        "selection of the next memory, and copies of it and of its scores.");
 }
 
 }  // namespace h2o::python

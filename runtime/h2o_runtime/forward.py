@@ -35,7 +35,7 @@ class Watch:
     """How the caller follows a prefill and stops it.
 
     progress  called with (done, total) in prompt tokens of work
-    cancelled asked at every dense tile, every Phase 2 step and every token; true raises Cancelled
+    cancelled asked at every dense tile, in every logical batch of attention, at every token; true raises Cancelled
     """
 
     progress: Callable[[int, int], None] = lambda done, total: None

@@ -34,7 +34,7 @@ CONFIGS = {
     "full": PrefillConfig(policy="full", batch_size=96),
     "colsum": CONFIG,
     "long tail": replace(CONFIG, dense_tail=130),
-    "query": replace(CONFIG, score="query", score_tile=20, score_candidates=40),
+    "query": replace(CONFIG, score="query", score_tile=20, score_candidates=40, dense_tail=0),
     "window": PrefillConfig(
         chunk_size=48, batch_size=96, local=12, heavy=20, score="window", score_window=8, dense_tail=0
     ),

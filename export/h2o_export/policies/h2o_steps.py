@@ -26,7 +26,7 @@ from h2o_export.attention_graphs.graph import (
     standard,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_runtime.attention import AttentionShape, PartialSoftmax
+from h2o_runtime.attention import AttentionShape, NextMemory, PartialSoftmax
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
@@ -154,8 +154,8 @@ class Phase2(AttentionStep):
         if config.score == "window":
             window, chunk = q[-config.score_window :], score[start:stop]
             provider.candidate_score(window, k_cache[start:stop], kv, memory, rows, chunk)
-        provider.scatter_scores(score, memory, rows, add=config.score == "colsum")
-        provider.memory_select(score, memory, start, stop, config.local, config.sink, call.out["memory_next"])
+        add, into = config.score == "colsum", NextMemory(call.out["memory_next"])
+        provider.memory_step(score, memory, rows, add, start, stop, config.local, config.sink, into)
 
 
 def partial_state(suffix: str, shape: AttentionShape) -> tuple[TensorSpec, ...]:

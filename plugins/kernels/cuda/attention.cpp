@@ -4,7 +4,22 @@
 
 namespace h2o::cuda {
 
-h2o_status launch_attention(const AttentionArgs& args, cudaStream_t stream) {
+namespace {
+
+// Without tiles of rows z has nothing but parts.
+int part_bits(const AttentionArgs& args) {
+    if (!args.partial_m) return 0;
+    if (args.rows.tile == 0) return 31;
+    int bits = 0;
+    while (1 << bits < args.splits) ++bits;
+    return bits;
+}
+
+}  // namespace
+
+h2o_status launch_attention(const AttentionArgs& given, cudaStream_t stream) {
+    AttentionArgs args = given;
+    args.part_bits = part_bits(args);
     // Without values there is one form for a size of keys.
     const bool latent = args.keys.v == nullptr || args.keys.v == args.keys.k;
     switch (form_of(args.head_size, args.value_size, args.dtype, latent)) {

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     }
 
     const int64_t part =
-        block.parted ? static_cast<int64_t>(blockIdx.z) * rows.tokens * rows.heads + index : index;
+        block.parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;
     const Shares shares = finish_state(args, block.parted, index, part, top, sum);
     if (!v_rows.first || (!block.parted && !args.o)) return;
 #pragma unroll
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs 
         }
     }
     if (threadIdx.x % 32 != 0) return;
-    float* const out = args.out + (block.parted ? blockIdx.z * args.split_stride : 0);
+    float* const out = args.out + blockIdx.z * args.split_stride;
     out[blockIdx.y * args.set_stride + (extent.first_key + key) * args.key_stride] = sum;
 }
 

@@ -27,14 +27,17 @@ struct KeySource {
     int sets_per_head = 1;            // set s reads key/value head s / sets_per_head
     int sets_per_list = 1;            // and the memory s / sets_per_list
     const int32_t* memory = nullptr;  // [lists, keys]: key j is row memory[list * keys + j]; null: row j
+    int tiles_per_list = 1;           // tile t of the rows has the t / tiles_per_list-th of such memories
     int last_row = 0;                 // with a memory: the last row that there is
     int keys = 0;
-    const int64_t* length = nullptr;  // on the device; replaces `keys` and puts the last token at length - 1
+    const int64_t* length = nullptr;  // on the device; replaces `keys` and puts the last token at length - 1;
+                                      // one a tile of the rows
     bool causal = false;              // row of token t sees keys 0 .. first_position + t
     int first_position = 0;
 };
 
 // The rows that attend. With `chunk` > 0 tokens and keys are cut alike, and attention stays inside a chunk.
+// With `tile` > 0 tokens are cut, and each tile has a memory or a length of its own. Never both.
 struct RowSource {
     const void* q = nullptr;  // [tokens, heads, d]
     int tokens = 0;
@@ -43,6 +46,7 @@ struct RowSource {
     uint32_t reciprocal = 0;  // of the group, for token_of; 0 for a group of 1
     int sets = 0;
     int chunk = 0;
+    int tile = 0;
 };
 
 // 2^32 / group, rounded up: row * reciprocal / 2^32 is row / group for every row below 2^32 / group.
@@ -73,8 +77,10 @@ struct AttentionArgs {
     float* own_m = nullptr;
     float* own_l = nullptr;
 
-    // splits > 1, or partial_m set: part p of the keys writes its state at partial_*[p], all float32.
+    // splits > 1, or partial_m set: part p of the keys writes its state at partial_*[p], all float32. With
+    // tiles of rows, a power of two.
     int splits = 1;
+    int part_bits = 0;  // of the grid's z, the others are the chunk's or tile's; launch_attention sets them
     float* partial_o = nullptr;  // [splits, tokens, heads, dv]; null without v
     float* partial_m = nullptr;  // [splits, tokens, heads]
     float* partial_l = nullptr;
@@ -100,6 +106,7 @@ struct ColumnSumArgs {
     const float* l = nullptr;
 
     // Sum of key j of s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
+    // Tiles of rows take the place of parts.
     float* out = nullptr;
     int splits = 1;
     int64_t split_stride = 0;

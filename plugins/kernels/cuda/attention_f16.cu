@@ -74,7 +74,7 @@ h2o_status launch_attention_f16(const AttentionArgs& args, cudaStream_t stream) 
     return dispatch_sizes(args.head_size, args.value_size, [&](auto size) {
         constexpr int D = decltype(size)::value, DV = decltype(size)::values;
         if (args.keys.memory) return launch_large_tile<D, DV, true>(args, stream);
-        if (small_tile(static_cast<int64_t>(args.rows.tokens) * args.rows.group))
+        if (small_tile(tokens_together(args.rows) * args.rows.group))
             return launch_tile<D, DV, 1, 1, kKeyTile, false>(args, stream);
         return launch_large_tile<D, DV, false>(args, stream);
     });

@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                 with_factor = l > 0 ? with_weight / l : 0.f;
             }
             const int64_t part =
-                parted ? static_cast<int64_t>(blockIdx.z) * rows.tokens * rows.heads + index : index;
+                parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;
             __syncwarp();  // the four lanes of a row have read its state; now it may be overwritten
             if (valid && lane % 4 == 0) {
                 if (parted) {

@@ -42,8 +42,7 @@ BlockForm block_form_f32(bool small, int head_size) {
 h2o_status launch_attention_f32(const AttentionArgs& args, cudaStream_t stream) {
     return dispatch_head_size(args.head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
-        if (small_tile(static_cast<int64_t>(args.rows.tokens) * args.rows.group))
-            return launch_tile<D, 1>(args, stream);
+        if (small_tile(tokens_together(args.rows) * args.rows.group)) return launch_tile<D, 1>(args, stream);
         return launch_tile<D, 4>(args, stream);
     });
 }

@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
             with_factor = l > 0 ? with_weight / l : 0.f;
         }
         const int64_t part =
-            parted ? static_cast<int64_t>(blockIdx.z) * rows.tokens * rows.heads + index : index;
+            parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;
         __syncwarp();  // the eight lanes of a row have read its state; now it may be overwritten
         if (!valid) continue;
         if (lane8 == 0) {

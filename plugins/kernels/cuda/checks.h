@@ -65,11 +65,14 @@ inline h2o_status check_kv(const h2o_cuda_shape& shape, const h2o_kv* kv, int64_
     return status == H2O_OK ? check_form(shape, *kv) : status;
 }
 
-// Tokens whose rows an int32 can count, packed with room for token_of's multiplication or of all heads.
+// Tokens of one chunk or tile, whose packed rows an int32 can count with room for token_of's multiplication;
+// and of a whole call, `all` of them, whose rows of all heads it can.
+inline h2o_status check_tokens(const h2o_cuda_shape& shape, int64_t tokens, int64_t all) {
+    const int64_t group = shape.query_heads / shape.kv_heads, most = int64_t{1} << 31;
+    return tokens * group * group < most && all * shape.query_heads < most ? H2O_OK : H2O_UNSUPPORTED;
+}
 inline h2o_status check_tokens(const h2o_cuda_shape& shape, int64_t tokens) {
-    const int64_t group = shape.query_heads / shape.kv_heads;
-    const int64_t heads = group * group > shape.query_heads ? group * group : shape.query_heads;
-    return tokens * heads < (int64_t{1} << 31) ? H2O_OK : H2O_UNSUPPORTED;
+    return check_tokens(shape, tokens, tokens);
 }
 
 inline bool complete(const h2o_cuda_state* state) {

@@ -40,7 +40,6 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
     const ColumnSumBlock block = column_sum_block<Tile::kKeys, kRows>(args);
     const Extent& extent = block.extent;
-    const bool parted = block.parted;
     const int first_key = block.first_key;
     const int row_begin = block.rows.begin, row_end = block.rows.end;
     if (first_key >= extent.keys) return;
@@ -158,7 +157,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         for (; row < row_end; row += kRows, stage ^= 1) add_tile(row, stage, std::false_type());
     }
 
-    float* out = args.out + (parted ? blockIdx.z * args.split_stride : 0) + blockIdx.y * args.set_stride;
+    float* out = args.out + blockIdx.z * args.split_stride + blockIdx.y * args.set_stride;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll

@@ -27,7 +27,6 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
 
     const ColumnSumBlock block = column_sum_block<Tile::kKeys, kRows>(args);
     const Extent& extent = block.extent;
-    const bool parted = block.parted;
     const int first_key = block.first_key;
     const int row_begin = block.rows.begin, row_end = block.rows.end;
     if (first_key >= extent.keys) return;
@@ -83,7 +82,7 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
         copy_wait<0>();
     }
 
-    float* out = args.out + (parted ? blockIdx.z * args.split_stride : 0) + blockIdx.y * args.set_stride;
+    float* out = args.out + blockIdx.z * args.split_stride + blockIdx.y * args.set_stride;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const float sum = lanes_sum<8>(sums[i]);

@@ -1,7 +1,8 @@
 // The grid of the attention and column-sum kernels: how large the host makes it, and what a block of it works
 // on.
 //
-// x counts tiles of packed rows (of keys, for column sums), y the sets, z the chunks, or the parts of one.
+// x counts tiles of packed rows (of keys, for column sums), y the sets, z the chunks, or the tiles of tokens
+// that have keys of their own, or the parts of one of them.
 #pragma once
 
 #include "attention_args.h"
@@ -10,25 +11,29 @@
 
 namespace h2o::cuda {
 
-inline int64_t tokens_of_a_chunk(const RowSource& rows) {
-    return rows.chunk > 0 && rows.chunk < rows.tokens ? rows.chunk : rows.tokens;
+// Of a chunk or a tile, where there are any.
+inline int64_t tokens_together(const RowSource& rows) {
+    const int cut = rows.chunk + rows.tile;
+    return cut > 0 && cut < rows.tokens ? cut : rows.tokens;
 }
 
-inline unsigned chunks_of(const RowSource& rows) {
-    return rows.chunk > 0 ? ceil_div(rows.tokens, rows.chunk) : 1;
+// Chunks or tiles.
+inline unsigned pieces_of(const RowSource& rows) {
+    const int cut = rows.chunk + rows.tile;
+    return cut > 0 ? ceil_div(rows.tokens, cut) : 1;
 }
 
 inline dim3 attention_grid(const AttentionArgs& args, int tile_rows) {
     const RowSource& rows = args.rows;
-    return dim3(ceil_div(tokens_of_a_chunk(rows) * rows.group, tile_rows), static_cast<unsigned>(rows.sets),
-                args.partial_m ? static_cast<unsigned>(args.splits) : chunks_of(rows));
+    return dim3(ceil_div(tokens_together(rows) * rows.group, tile_rows), static_cast<unsigned>(rows.sets),
+                pieces_of(rows) * (args.partial_m ? static_cast<unsigned>(args.splits) : 1));
 }
 
 inline dim3 column_sum_grid(const ColumnSumArgs& args, int tile_keys) {
     const RowSource& rows = args.rows;
-    return dim3(ceil_div(rows.chunk > 0 ? tokens_of_a_chunk(rows) : args.keys.keys, tile_keys),
+    return dim3(ceil_div(rows.chunk > 0 ? tokens_together(rows) : args.keys.keys, tile_keys),
                 static_cast<unsigned>(rows.sets / args.spanned),
-                args.splits > 1 ? static_cast<unsigned>(args.splits) : chunks_of(rows));
+                args.splits > 1 ? static_cast<unsigned>(args.splits) : pieces_of(rows));
 }
 
 struct Range {
@@ -38,9 +43,14 @@ struct Range {
 // What this block has of `count` things cut into `parts`: whole tiles, and none where it begins past the
 // count.
 template <int TILE>
-__device__ __forceinline__ Range part_of(int count, int parts) {
+__device__ __forceinline__ Range part_of(int count, int parts, int part) {
     const int size = ((count + TILE - 1) / TILE + parts - 1) / parts * TILE;
-    return {static_cast<int>(blockIdx.z) * size, static_cast<int>(blockIdx.z + 1) * size};
+    return {part * size, (part + 1) * size};
+}
+
+// Which part of the keys this block has.
+__device__ __forceinline__ int part_index(const AttentionArgs& args) {
+    return static_cast<int>(blockIdx.z & ((1u << args.part_bits) - 1));
 }
 
 struct AttentionBlock {
@@ -55,14 +65,14 @@ template <int ROWS, int KEYS>
 __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& args) {
     AttentionBlock block;
     block.parted = args.partial_m != nullptr;
-    block.extent = extent_of(args.rows, args.keys, block.parted ? 0 : blockIdx.z);
+    block.extent = extent_of(args.rows, args.keys, blockIdx.z >> args.part_bits);
     block.set = blockIdx.y;
     // Late rows see most keys: start them first, so that the short blocks fill the gaps at the end.
     block.first_row = (gridDim.x - 1 - blockIdx.x) * ROWS;
     block.last_row = min(block.first_row + ROWS, block.extent.rows) - 1;
     block.keys = {0, last_key_of(block.extent, args.rows, block.last_row) + 1};
     if (block.parted) {
-        const Range part = part_of<KEYS>(block.extent.keys, args.splits);
+        const Range part = part_of<KEYS>(block.extent.keys, args.splits, part_index(args));
         block.keys = {part.begin, min(block.keys.end, part.end)};
     }
     return block;
@@ -90,7 +100,7 @@ __device__ __forceinline__ ColumnSumBlock column_sum_block(const ColumnSumArgs& 
         block.rows.begin = first / ROWS * ROWS;
     }
     if (block.parted) {
-        const Range part = part_of<ROWS>(block.extent.rows, args.splits);
+        const Range part = part_of<ROWS>(block.extent.rows, args.splits, blockIdx.z);
         block.rows = {max(block.rows.begin, part.begin), min(block.rows.end, part.end)};
     }
     return block;

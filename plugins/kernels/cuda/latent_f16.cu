@@ -39,8 +39,7 @@ BlockForm block_form_latent(int64_t packed_rows) {
 }
 
 h2o_status launch_latent_f16(const AttentionArgs& args, cudaStream_t stream) {
-    if (takes_small(static_cast<int64_t>(args.rows.tokens) * args.rows.group))
-        return launch_tile<kSmall>(args, stream);
+    if (takes_small(tokens_together(args.rows) * args.rows.group)) return launch_tile<kSmall>(args, stream);
     return launch_tile<kLarge>(args, stream);
 }
 

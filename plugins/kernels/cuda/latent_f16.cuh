@@ -221,8 +221,8 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
             factors[own_row] = factor;
             factors[kRows + own_row] = with_factor;
             if (valid && block.parted) {
-                put_between_blocks(args.partial_m + blockIdx.z * all + index, m);
-                put_between_blocks(args.partial_l + blockIdx.z * all + index, l);
+                put_between_blocks(args.partial_m + part_index(args) * all + index, m);
+                put_between_blocks(args.partial_l + part_index(args) * all + index, l);
             } else if (valid) {
                 if (args.m) args.m[index] = m;
                 if (args.l) args.l[index] = l;
@@ -247,8 +247,9 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
                 const int64_t at = index * DV + column;
                 float x = o[i][nn][h * 2] * factor, y = o[i][nn][h * 2 + 1] * factor;
                 if (block.parted) {
-                    put_between_blocks(reinterpret_cast<float2*>(args.partial_o + blockIdx.z * all * DV + at),
-                                       make_float2(x, y));
+                    put_between_blocks(
+                        reinterpret_cast<float2*>(args.partial_o + part_index(args) * all * DV + at),
+                        make_float2(x, y));
                     continue;
                 }
                 if (with_factor > 0) {

@@ -52,6 +52,32 @@ h2o_status sum_columns(const h2o_cuda_shape& shape, int n, int slots, const void
     return launch_sum_of_parts(parts, sums.splits, count, colsum, stream);
 }
 
+// Attention of n rows to the cache rows in `memory`, fused with `intra`.
+AttentionArgs fused_attention(const h2o_cuda_shape& shape, int n, int slots, const void* q, const h2o_kv& kv,
+                              const int32_t* memory, const h2o_cuda_state& intra,
+                              const h2o_cuda_state& fused) {
+    const int sets = own_heads(shape);
+    AttentionArgs attention =
+        attention_of(shape, rows_of(shape, q, n, sets), cache_keys(shape, kv, true, slots, sets));
+    attention.keys.memory = memory;
+    attention.keys.last_row = static_cast<int>(kv.rows - 1);
+    attention.with_o = intra.o;
+    attention.with_m = intra.m;
+    attention.with_l = intra.l;
+    attention.o = fused.o;
+    attention.m = fused.m;
+    attention.l = fused.l;
+    return attention;
+}
+
+h2o_status check_fused(const h2o_cuda_shape* shape, int n, int slots, const void* q, const h2o_kv* kv,
+                       const int32_t* memory, const h2o_cuda_state* intra, const h2o_cuda_state* fused) {
+    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
+    if (n <= 0 || slots <= 0 || !q || !memory || !complete(intra)) return H2O_BAD_ARGUMENT;
+    if (!fused || !fused->o) return H2O_BAD_ARGUMENT;
+    return check_kv(*shape, kv, 1);
+}
+
 }  // namespace
 
 extern "C" size_t h2o_cuda_memory_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t slots) {
@@ -89,30 +115,31 @@ extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, co
                                                       const h2o_cuda_state* intra,
                                                       const h2o_cuda_state* fused, float* colsum,
                                                       void* workspace, size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || slots <= 0 || !q || !memory || !complete(intra)) return H2O_BAD_ARGUMENT;
-    if (!fused || !fused->o) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
-    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
+    h2o_status status = check_fused(shape, n, slots, q, kv, memory, intra, fused);
+    if (status == H2O_OK) status = check_tokens(*shape, n);
+    if (status != H2O_OK) return status;
     Workspace pieces(workspace, workspace_bytes);
     const Scratch scratch(*shape, n, slots, true, pieces);
     if (colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
 
-    const int sets = own_heads(*shape);
-    AttentionArgs attention =
-        attention_of(*shape, rows_of(*shape, q, n, sets), cache_keys(*shape, *kv, true, slots, sets));
-    attention.keys.memory = memory;
-    attention.keys.last_row = static_cast<int>(kv->rows - 1);
-    attention.with_o = intra->o;
-    attention.with_m = intra->m;
-    attention.with_l = intra->l;
-    attention.o = fused->o;
-    attention.m = fused->m;
-    attention.l = fused->l;
+    AttentionArgs attention = fused_attention(*shape, n, slots, q, *kv, memory, *intra, *fused);
     attention.own_m = colsum ? scratch.m : nullptr;
     attention.own_l = colsum ? scratch.l : nullptr;
-    const h2o_status status = launch_attention(attention, stream);
+    status = launch_attention(attention, stream);
     if (status != H2O_OK || !colsum) return status;
     return sum_columns(*shape, n, slots, q, attention.keys, scratch.m, scratch.l, scratch.parts, colsum,
                        stream);
+}
+
+extern "C" h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
+                                                      int32_t n, int32_t tile, int32_t slots, const void* q,
+                                                      const h2o_kv* kv, const int32_t* memory,
+                                                      const h2o_cuda_state* intra,
+                                                      const h2o_cuda_state* fused) {
+    h2o_status status = check_fused(shape, n, slots, q, kv, memory, intra, fused);
+    if (status == H2O_OK) status = tile > 0 ? check_tokens(*shape, tile, n) : H2O_BAD_ARGUMENT;
+    if (status != H2O_OK) return status;
+    AttentionArgs attention = fused_attention(*shape, n, slots, q, *kv, memory, *intra, *fused);
+    attention.rows.tile = tile;
+    return launch_attention(attention, stream);
 }

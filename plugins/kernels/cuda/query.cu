@@ -1,9 +1,9 @@
 // QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory.
 //
-// The votes of all tiles are copied next to each other. Then, tile by tile, as in CandidateScore: the states
-// of its votes over all keys that it looks at, cut into parts so that a few rows fill the device, and column
-// sums under them: two passes over the keys, 4 * d FLOP for each (vote, key), and no values are read. One
-// launch selects for all tiles.
+// The votes of all tiles are copied next to each other. Then, for all tiles in one launch each, as in
+// CandidateScore: the states of a tile's votes over all keys that it looks at, cut into parts so that a few
+// rows fill the device, and column sums under them: two passes over the keys, 4 * d FLOP for each (vote,
+// key), and no values are read. One launch more selects.
 
 #include "attention.h"
 #include "checks.h"
@@ -26,9 +26,9 @@ struct Tiles {
 
     int count() const { return static_cast<int>(ceil_div(n, tile)); }
     int votes_of_whole() const { return static_cast<int>(ceil_div(tile, stride)); }
-    int votes(int index) const {
-        const int rest = n - index * tile;
-        return static_cast<int>(ceil_div(rest < tile ? rest : tile, stride));
+    int votes() const {  // of all
+        const int whole = n / tile;
+        return whole * votes_of_whole() + static_cast<int>(ceil_div(n - whole * tile, stride));
     }
 };
 
@@ -97,11 +97,13 @@ struct Scratch {
 
     Scratch(const h2o_cuda_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
         places = tiles.listed > 0 ? tiles.listed : capacity;
-        parts = static_cast<int>(ceil_div(places, kKeysAPart));
-        if (parts > kMaxParts) parts = kMaxParts;
-        const int64_t rows = static_cast<int64_t>(tiles.votes_of_whole()) * shape.query_heads;
+        parts = 1;  // a power of two
+        while (parts < kMaxParts && 2 * parts * kKeysAPart <= places &&
+               2 * parts * tiles.count() <= kMaxGridYZ)
+            parts *= 2;
+        const int64_t rows = static_cast<int64_t>(tiles.count()) * tiles.votes_of_whole() * shape.query_heads;
         const int64_t row = static_cast<int64_t>(shape.head_size) * element_bytes(shape.dtype);
-        votes = workspace.take<unsigned char>(tiles.count() * rows * row);
+        votes = workspace.take<unsigned char>(rows * row);
         m_parts = workspace.take<float>(parts * rows);
         l_parts = workspace.take<float>(parts * rows);
         m = workspace.take<float>(rows);
@@ -129,40 +131,39 @@ struct Query {
                       row_pieces, count, static_cast<uint4*>(scratch.votes));
     }
 
-    KeySource keys_of(int tile, int places) const {
+    KeySource keys(int places) const {
         KeySource keys = cache_keys(shape, kv, false, places, own_heads(shape));
         if (tiles.listed > 0) {
-            keys.memory =
-                candidates + static_cast<int64_t>(tile / tiles.share) * shape.score_heads * tiles.listed;
+            keys.memory = candidates;
+            keys.tiles_per_list = tiles.share;
             keys.last_row = static_cast<int>(kv.rows - 1);
         } else {
-            keys.length = past + tile;
+            keys.length = past;
         }
         return keys;
     }
 
-    h2o_status score_of(int tile, const Scratch& scratch) const {
-        const int64_t whole = static_cast<int64_t>(tiles.votes_of_whole()) * shape.query_heads;
-        const int64_t bytes = whole * shape.head_size * static_cast<int64_t>(element_bytes(shape.dtype));
-        const int votes = tiles.votes(tile);
-        const void* const voters = static_cast<unsigned char*>(scratch.votes) + tile * bytes;
-        AttentionArgs attention = attention_of(shape, rows_of(shape, voters, votes, own_heads(shape)),
-                                               keys_of(tile, scratch.places));
+    h2o_status score(const Scratch& scratch) const {
+        const int votes = tiles.votes();
+        RowSource voters = rows_of(shape, scratch.votes, votes, own_heads(shape));
+        voters.tile = tiles.votes_of_whole();
+        AttentionArgs attention = attention_of(shape, voters, keys(scratch.places));
         attention.splits = scratch.parts;
         attention.partial_m = scratch.m_parts;
         attention.partial_l = scratch.l_parts;
         h2o_status status = launch_attention(attention, stream);
         if (status != H2O_OK) return status;
-        const int64_t rows = static_cast<int64_t>(votes) * shape.query_heads;
-        status = launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.parts, rows, scratch.m,
-                                       scratch.l, stream);
+        status = launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.parts,
+                                       static_cast<int64_t>(votes) * shape.query_heads, scratch.m, scratch.l,
+                                       stream);
         if (status != H2O_OK) return status;
-        ColumnSumArgs sums = column_sums_of(shape, attention.rows, attention.keys);
+        ColumnSumArgs sums = column_sums_of(shape, voters, attention.keys);
         sums.m = scratch.m;
         sums.l = scratch.l;
-        sums.out = scratch.score + static_cast<int64_t>(tile) * shape.score_heads * scratch.places;
+        sums.out = scratch.score;
         sums.key_stride = 1;
         sums.set_stride = scratch.places;
+        sums.split_stride = static_cast<int64_t>(shape.score_heads) * scratch.places;
         return launch_column_sums(sums, stream);
     }
 
@@ -170,7 +171,7 @@ struct Query {
         const Scratch scratch(shape, tiles, static_cast<int>(kv.rows), pieces);
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
         h2o_status status = copy_votes(scratch);
-        for (int tile = 0; tile < tiles.count() && status == H2O_OK; ++tile) status = score_of(tile, scratch);
+        if (status == H2O_OK) status = score(scratch);
         if (status != H2O_OK) return status;
         const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
         return launch(select_by_votes, grid, kSelectThreads, sizeof(SelectShared), stream,
@@ -209,7 +210,7 @@ extern "C" h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cu
     if (!good(tiles) || any_null(q) || !past || !memory_next) return H2O_BAD_ARGUMENT;
     if (slots > 0 && !candidates) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_keys(*shape, kv, 1); status != H2O_OK) return status;
-    if (const h2o_status status = check_tokens(*shape, tile); status != H2O_OK) return status;
+    if (const h2o_status status = check_tokens(*shape, tile, n); status != H2O_OK) return status;
     const Query op{*shape, tiles, q, *kv, candidates, past, memory_next, stream};
     return op.run(Workspace(workspace, workspace_bytes));
 }

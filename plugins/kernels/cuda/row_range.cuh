@@ -1,4 +1,4 @@
-// Which tokens and keys a block works on: host-side arguments resolved for one chunk and one part.
+// Which tokens and keys a block works on: host-side arguments resolved for one chunk or tile, and one part.
 #pragma once
 
 #include "attention_args.h"
@@ -7,11 +7,12 @@
 namespace h2o::cuda {
 
 struct Extent {
-    int first_token;     // of the chunk
-    int rows;            // packed rows of the chunk: tokens * group
+    int first_token;     // of the chunk or tile
+    int rows;            // its packed rows: tokens * group
     int first_key;       // of the chunk
     int keys;            // of the chunk
     int first_position;  // token t of the chunk sees keys 0 .. first_position + t of it
+    int first_list;      // of the tile's memory
     bool causal;
 };
 
@@ -25,19 +26,22 @@ __device__ __forceinline__ int row_within(int row, int last_row) {  // negative 
     return static_cast<int>(min(static_cast<unsigned>(row), static_cast<unsigned>(last_row)));
 }
 
-__device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySource& keys, int chunk) {
+// `piece` counts chunks or tiles.
+__device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySource& keys, int piece) {
     Extent e;
     e.causal = keys.causal;
+    e.first_token = piece * (rows.chunk + rows.tile);  // one of them is 0
+    e.first_key = rows.chunk > 0 ? e.first_token : 0;
+    e.first_list = rows.tile > 0 ? piece / keys.tiles_per_list * (rows.sets / keys.sets_per_list) : 0;
     if (rows.chunk > 0) {
-        e.first_token = e.first_key = chunk * rows.chunk;
         e.keys = min(rows.chunk, rows.tokens - e.first_token);
         e.rows = e.keys * rows.group;
         e.first_position = 0;
     } else {
-        e.first_token = e.first_key = 0;
-        e.rows = rows.tokens * rows.group;
-        e.keys = keys.length ? bounded(*keys.length, rows.tokens, keys.keys) : keys.keys;
-        e.first_position = keys.length ? e.keys - rows.tokens : keys.first_position;
+        const int tokens = rows.tile > 0 ? min(rows.tile, rows.tokens - e.first_token) : rows.tokens;
+        e.rows = tokens * rows.group;
+        e.keys = keys.length ? bounded(keys.length[piece], tokens, keys.keys) : keys.keys;
+        e.first_position = keys.length ? e.keys - tokens : keys.first_position;
     }
     return e;
 }
@@ -106,7 +110,7 @@ __device__ __forceinline__ SetRows<S> set_values(const KeySource& source, int se
 
 // The set's list of rows, where it has one.
 __device__ __forceinline__ const int32_t* list_of(const KeySource& source, const Extent& extent, int set) {
-    return source.memory + static_cast<int64_t>(set / source.sets_per_list) * extent.keys;
+    return source.memory + static_cast<int64_t>(extent.first_list + set / source.sets_per_list) * extent.keys;
 }
 
 // Sum or maximum over the aligned group of COUNT neighbouring lanes.

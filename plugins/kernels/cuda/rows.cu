@@ -103,12 +103,6 @@ __global__ void __launch_bounds__(kThreads) update_scores(const int32_t* memory,
     *to = replace ? addend[i] : *to + addend[i];
 }
 
-__global__ void __launch_bounds__(kThreads)
-    gather_scores(const int32_t* memory, const float* score, int heads, int slots, float* out) {
-    const int i = blockIdx.x * kThreads + threadIdx.x;
-    if (i < heads * slots) out[i] = score[static_cast<int64_t>(memory[i]) * heads + i / slots];
-}
-
 template <class T>
 h2o_status fuse(const h2o_cuda_shape& shape, int64_t rows, const h2o_cuda_state& a, const h2o_cuda_state& b,
                 const h2o_cuda_state& fused, cudaStream_t stream) {
@@ -160,12 +154,4 @@ extern "C" h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t scor
     const int64_t count = static_cast<int64_t>(score_heads) * slots;
     return launch(update_scores, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream, memory, addend,
                   score_heads, slots, replace != 0, score);
-}
-
-extern "C" h2o_status h2o_cuda_score_gather(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
-                                            const int32_t* memory, const float* score, float* out) {
-    if (score_heads <= 0 || slots <= 0 || !memory || !score || !out) return H2O_BAD_ARGUMENT;
-    const int64_t count = static_cast<int64_t>(score_heads) * slots;
-    return launch(gather_scores, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream, memory, score,
-                  score_heads, slots, out);
 }

@@ -1,4 +1,5 @@
 // MemorySelect: for each score head, the last `local` positions of a chunk and the best of everything else.
+// And all else that a chunk's end has to do with scores and memory sets, in the same launch.
 //
 // The memory is sorted and lies before the chunk, so that all candidates stand in order of position.
 //
@@ -26,20 +27,69 @@ struct Candidates {
     }
 };
 
-__global__ void __launch_bounds__(kSelectThreads)
-    select_memory(const float* score, const int32_t* memory, const int64_t* range, int heads, int capacity,
-                  int remembered, int local, int heavy, int sink, int32_t* out) {
+struct Step {
+    int heads, capacity, remembered, local, heavy, sink;
+    const int64_t* range;  // on the device, or null:
+    int start, stop;
+    const int32_t* memory;
+    const float* values;  // that the scores of the memory become or grow by; null: they stay
+    bool replace;
+    float* score;
+    h2o_cuda_next_memory next;
+};
+
+__global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
     const int head = blockIdx.x;
-    const int start = bounded(range[0], 0, capacity), stop = bounded(range[1], start, capacity);
-    const int total = local + heavy;
-    const int recent = min(local, stop - start);
-    const int32_t* own = memory + static_cast<int64_t>(head) * remembered;
-    const Candidates candidates{score + head, own, heads, remembered, start, sink, capacity - 1};
-    const int count = remembered + (stop - start) - recent;
+    const int start = bounded(step.range ? step.range[0] : step.start, 0, step.capacity);
+    const int stop = bounded(step.range ? step.range[1] : step.stop, start, step.capacity);
+    const int total = step.local + step.heavy;
+    const int recent = min(step.local, stop - start);
+    const int64_t first = static_cast<int64_t>(head) * step.remembered;
+    float* const score = step.score + head;
+    const Candidates candidates{score, step.memory + first, step.heads,       step.remembered,
+                                start, step.sink,           step.capacity - 1};
+
+    // take_best reads a score, and `put` does, in the thread that changes it here: no barrier is needed.
+    for (int i = threadIdx.x; step.values && i < step.remembered; i += kSelectThreads) {
+        float& kept = score[static_cast<int64_t>(candidates.position(i)) * step.heads];
+        const float value = step.values[first + i];
+        kept = step.replace ? value : kept + value;
+    }
+
+    const h2o_cuda_next_memory& next = step.next;
+    const auto put = [&](int place, int position) {
+        const int64_t at = static_cast<int64_t>(head) * total + place;
+        next.memory[at] = position;
+        if (next.last) next.last[at] = position;
+        if (next.set) next.set[at] = position;
+        if (next.set_scores) next.set_scores[at] = score[static_cast<int64_t>(position) * step.heads];
+    };
+    const int count = step.remembered + (stop - start) - recent;
     const int wanted_total = min(total - recent, count);
-    out += static_cast<int64_t>(head) * total;
-    take_best(candidates, count, wanted_total, *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
-    for (int i = threadIdx.x; i < recent; i += kSelectThreads) out[wanted_total + i] = stop - recent + i;
+    take_best(candidates, count, wanted_total, *reinterpret_cast<SelectShared*>(dynamic_shared()), put);
+    for (int i = threadIdx.x; i < recent; i += kSelectThreads) put(wanted_total + i, stop - recent + i);
+}
+
+Step step_of(int heads, int capacity, int remembered, int local, int heavy, int sink) {
+    Step step = {};
+    step.heads = heads;
+    step.capacity = capacity;
+    step.remembered = remembered;
+    step.local = local;
+    step.heavy = heavy;
+    step.sink = sink;
+    return step;
+}
+
+h2o_status run(const Step& step, cudaStream_t stream) {
+    if (step.heads <= 0 || step.capacity <= 0 || step.remembered < 0 || step.local < 0 || step.heavy < 0 ||
+        step.local + step.heavy <= 0 || step.sink < 0)
+        return H2O_BAD_ARGUMENT;
+    if (!step.score || !step.next.memory || (step.remembered > 0 && !step.memory) ||
+        step.memory == step.next.memory)
+        return H2O_BAD_ARGUMENT;
+    return launch(step_memory, dim3(static_cast<unsigned>(step.heads), 1, 1), kSelectThreads,
+                  sizeof(SelectShared), stream, step);
 }
 
 }  // namespace
@@ -50,12 +100,29 @@ extern "C" h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t sco
                                              int32_t sink, const float* score, const int32_t* memory,
                                              const int64_t* chunk_range, int32_t* memory_next) {
     using namespace h2o::cuda;
-    if (score_heads <= 0 || capacity <= 0 || previous_slots < 0 || local < 0 || heavy < 0 ||
-        local + heavy <= 0 || sink < 0)
-        return H2O_BAD_ARGUMENT;
-    if (!score || !chunk_range || !memory_next || (previous_slots > 0 && !memory) || memory == memory_next)
-        return H2O_BAD_ARGUMENT;
-    return launch(select_memory, dim3(static_cast<unsigned>(score_heads), 1, 1), kSelectThreads,
-                  sizeof(SelectShared), stream, score, memory, chunk_range, score_heads, capacity,
-                  previous_slots, local, heavy, sink, memory_next);
+    if (!chunk_range) return H2O_BAD_ARGUMENT;
+    Step step = step_of(score_heads, capacity, previous_slots, local, heavy, sink);
+    step.range = chunk_range;
+    step.memory = memory;
+    step.score = const_cast<float*>(score);  // without values nothing writes there
+    step.next.memory = memory_next;
+    return run(step, stream);
+}
+
+extern "C" h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
+                                           int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
+                                           int32_t start, int32_t stop, const int32_t* memory,
+                                           const float* values, int32_t replace, float* score,
+                                           const h2o_cuda_next_memory* next) {
+    using namespace h2o::cuda;
+    if (start < 0 || stop < start || stop > capacity || !next) return H2O_BAD_ARGUMENT;
+    Step step = step_of(score_heads, capacity, previous_slots, local, heavy, sink);
+    step.start = start;
+    step.stop = stop;
+    step.memory = memory;
+    step.values = values;
+    step.replace = replace != 0;
+    step.score = score;
+    step.next = *next;
+    return run(step, stream);
 }

@@ -60,10 +60,12 @@ __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* fou
     *found = {bin, wanted - above, bins[bin]};
 }
 
-// out [wanted_total] = positions of the best of `count` candidates, which have position(i) and bits(i).
-template <class Candidates>
+// Calls put(place, position) for each of the best `wanted_total` of `count` candidates, which have
+// position(i) and bits(i); places count from 0 in order of position. One thread does all that concerns a
+// candidate: thread t has the candidates t, t + kSelectThreads and so on.
+template <class Candidates, class Put>
 __device__ void take_best(const Candidates& candidates, int count, int wanted_total, SelectShared& shared,
-                          int32_t* out) {
+                          Put&& put) {
     uint32_t* kept = shared.kept;
     int *bins = shared.bins, *warp_above = shared.warp_above, *warp_equal = shared.warp_equal;
     Found* found = &shared.found;
@@ -115,8 +117,15 @@ __device__ void take_best(const Candidates& candidates, int count, int wanted_to
             equal_before += warp_equal[w];
         }
         if (above || (equal && equal_rank < wanted))
-            out[above_rank + min(equal_rank, wanted)] = candidates.position(i);
+            put(above_rank + min(equal_rank, wanted), candidates.position(i));
     }
+}
+
+// out [wanted_total] = their positions.
+template <class Candidates>
+__device__ void take_best(const Candidates& candidates, int count, int wanted_total, SelectShared& shared,
+                          int32_t* out) {
+    take_best(candidates, count, wanted_total, shared, [out](int place, int at) { out[place] = at; });
 }
 
 }  // namespace h2o::cuda

@@ -23,7 +23,15 @@ from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import AttentionShape
 
-__all__ = ["AttentionProvider", "AttentionShape", "Float32", "Int32", "PartialSoftmax", "each_tile"]
+__all__ = [
+    "AttentionProvider",
+    "AttentionShape",
+    "Float32",
+    "Int32",
+    "NextMemory",
+    "PartialSoftmax",
+    "each_tile",
+]
 
 # Arrays on the provider's device. A plain Tensor has the bundle's dtype, float32 or float16.
 Float32: TypeAlias = Tensor
@@ -40,6 +48,16 @@ class PartialSoftmax:
 
     def rows(self, start: int, stop: int) -> PartialSoftmax:
         return PartialSoftmax(self.o[start:stop], self.m[start:stop], self.l[start:stop])
+
+
+@dataclass(frozen=True)
+class NextMemory:
+    """Where a memory set goes that was chosen: `memory`, int32 [Hs, M]; and what is kept of it beside."""
+
+    memory: Int32
+    last: Int32 | None = None  # as `memory`
+    boundary: Int32 | None = None  # as `memory`
+    scores: Float32 | None = None  # [Hs, M], of what is in it
 
 
 def each_tile(
@@ -119,6 +137,22 @@ class AttentionProvider(Protocol):
         out [Hs, M] with M = local + heavy. Positions below `sink` always win; ties go to the lower index, and
         scores below 1e-30 tie: so close to float32's end, implementations differ in what they round to zero.
         Needs Mp + (stop - start) >= M.
+        """
+
+    def memory_step(
+        self,
+        score: Float32,
+        memory: Int32,
+        values: Float32 | None,
+        add: bool,
+        start: int,
+        stop: int,
+        local: int,
+        sink: int,
+        into: NextMemory,
+    ) -> None:
+        """The end of a chunk: `scatter_scores` of `values` [Hs, Mp] in the rows of `memory`, unless they are None;
+        then `memory_select`, whose result goes `into` several places.
         """
 
     def query_select(
@@ -231,9 +265,6 @@ class AttentionProvider(Protocol):
         `at` is an int64 [1] on the device for the one row of a decode step: so that it can be recorded. Otherwise
         the rows come behind dense graphs that were enqueued before, and dense graphs that come now see them.
         """
-
-    def gather_scores(self, score: Float32, rows: Int32, out: Float32) -> None:
-        """out [Hs, M] = score [cap, Hs] at rows [Hs, M]."""
 
     def scatter_scores(self, score: Float32, rows: Int32, values: Float32, add: bool) -> None:
         """score [cap, Hs] at rows [Hs, M] becomes values [Hs, M], or grows by them. A head's rows are distinct."""

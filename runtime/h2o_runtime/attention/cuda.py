@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
+from h2o_runtime.attention.base import AttentionShape, NextMemory, PartialSoftmax
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
@@ -98,7 +98,20 @@ class NativeCudaProvider:
     def tiled_memory_attention(
         self, q: CudaArray, kv: KV, memory: CudaArray, tile: int, state: PartialSoftmax
     ) -> None:
-        each_tile(self, q, kv, memory, tile, state)
+        heads, slots = memory.shape[1:]
+        self._active.tiled_memory_attention(
+            self._device.lanes.attention,
+            n=len(q),
+            tile=tile,
+            slots=slots,
+            score_heads=heads,
+            q=q.address,
+            **_cache(kv),
+            memory=memory.address,
+            o=state.o.address,
+            m=state.m.address,
+            l=state.l.address,
+        )
 
     def candidate_score(
         self,
@@ -138,21 +151,39 @@ class NativeCudaProvider:
         sink: int,
         out: CudaArray,
     ) -> None:
-        heads, slots = out.shape
-        lane = self._device.lanes.attention
-        lane.write_integers(self._integers.address, [start, stop])
-        self._active.memory_select(
-            lane,
+        self.memory_step(score, memory, None, False, start, stop, local, sink, NextMemory(out))
+
+    def memory_step(
+        self,
+        score: CudaArray,
+        memory: CudaArray,
+        values: CudaArray | None,
+        add: bool,
+        start: int,
+        stop: int,
+        local: int,
+        sink: int,
+        into: NextMemory,
+    ) -> None:
+        heads, slots = into.memory.shape
+        self._device.module.memory_step(
+            self._device.lanes.attention,
             score_heads=heads,
             capacity=len(score),
             previous_slots=memory.shape[1],
             local=local,
             heavy=slots - local,
             sink=sink,
-            score=score.address,
+            start=start,
+            stop=stop,
             memory=memory.address,
-            chunk_range=self._integers.address,
-            memory_next=out.address,
+            values=_address(values),
+            replace=not add,
+            score=score.address,
+            memory_next=into.memory.address,
+            last=_address(into.last),
+            set=_address(into.boundary),
+            set_scores=_address(into.scores),
         )
 
     def query_select(
@@ -382,17 +413,6 @@ class NativeCudaProvider:
         where = {"first": at} if isinstance(at, int) else {"position": at.address}
         self._active.cache_append(
             lanes.dense, n=len(k), k=k.address, v=(k if v is None else v).address, **where, **_cache(kv)
-        )
-
-    def gather_scores(self, score: CudaArray, rows: CudaArray, out: CudaArray) -> None:
-        heads, slots = rows.shape
-        self._device.module.score_gather(
-            self._device.lanes.attention,
-            score_heads=heads,
-            slots=slots,
-            memory=rows.address,
-            score=score.address,
-            out=out.address,
         )
 
     def scatter_scores(self, score: CudaArray, rows: CudaArray, values: CudaArray, add: bool) -> None:

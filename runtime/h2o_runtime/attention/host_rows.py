@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.base import AttentionProvider, NextMemory
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 
@@ -83,8 +83,27 @@ class HostRows:
         keys, _ = plain_rows(kv, np.dtype(q.dtype))
         self.candidate_score(q, keys[:length], kv, nothing, nothing.view(np.float32), kv.seen[:length])
 
-    def gather_scores(self, score: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
-        out[:] = score[rows.T, np.arange(len(rows))].T
+    def memory_step(
+        self: AttentionProvider,
+        score: NDArray[Any],
+        memory: NDArray[Any],
+        values: NDArray[Any] | None,
+        add: bool,
+        start: int,
+        stop: int,
+        local: int,
+        sink: int,
+        into: NextMemory,
+    ) -> None:
+        if values is not None and values.size:
+            self.scatter_scores(score, memory, values, add)
+        chosen = into.memory
+        self.memory_select(score, memory, start, stop, local, sink, chosen)
+        for copy in (into.last, into.boundary):
+            if copy is not None:
+                copy[:] = chosen
+        if into.scores is not None:
+            into.scores[:] = score[chosen.T, np.arange(len(chosen))].T
 
     def scatter_scores(
         self, score: NDArray[Any], rows: NDArray[Any], values: NDArray[Any], add: bool

@@ -135,6 +135,44 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
     compare_to(c, "colsum", download(colsum, H2O_F32), exact.colsum, low.colsum);
 }
 
+// Tiles of rows with a memory each: every tile as memory_fused_attention alone has it, bit for bit.
+void test_tiled(const Case& c, int n, int tile, int slots, std::mt19937& random) {
+    name_case("tiled", c, "n=%d tile=%d M=%d", n, tile, slots);
+    const h2o_cuda_shape s = c.shape;
+    const int capacity = 2 * slots, tiles = (n + tile - 1) / tile, sets = s.score_heads;
+    Numbers q(size_t(n) * s.query_heads * s.head_size, s.dtype);
+    fill_normal(q, s.dtype, c.spread, random);
+    Rows rows(c, capacity, random);
+    const h2o_kv kv = cache_of(rows.k, rows.values(), capacity);
+    const std::vector<int32_t> memory = random_memory(tiles * sets, slots, capacity, random);
+    Buffer memory_buffer(memory.size() * 4, false);
+    fill_ints(memory_buffer, memory);
+    StateBuffers state(s, n, false);
+    random_state(s, n, false, state, random);
+    const h2o_cuda_state all = state.pointers();
+    const std::vector<Buffer*> outputs = {&state.o, &state.m, &state.l};
+    std::vector<std::vector<unsigned char>> alone;
+    for (Buffer* b : outputs) b->reset();
+    for (int t = 0; t < tiles; ++t) {
+        const size_t at = size_t(t) * tile * s.query_heads;
+        const h2o_cuda_state own = {
+            static_cast<unsigned char*>(all.o) + at * value_size(s) * size_of(s.dtype), all.m + at,
+            all.l + at};
+        const auto* const queries = static_cast<const unsigned char*>(q.buffer.device());
+        EXPECT(h2o_cuda_memory_fused_attention(nullptr, &s, std::min(tile, n - t * tile), slots,
+                                               queries + at * s.head_size * size_of(s.dtype), &kv,
+                                               memory_buffer.device<int32_t>() + size_t(t) * sets * slots,
+                                               &own, &own, nullptr, nullptr, 0) == H2O_OK);
+    }
+    must(cudaDeviceSynchronize());
+    for (Buffer* b : outputs) alone.push_back(b->download());
+    run_twice(outputs, [&] {
+        return h2o_cuda_tiled_memory_attention(nullptr, &s, n, tile, slots, q.buffer.device(), &kv,
+                                               memory_buffer.device<int32_t>(), &all, &all);
+    });
+    for (size_t i = 0; i < outputs.size(); ++i) EXPECT(outputs[i]->download() == alone[i]);
+}
+
 void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& random) {
     name_case("cached", c, "n=%d length=%d cap=%d", n, length, capacity);
     const h2o_cuda_shape s = c.shape;
@@ -254,6 +292,7 @@ void test_attention(const Options& options) {
             test_cached(c, std::min(rows, capacity), between(std::min(rows, capacity), capacity), capacity,
                         random);
         }
+        test_tiled(c, between(1, 100), between(1, 60), between(1, 90), random);
         test_intra(c, 1, 16, random);
         test_memory(c, 3, 1, 5, true, random);
         test_cached(c, 1, 1, 300, random);
@@ -273,6 +312,7 @@ void test_attention(const Options& options) {
         const int more = options.small ? 1 : 8;
         test_intra(c, 37 * more, 20 * more, random);
         test_memory(c, 21 * more, 39, 150 * more, true, random);
+        test_tiled(c, 21 * more, 8 * more, 39, random);
         test_cached(c, 1, 170 * more, 200 * more, random);
         test_step(c, 170 * more, 200 * more, arrivals, random);
         test_cached(c, 7 * more, 100 * more, 130 * more, random);

@@ -112,6 +112,15 @@ void test_selections(std::mt19937& random) {
     std::memcpy(range.host().data(), bounds.data(), 16);
     range.reset();
     expect_alike(memory, wrong, right, {&next}, select);
+    Buffer values(kHeads * kSlots * 4, false), set_scores(kHeads * (kLocal + kHeavy) * 4, true);
+    values.reset();
+    expect_alike(memory, wrong, right, {&next, &set_scores}, [&] {
+        const h2o_cuda_next_memory to = {next.device<int32_t>(), nullptr, nullptr,
+                                         set_scores.device<float>()};
+        return h2o_cuda_memory_step(nullptr, kHeads, kRows, kSlots, kLocal, kHeavy, 1, 20, 35,
+                                    memory.device<int32_t>(), values.device<float>(), 0,
+                                    score.buffer.device<float>(), &to);
+    });
     expect_alike<int64_t>(range, {INT64_MIN, INT64_MAX}, {0, kRows}, {&next}, select);
     expect_alike<int64_t>(range, {20, kRows + 7}, {20, kRows}, {&next}, select);
     // The end before the beginning: too few candidates, so that places stay as they are.

@@ -115,24 +115,6 @@ void test_score_update(int heads, int slots, bool replace, std::mt19937& random)
     compare("score", download(score.buffer, H2O_F32), expected, nullptr);
 }
 
-void test_score_gather(int heads, int slots, std::mt19937& random) {
-    const int capacity = slots + 50;
-    const Case c{{heads, heads, heads, 64, 1, H2O_F32, 0}, 1};
-    name_case("score gather", c, "M=%d", slots);
-    Numbers score(size_t(capacity) * heads, H2O_F32);
-    fill_normal(score, H2O_F32, 1, random);
-    const std::vector<int32_t> memory = random_memory(heads, slots, capacity, random);
-    Buffer memory_buffer(memory.size() * 4, false), out(memory.size() * 4, true);
-    fill_ints(memory_buffer, memory);
-    run_twice({&out}, [&] {
-        return h2o_cuda_score_gather(nullptr, heads, slots, memory_buffer.device<int32_t>(),
-                                     score.buffer.device<float>(), out.device<float>());
-    });
-    const std::vector<double> got = download(out, H2O_F32);
-    for (size_t i = 0; i < memory.size(); ++i)
-        EXPECT(got[i] == score.exact[size_t(memory[i]) * heads + i / slots]);
-}
-
 // The row of the position, and no other one.
 void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
     const int64_t capacity = 5;
@@ -201,8 +183,6 @@ void test_rows(const Options& options) {
         test_score_update(1, 1, replace, random);
         test_score_update(5, 333, replace, random);
     }
-    test_score_gather(1, 1, random);
-    test_score_gather(5, 333, random);
     for (const int count : {1, 3, H2O_CUDA_MAX_INTEGERS}) test_write_integers(count);
 }
 

@@ -30,6 +30,40 @@ std::vector<int32_t> expected_memory(const Selection& s, int head, const std::ve
     return candidates;
 }
 
+// A whole step: its values (0: none, 1: added, 2: in the place of the scores), the selection, all copies.
+void test_step(const Selection& s, Numbers& score, const std::vector<int32_t>& memory, Buffer& memory_buffer,
+               int kind, std::mt19937& random) {
+    const size_t places = size_t(s.heads) * (s.local + s.heavy);
+    Numbers values(memory.size(), H2O_F32);
+    fill_normal(values, H2O_F32, 1, random);
+    Buffer next(places * 4, true), last(places * 4, true), set(places * 4, true), kept(places * 4, true);
+    run_twice({&next, &last, &set, &kept, &score.buffer}, [&] {
+        const h2o_cuda_next_memory to = {next.device<int32_t>(), last.device<int32_t>(),
+                                         set.device<int32_t>(), kept.device<float>()};
+        return h2o_cuda_memory_step(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy, s.sink,
+                                    s.start, s.stop, memory_buffer.device<int32_t>(),
+                                    kind ? values.buffer.device<float>() : nullptr, kind == 2,
+                                    score.buffer.device<float>(), &to);
+    });
+    std::vector<float> after(score.exact.begin(), score.exact.end());
+    for (size_t i = 0; kind && i < memory.size(); ++i) {
+        float& at = after[size_t(memory[i]) * s.heads + i / s.previous];
+        const float value = static_cast<float>(values.exact[i]);
+        at = kind == 2 ? value : at + value;
+    }
+    EXPECT(score.buffer.values<float>() == after);
+    std::vector<int32_t> expected;
+    std::vector<float> scores;
+    for (int h = 0; h < s.heads; ++h)
+        for (const int32_t at : expected_memory(s, h, after, memory)) {
+            expected.push_back(at);
+            scores.push_back(after[size_t(at) * s.heads + h]);
+        }
+    for (const Buffer* one : {&next, &last, &set}) EXPECT(one->values<int32_t>() == expected);
+    EXPECT(kept.values<float>() == scores);
+    score.buffer.reset();
+}
+
 void test_selection(const Selection& s, std::mt19937& random) {
     char name[160];
     std::snprintf(name, sizeof name, "select Hs=%d range=%d..%d Mp=%d L=%d H=%d sink=%d levels=%d", s.heads,
@@ -64,6 +98,7 @@ void test_selection(const Selection& s, std::mt19937& random) {
         expected.insert(expected.end(), one.begin(), one.end());
     }
     EXPECT(next.values<int32_t>() == expected);
+    for (const int values : {0, 1, 2}) test_step(s, score, memory, memory_buffer, values, random);
 }
 
 }  // namespace

@@ -193,6 +193,7 @@ def test_it_reads_the_c_interface_from_the_headers() -> None:
         "h2o_kv": 64,
         "h2o_cuda_shape": 28,
         "h2o_cuda_state": 24,
+        "h2o_cuda_next_memory": 32,
     }
     result, arguments = declared.functions["cached_attention"]
     shape, kv = (ctypes.POINTER(structures[name]) for name in ("h2o_cuda_shape", "h2o_kv"))

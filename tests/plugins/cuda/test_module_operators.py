@@ -177,12 +177,16 @@ def test_candidate_score(model: Model) -> None:
     assert_sums_close(model, model.get(of_chunk, n, model.Hs), expected[1])
 
 
-@pytest.mark.parametrize("previous", [0, 6])
-def test_memory_select(model: Model, previous: int) -> None:
+@pytest.mark.parametrize(("previous", "kind"), [(0, "stay"), (6, "stay"), (6, "grow"), (6, "change")])
+def test_memory_step(model: Model, previous: int, kind: str) -> None:
     start, stop, local, heavy, sink = 10, 24, 4, 5, 2
     score = model.random.uniform(0, 1, (stop, model.Hs)).astype(np.float32)
-    memory, chosen = model.memory(previous, start), model.put_empty(model.Hs, local + heavy, dtype=np.int32)
-    model.kernels.memory_select(
+    values = model.random.uniform(0, 1, (model.Hs, previous)).astype(np.float32)
+    memory = model.memory(previous, start)
+    names = ("memory_next", "last", "set")
+    out = {name: model.put_empty(model.Hs, local + heavy, dtype=np.int32) for name in names}
+    kept, scores = model.put(score), model.put_empty(model.Hs, local + heavy)
+    model.cuda.memory_step(
         model.stream,
         score_heads=model.Hs,
         capacity=stop,
@@ -190,30 +194,37 @@ def test_memory_select(model: Model, previous: int) -> None:
         local=local,
         heavy=heavy,
         sink=sink,
-        score=model.put(score),
+        start=start,
+        stop=stop,
         memory=model.put(memory) if previous else 0,
-        chunk_range=model.put(np.array([start, stop], np.int64)),
-        memory_next=chosen,
+        values=0 if kind == "stay" else model.put(values),
+        replace=kind == "change",
+        score=kept,
+        set_scores=scores,
+        **out,
     )
+    rows, heads = memory.T, np.arange(model.Hs)
+    if kind != "stay":
+        score[rows, heads] = values.T if kind == "change" else score[rows, heads] + values.T
+    np.testing.assert_array_equal(model.get(kept, stop, model.Hs), score)
     expected = operators.memory_select(score, memory, start, stop, local=local, heavy=heavy, sink=sink)
-    got = model.get(chosen, model.Hs, local + heavy, dtype=np.int32)
-    np.testing.assert_array_equal(got, expected)
+    for address in out.values():
+        got = model.get(address, model.Hs, local + heavy, dtype=np.int32)
+        np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(model.get(scores, *expected.shape), score[expected.T, heads].T)
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_score_update_and_gather(model: Model, replace: bool) -> None:
+def test_score_update(model: Model, replace: bool) -> None:
     slots, capacity = 9, 25
     score = model.random.standard_normal((capacity, model.Hs)).astype(np.float32)
     values = model.random.standard_normal((model.Hs, slots)).astype(np.float32)
     memory = model.memory(slots, capacity)
     rows, heads = memory.T, np.arange(model.Hs)
     places = {"score_heads": model.Hs, "slots": slots, "memory": model.put(memory), "score": model.put(score)}
-    out = model.put_empty(model.Hs, slots)
     model.cuda.score_update(model.stream, **places, values=model.put(values), replace=replace)
-    model.cuda.score_gather(model.stream, **places, out=out)
     score[rows, heads] = values.T if replace else score[rows, heads] + values.T
     np.testing.assert_array_equal(model.get(places["score"], capacity, model.Hs), score)
-    np.testing.assert_array_equal(model.get(out, model.Hs, slots), score[rows, heads].T)
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -298,8 +309,9 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
             workspace=at,
             workspace_bytes=1,
         )
-    with pytest.raises(ValueError, match="score_gather"):
-        emulated_cuda.score_gather(stream, score_heads=0, slots=1, memory=at, score=at, out=at)
+    places = {"score_heads": 0, "slots": 1, "memory": at, "values": at, "score": at}
+    with pytest.raises(ValueError, match="score_update"):
+        emulated_cuda.score_update(stream, **places, replace=False)
 
 
 @pytest.mark.parametrize("listed", [0, 50])

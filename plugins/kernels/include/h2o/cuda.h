@@ -17,8 +17,7 @@
 //
 // Integers that a kernel reads on the device (entries of a memory, lengths, ranges) are brought into their
 // range where they lie outside: with wrong ones the result is wrong, but nothing outside the arrays is
-// touched. The scores' updates and gathers and cache_append take theirs from the caller's own selection, and
-// do not.
+// touched. score_update and cache_append take theirs from the caller's own selection, and do not.
 #pragma once
 
 #include <stddef.h>
@@ -83,6 +82,13 @@ h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_cud
                                            const h2o_cuda_state* fused, float* colsum, void* workspace,
                                            size_t workspace_bytes);
 
+// memory_fused_attention without colsum, in one launch, of tiles of `tile` rows of q with a memory each, in
+// memory [tiles, Hs, M]; the last tile may be partial.
+h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
+                                           int32_t tile, int32_t slots, const void* q, const h2o_kv* kv,
+                                           const int32_t* memory, const h2o_cuda_state* intra,
+                                           const h2o_cuda_state* fused);
+
 // Two partial softmaxes of the same rows become one. `fused` may be `a` or `b` itself.
 h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
                                           const h2o_cuda_state* a, const h2o_cuda_state* b,
@@ -109,10 +115,6 @@ h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, const h2o_c
 h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
                                  const int32_t* memory, const float* addend, int32_t replace, float* score);
 
-// out [Hs, M] = score [cap, Hs] at the positions memory [Hs, M].
-h2o_status h2o_cuda_score_gather(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
-                                 const int32_t* memory, const float* score, float* out);
-
 // memory_next [Hs, local + heavy]: the last `local` positions of [start, stop) and the best of everything
 // else by score [capacity, Hs], sorted. chunk_range is {start, stop}, read on the device. Candidates are
 // memory [Hs, previous_slots] (sorted, all below start) and the range; at least local + heavy of them exist.
@@ -122,6 +124,22 @@ h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, i
                                   int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
                                   const float* score, const int32_t* memory, const int64_t* chunk_range,
                                   int32_t* memory_next);
+
+// Where a memory set goes, [Hs, local + heavy] each: `memory`, and, unless they are null, `last` and `set`;
+// its scores go to `set_scores`, unless that is null.
+typedef struct h2o_cuda_next_memory {
+    int32_t* memory;
+    int32_t* last;
+    int32_t* set;
+    float* set_scores;
+} h2o_cuda_next_memory;
+
+// The end of a chunk in one launch: score_update with values [Hs, previous_slots], unless they are null;
+// memory_select behind it, whose range the host knows; and what is kept of its result.
+h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
+                                int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
+                                int32_t start, int32_t stop, const int32_t* memory, const float* values,
+                                int32_t replace, float* score, const h2o_cuda_next_memory* next);
 
 // Bytes of workspace for query_select: `slots` candidates a list; without lists it grows with `capacity`.
 size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t tile, int32_t stride,

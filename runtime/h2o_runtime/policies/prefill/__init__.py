@@ -11,6 +11,7 @@ from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillR
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O
 from h2o_runtime.policies.prefill.h2o_query import OwnQueries
+from h2o_runtime.policies.prefill.h2o_window import LastQueries
 from h2o_runtime.policies.prefill.minference import VerticalSlash
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 from h2o_runtime.registry import Registry
@@ -22,7 +23,7 @@ PREFILL: Registry[PrefillPolicy[Any]] = Registry(
     Full,
     Subquadratic,
     VerticalSlash,
-    variants=(OwnQueries,),
+    variants=(OwnQueries, LastQueries),
     field="policy",
     flag="--prefill",
     label="Attention",

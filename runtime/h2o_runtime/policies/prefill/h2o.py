@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from h2o_runtime.attention.base import PartialSoftmax
-from h2o_runtime.devices import Device
+from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import LatentForm
@@ -25,7 +25,7 @@ from h2o_runtime.policies.prefill.base import (
     PromptCall,
     chunk_option,
 )
-from h2o_runtime.policies.prefill.h2o_memory import LayerMemory, MemoryStore
+from h2o_runtime.policies.prefill.h2o_memory import LayerMemory, MemoryStore, Selection
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
@@ -117,16 +117,10 @@ class H2O(PrefillPolicy[MemoryStore]):
                 f"sink ({self.sink}) must not exceed heavy ({self.heavy}): sinks are kept among the heavy hitters",
                 field="sink",
             )
-        if self.score == "window" and not 1 <= self.score_window <= self.local:
-            raise ConfigError(
-                f"score_window ({self.score_window}) must be from 1 to local ({self.local})",
-                field="score_window",
-            )
 
     @property
     def latent_forms(self) -> tuple[LatentForm, ...]:
-        """Votes of a window are counted for each key head by itself, and expanded keys share one memory."""
-        return ("absorbed",) if self.score == "window" else ("absorbed", "expanded")
+        return ("absorbed", "expanded")
 
     @property
     def memory(self) -> int:
@@ -177,11 +171,8 @@ class H2O(PrefillPolicy[MemoryStore]):
             with call.timer.measure("phase1"):
                 self._phase1(call, memory, batch, first, partial)
             call.checkpoint(batch.start)
-            for chunk in spans(batch.stop, self.chunk_size, start=batch.start):
-                rows = partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
-                with call.timer.measure("phase2"):
-                    self._phase2(call, memory, chunk, rows if chunk.start >= first else None)
-                call.checkpoint(chunk.stop)
+            with call.timer.measure("phase2"):
+                self._phase2(call, memory, batch, first, partial)
             call.flow.finished(min(batch.stop, tail))
         if call.prefix is not Prefix.HISTORY:
             memory.keep_scores(call.past + n)
@@ -219,39 +210,33 @@ class H2O(PrefillPolicy[MemoryStore]):
         )
 
     def _phase2(
-        self, call: LayerCall, memory: LayerMemory, chunk: Span, partial: PartialSoftmax | None
+        self, call: LayerCall, memory: LayerMemory, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """One chunk's step: attend to the memory, fuse, update the scores, select the next memory.
+        """Chunk by chunk: attend to the memory, fuse, add what it received to the scores, select the next one."""
+        memory.begin_batch(-(-len(batch) // self.chunk_size))
+        for chunk in spans(batch.stop, self.chunk_size, start=batch.start):
+            colsum = None
+            if memory.size:
+                colsum = memory.colsum
+                q = call.q[chunk.start : chunk.stop]
+                rows = partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
+                call.provider.memory_fused_attention(q, call.kv, memory.current, rows, colsum)
+            self._end(call, memory, chunk, colsum, add=True)
+            call.checkpoint(chunk.stop)
 
-        Without `partial` nobody asks for the chunk's attention, and the scores do not need it.
-        """
-        q = call.q[chunk.start : chunk.stop]
-        start, stop = call.past + chunk.start, call.past + chunk.stop
-        if memory.size and partial is not None:
-            colsum = memory.colsum if self.score == "colsum" else None
-            call.provider.memory_fused_attention(q, call.kv, memory.current, partial, colsum)
-            if colsum is not None:
-                memory.add_to_score(colsum)
-        if self.score == "window":
-            self._vote(call, memory, chunk)
+    def _end(
+        self, call: LayerCall, memory: LayerMemory, chunk: Span, values: Tensor | None, *, add: bool
+    ) -> None:
+        """The end of a chunk: scores of what it saw, and behind it the next memory."""
         if chunk.stop < len(call.q):
-            call.provider.memory_select(
-                memory.score, memory.current, start, stop, self.local, self.sink, memory.scratch
-            )
-            memory.accept(stop, fresh=call.prefix is not Prefix.HISTORY)
+            rows = Span(call.past + chunk.start, call.past + chunk.stop)
+            memory.step(rows, values, add, self._selection, fresh=call.prefix is not Prefix.HISTORY)
+        elif values is not None:
+            memory.put_scores(values, add)
 
-    def _vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> None:
-        """The last queries of the chunk replace the scores of all they can see of memory and chunk."""
-        window = min(self.score_window, len(chunk))
-        call.provider.candidate_score(
-            call.q[chunk.stop - window : chunk.stop],
-            call.k[chunk.start : chunk.stop],
-            call.kv,
-            memory.current,
-            memory.colsum,
-            memory.score[call.past + chunk.start : call.past + chunk.stop],
-        )
-        memory.replace_score(memory.colsum)
+    @property
+    def _selection(self) -> Selection:
+        return Selection(self.local, self.sink)
 
     def _recall(self, call: LayerCall, memory: LayerMemory) -> None:
         """Set the memory that the first chunk sees."""
@@ -262,12 +247,7 @@ class H2O(PrefillPolicy[MemoryStore]):
         elif call.past <= self.memory:
             memory.hold_all(call.past)
         else:
-            memory.clear()
-            score = memory.history_score(call.past)
-            call.provider.memory_select(
-                score, memory.current, 0, call.past, self.local, self.sink, memory.scratch
-            )
-            memory.accept(call.past, fresh=False)
+            memory.recall(call.past, self._selection)
 
     def _short_turn(self, call: LayerCall, memory: LayerMemory) -> None:
         """A conversation's next turn of at most one chunk: everything sees everything.
@@ -312,7 +292,9 @@ class H2O(PrefillPolicy[MemoryStore]):
         heads = model.score_heads(self.score_heads)
         sets = (context // self.chunk_size + 1) * heads * self.memory * 8
         scores = model.layers * (3 * context * heads * 4 + sets) + context * heads * 4
-        return scores + min(self.batch_size, context) * model.query_heads * 8
+        batch = logical_batch_rows(self.batch_size, self.chunk_size, context)
+        seen = (-(-batch // self.chunk_size) + 1) * heads * self.memory * 4
+        return scores + seen + batch * model.query_heads * 8
 
     def visible_pairs(self, n: int) -> int:
         """The dense tail comes on top of its chunk."""

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider, PartialSoftmax
+from h2o_runtime.attention.base import AttentionProvider, NextMemory, PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.policies.prefill.base import Kept
+from h2o_runtime.schedule import Span
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a memory always holds: the last `local` tokens of a chunk, and the prompt's first `sink`."""
+
+    local: int
+    sink: int
 
 
 class LayerMemory:
@@ -41,10 +51,13 @@ class LayerMemory:
         """Scratch of the current memory's shape, float32 [Hs, size]."""
         return self._store.colsum_scratch(self.size)
 
-    @property
-    def scratch(self) -> Tensor:
-        """Where the next memory set is to be written, int32 [Hs, M]; `accept` makes it current."""
-        return self._store.next_set
+    def begin_batch(self, chunks: int) -> None:
+        """Before as many chunks: what the first of them sees is `current`."""
+        self._store.begin_batch(chunks)
+
+    def seen(self, first: int, stop: int) -> Tensor:
+        """Memories that chunks first … stop - 1 of the batch see, int32 [stop - first, Hs, M]."""
+        return self._store.seen(first, stop)
 
     def clear(self) -> None:
         """Start with an empty past."""
@@ -57,17 +70,35 @@ class LayerMemory:
         everything = np.tile(np.arange(length, dtype=np.int32), (len(self.current), 1))
         self._device.upload(everything, self.current)
 
-    def accept(self, boundary: int, fresh: bool) -> None:
-        """Make `scratch` the memory seen from position `boundary` on; a fresh run's can be gone back to."""
-        store = self._store
-        store.set_current(store.next_set.shape[1])
-        self._device.copy(store.next_set, self.current)
-        self._device.copy(store.next_set, self._last)
-        store.has_last = True
-        if fresh:
-            index = boundary // store.chunk_size - 1
-            self._device.copy(store.next_set, self._sets[index])
-            self.provider.gather_scores(self.score, store.next_set, self._set_scores[index])
+    def step(self, rows: Span, values: Tensor | None, add: bool, rule: Selection, fresh: bool) -> None:
+        """A chunk ends, the next one sees a new memory; a fresh run's can be gone back to.
+
+        `values` [Hs, size] go into the scores of what it saw itself, unless they are None.
+        """
+        store, index = self._store, rows.stop // self._store.chunk_size - 1
+        kept = (self._sets[index], self._set_scores[index]) if fresh else (None, None)
+        self._choose(self.score, rows, values, add, rule, NextMemory(store.next_memory, self._last, *kept))
+
+    def recall(self, length: int, rule: Selection) -> None:
+        """Choose a memory of a conversation's first `length` tokens."""
+        self.clear()
+        rows, into = Span(0, length), NextMemory(self._store.next_memory, self._last)
+        self._choose(self._history_score(length), rows, None, False, rule, into)
+
+    def _choose(
+        self,
+        score: Tensor,
+        rows: Span,
+        values: Tensor | None,
+        add: bool,
+        rule: Selection,
+        into: NextMemory,
+    ) -> None:
+        self.provider.memory_step(
+            score, self.current, values, add, rows.start, rows.stop, rule.local, rule.sink, into
+        )
+        self._store.advance()
+        self._store.has_last = True
 
     def keep_scores(self, length: int) -> None:
         """Note the scores of a fresh run's `length` tokens: a conversation's later turns change them."""
@@ -75,22 +106,20 @@ class LayerMemory:
 
     def restore(self, boundary: int) -> None:
         """Go back to the memory set and all scores as they were at `boundary`."""
-        store = self._store
+        store, copy = self._store, self._device.copy
         index = boundary // store.chunk_size - 1
-        self._device.copy(self._sets[index], store.next_set)
+        store.set_current(self._last.shape[1])
+        store.has_last = True
+        copy(self._sets[index], self.current)
+        copy(self._sets[index], self._last)
         # Of what was forgotten before, for good; those of the memory set have grown since.
-        self._device.copy(self._fresh_score[:boundary], self.score[:boundary])
-        self.provider.scatter_scores(self.score, store.next_set, self._set_scores[index], add=False)
-        self.accept(boundary, fresh=False)
+        copy(self._fresh_score[:boundary], self.score[:boundary])
+        self.provider.scatter_scores(self.score, self.current, self._set_scores[index], add=False)
 
-    def add_to_score(self, colsum: Tensor) -> None:
-        """score(j) += colsum for j in the current memory; colsum [Hs, size]."""
-        self.provider.scatter_scores(self.score, self.current, colsum, add=True)
-
-    def replace_score(self, votes: Tensor) -> None:
-        """score(j) = votes for j in the current memory, which may be empty; votes [Hs, size]."""
+    def put_scores(self, values: Tensor, add: bool) -> None:
+        """As the beginning of a step, of the last chunk, which has none: values [Hs, size]."""
         if self.size:
-            self.provider.scatter_scores(self.score, self.current, votes, add=False)
+            self.provider.scatter_scores(self.score, self.current, values, add)
 
     def clear_decoded(self, length: int) -> None:
         """Decode keeps no scores: those of the tokens that it appended last, up to `length`, begin at 0."""
@@ -100,7 +129,7 @@ class LayerMemory:
         """Scores of rows start … stop - 1 begin at 0."""
         self._device.clear(self.score[start:stop])
 
-    def history_score(self, length: int) -> Tensor:
+    def _history_score(self, length: int) -> Tensor:
         """Scores to select a memory of a conversation by, [length, Hs]; the stored scores stay as they are.
 
         They are those of the first `length` tokens, but for the store's favourites, which come before all others.
@@ -179,9 +208,10 @@ class MemoryStore:
         self.has_last = False
         self.decoded_from = capacity  # the rows from here on are of tokens that decode appended last
         self.turn = LastTurn(self)
-        self.next_set: Tensor = device.zeros((heads, size), np.int32)
         self._heads = heads
-        self._current: Tensor = device.zeros((heads * size,), np.int32)
+        self._size = size
+        # Memories one behind the other: chunk i of a logical batch sees the i-th.
+        self._memories: Tensor = device.zeros((-(-batch // chunk_size) + 1, heads * size), np.int32)
         self._colsum: Tensor = device.zeros((heads * size,), np.float32)
         self._m: Tensor = device.zeros((batch, query_heads), np.float32)
         self._l: Tensor = device.zeros((batch, query_heads), np.float32)
@@ -236,14 +266,41 @@ class MemoryStore:
         self.favour(positions[max(len(positions) - heavy, 0) :])
 
     def favour(self, positions: np.ndarray) -> None:
-        """Positions int32 [k] that `LayerMemory.history_score` puts above all others."""
+        """Positions int32 [k] that `LayerMemory.recall` puts above all others."""
         shape = (self._heads, len(positions))
         self.favourites: Tensor = self._favourites[: math.prod(shape)].reshape(*shape)
         self.highest: Tensor = self._highest[: math.prod(shape)].reshape(*shape)
         self.device.upload(np.tile(positions, (self._heads, 1)), self.favourites)
 
-    def set_current(self, size: int) -> None:
-        self.current: Tensor = self._current[: self._heads * size].reshape(self._heads, size)
+    def set_current(self, size: int, at: int = 0) -> None:
+        """`current` is now the first `size` entries a head of the memory `at`."""
+        self._at = at
+        self.current: Tensor = self._memories[at][: self._heads * size].reshape(self._heads, size)
+
+    @property
+    def next_memory(self) -> Tensor:
+        """Where the next memory is to be written, int32 [Hs, M]; `advance` makes it current."""
+        return self._memories[self._at + 1].reshape(self._heads, self._size)
+
+    def advance(self) -> None:
+        self.set_current(self._size, self._at + 1)
+
+    def begin_batch(self, chunks: int) -> None:
+        """The current memory becomes the first, and there is room for one behind each of the chunks.
+
+        A later prompt with a larger batch size takes more room, once.
+        """
+        before, memories = self.current, self._memories
+        if len(memories) <= chunks:
+            self._memories = self.device.zeros((chunks + 1, memories.shape[1]), np.int32)
+        moved = self._at > 0 or self._memories is not memories
+        self.set_current(before.shape[1])
+        if moved:
+            self.device.copy(before, self.current)
+
+    def seen(self, first: int, stop: int) -> Tensor:
+        """The memories `first` … stop - 1, int32 [stop - first, Hs, M]."""
+        return self._memories[first:stop].reshape(stop - first, self._heads, self._size)
 
     def colsum_scratch(self, size: int) -> Tensor:
         return self._colsum[: self._heads * size].reshape(self._heads, size)

@@ -133,15 +133,14 @@ class OwnQueries(H2O):
             with call.timer.measure("phase1"):
                 self._inside(call, Span(max(batch.start, first), batch.stop), batch, partial)
             call.checkpoint(batch.start)
-            for rows in self._alike(call.past, batch):
-                with call.timer.measure("phase2"):
+            with call.timer.measure("phase2"):
+                if batch.start >= first:
+                    self._see_all(call, state, batch, partial)
+                for rows in self._alike(call.past, batch):
                     self._select(call, state, rows)
-            for chunk in spans(batch.stop, self.chunk_size, start=batch.start):
-                own = partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
-                if chunk.start >= first:
-                    with call.timer.measure("phase2"):
-                        self._remember(call, state, chunk, own)
-                call.checkpoint(chunk.stop)
+                    self._remember(call, state, Span(max(rows.start, first), rows.stop), batch, partial)
+                    call.checkpoint(rows.stop)
+            call.checkpoint(batch.stop)
             call.flow.finished(min(batch.stop, tail))
         if tail < n:
             with call.timer.measure("tail"):
@@ -232,18 +231,24 @@ class OwnQueries(H2O):
         )
         return candidates
 
-    def _remember(self, call: LayerCall, state: Any, chunk: Span, partial: PartialSoftmax) -> None:
-        """Attention of one chunk's tiles to their memory, fused into `partial`."""
-        past = call.past + chunk.start
-        if not past:
+    def _see_all(self, call: LayerCall, state: Any, batch: Span, partial: PartialSoftmax) -> None:
+        """Attention of the batch's first chunk to all of its past, where that is so little."""
+        past = call.past + batch.start
+        if not 0 < past <= self.memory_at(past):
             return
-        if past <= self.memory_at(past):
-            q = call.q[chunk.start : chunk.stop]
-            call.provider.memory_fused_attention(q, call.kv, state.whole_past, partial, None)
+        rows = min(self.chunk_size, len(batch))
+        q = call.q[batch.start : batch.start + rows]
+        call.provider.memory_fused_attention(q, call.kv, state.whole_past, partial.rows(0, rows), None)
+
+    def _remember(
+        self, call: LayerCall, state: Any, rows: Span, batch: Span, partial: PartialSoftmax
+    ) -> None:
+        """Attention of some chunks' tiles to their memories, of one size, fused into the batch's state."""
+        if rows.start >= rows.stop:
             return
-        sets = state.sets(call.layer, self._sets(call.past, chunk))
-        q = call.q[chunk.start : chunk.stop]
-        call.provider.tiled_memory_attention(q, call.kv, sets, self.tile, partial)
+        sets = state.sets(call.layer, self._sets(call.past, rows))
+        own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
+        call.provider.tiled_memory_attention(call.q[rows.start : rows.stop], call.kv, sets, self.tile, own)
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """Nothing of what was there before is changed by a run."""
