@@ -125,7 +125,7 @@ class Layer:
             offset(self.o, first), self.workspace, self.workspace.numel(),
         )  # fmt: skip
 
-    def step(self) -> None:
+    def decode_step(self) -> None:
         """The last token's row is put into the cache, where it is already, and attends to all of it."""
         last = self.n - 1
         self.run(

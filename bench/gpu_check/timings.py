@@ -141,7 +141,7 @@ def decode(library: Library) -> Iterator[Row]:
 
             def step(several: list[Layer] = several) -> None:
                 for layer in several:
-                    layer.step()
+                    layer.decode_step()
 
             time = milliseconds(attend) / len(several)
             yield {
