@@ -49,6 +49,10 @@ VOTERS = {"CandidateScore": {"window"}}
 TILES = {"MemoryFusedAttention": {"tile"}}  # on a CPU many calls are one
 WORKSPACE = {"workspace", "workspace_bytes"}
 
+# On a GPU a chunk's end is one launch, of which selecting is a part. It needs no kernels of one shape.
+CHUNK_END = {"MemorySelect": "memory_step"}
+OF_CHUNK_END = {"values", "replace", "last", "set", "set_scores"}  # arguments of what it does besides
+
 # Operators that the runtime has no use for by themselves: the fused one does their work.
 PARTS = {"MemoryGather", "MemoryAttention", "OnlineSoftmaxFusion"}
 
@@ -64,11 +68,11 @@ def arguments(operator: Operator) -> tuple[str, ...]:
 
 
 def stub_methods(module: str) -> dict[str, list[str]]:
-    """Parameters of the methods of a native module's Kernels; test_stubs.py holds stubs to the modules."""
+    """Parameters of a native module's functions and of its Kernels' methods, which test_stubs.py checks."""
     tree = ast.parse((REPO / "plugins" / "h2o_plugins" / f"{module}.pyi").read_text())
     (kernels,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Kernels")
     methods = {}
-    for node in kernels.body:
+    for node in (*tree.body, *kernels.body):
         if isinstance(node, ast.FunctionDef):
             names = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
             methods[node.name] = [name for name in names if name not in LAYOUT | {"self"}]
@@ -125,9 +129,14 @@ def test_cuda_kernels(operator: Operator) -> None:
         assert operator.method not in methods
         return
     words = {"scale": (), **IN_PLACE, **FROM_CACHE.get(operator.name, {})}
-    expected = set(translated(arguments(operator), words))
-    found = set(methods[operator.method])
+    found = set(methods[CHUNK_END.get(operator.name, operator.method)])
     found -= VOTERS.get(operator.name, set())
+    if operator.name in CHUNK_END:
+        assert operator.method not in methods
+        assert found >= OF_CHUNK_END
+        found -= OF_CHUNK_END
+        words["chunk_range"] = ("start", "stop")
+    expected = set(translated(arguments(operator), words))
     assert found - {"stream"} - SIZES - WORKSPACE == expected - SIZES
     assert expected <= found
 
