@@ -10,7 +10,7 @@ namespace h2o::ort {
 namespace {
 
 constexpr size_t kMostDimensions = 4, kMostMatrices = 8;
-constexpr int64_t kPanel = 16;
+constexpr int64_t kPanel = H2O_PANEL;
 // A piece of work: so many rows, and panels with so many bytes of weights at least. Smaller ones cost more in
 // being handed out than threads gain.
 constexpr int64_t kRows = 96, kPieceBytes = 48 << 10;

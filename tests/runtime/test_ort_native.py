@@ -145,6 +145,18 @@ def test_a_layer_is_four_products(shared_folder: Path, weights: str) -> None:
     assert (bool(offsets), bool(up), bool(addend)) == (weights == "int4+offset", True, True)
 
 
+def test_nodes_stay_in_an_order_in_which_they_can_run(shared_folder: Path) -> None:
+    folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
+    for graph in Bundle.open(folder).manifest.dense_graphs():
+        _, made = rewritten(folder, graph.name)
+        known = (
+            {value.name for value in made.graph.input} | {one.name for one in made.graph.initializer} | {""}
+        )
+        for node in made.graph.node:
+            assert set(node.input) <= known, (graph.name, node.name)
+            known |= set(node.output)
+
+
 def test_a_head_has_two_parts(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     last = Bundle.open(folder).manifest.dense_graphs()[-1].name

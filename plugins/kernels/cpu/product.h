@@ -7,7 +7,7 @@
 
 namespace h2o {
 
-constexpr int64_t kPanel = 16;  // columns
+constexpr int64_t kPanel = H2O_PANEL;
 
 // Rows of activations as integers; a row of x is `parts` of them. [rows][K], and of each block [rows][K /
 // block]:

@@ -63,8 +63,8 @@ def multiply_natively(model: Any, folder: Path) -> Any:
     for product in _products(graph):
         made, weights = product.build(tensors, folder)
         gone = {name for node in product.replaced for name in node.output}
-        at = next(i for i, node in enumerate(nodes) if node.output[0] == product.replaced[-1].output[0])
-        nodes[at : at + 1] = [made, nodes[at]]
+        at = next(i for i, node in enumerate(nodes) if node.output[0] == product.place)
+        nodes[at] = made
         nodes = [node for node in nodes if node is made or node.output[0] not in gone]
         added.extend(weights)
     used = {name for node in nodes for name in node.input}
@@ -85,7 +85,8 @@ class _Product:
     x, up     the activations; or what the gate of an MLP has to make of them
     addend    what is added to the result of the only part, or ""
     outputs   of each part
-    replaced  nodes that it stands for; it takes the place of the last
+    replaced  nodes that it stands for
+    place     the output of the one whose place it takes: behind all that it reads, before all that read it
     """
 
     parts: tuple[QuantizedProduct, ...]
@@ -94,6 +95,7 @@ class _Product:
     addend: str
     outputs: tuple[str, ...]
     replaced: tuple[Any, ...]
+    place: str
     head: bool
 
     def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[Any, list[Any]]:
@@ -156,14 +158,15 @@ def _surrounded(
     replaced = [node for part in parts for node in (part.dequantize, part.product, part.offset) if node]
     outputs = [part.output for part in parts]
     head = outputs[0] in results
-    addend = ""
+    addend, place = "", parts[0].product.output[0]
     if len(parts) == 1 and not head:
         sum_node, addend = _sum(outputs[0], readers, constants)
         if sum_node is not None:
             replaced.append(sum_node)
-            outputs = [sum_node.output[0]]
+            place = sum_node.output[0]
+            outputs = [place]
     x, up = _gate(parts[0].product.input[0], makers)
-    return _Product(tuple(parts), x, up, addend, tuple(outputs), tuple(replaced), head)
+    return _Product(tuple(parts), x, up, addend, tuple(outputs), tuple(replaced), place, head)
 
 
 def _sum(product: str, readers: Mapping[str, Sequence[Any]], constants: set[str]) -> tuple[Any | None, str]:

@@ -20,6 +20,8 @@
 extern "C" {
 #endif
 
+enum { H2O_PANEL = 16 };  // columns
+
 // The kernels of one instruction set.
 typedef struct h2o_products h2o_products;
 
