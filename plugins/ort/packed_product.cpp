@@ -11,9 +11,9 @@ namespace {
 
 constexpr size_t kMostDimensions = 4, kMostMatrices = 8;
 constexpr int64_t kPanel = H2O_PANEL;
-// A piece of work: so many rows, and panels with so many bytes of weights at least. Smaller ones cost more in
-// being handed out than threads gain.
-constexpr int64_t kRows = 96, kPieceBytes = 48 << 10;
+// A piece of work: so many rows at most, and panels with so many bytes of weights at least. Smaller ones cost
+// more in being handed out than threads gain.
+constexpr int64_t kMostRows = 96, kPieceBytes = 48 << 10;
 
 #define H2O_RETURN_IF(call)                                                     \
     do {                                                                        \
@@ -59,6 +59,7 @@ struct Kernel {
     Interface ort;
     const h2o_products* products;
     size_t count;
+    int64_t rows;  // of a piece
     h2o_block_matrix matrices[kMostMatrices];
     std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
 
@@ -81,10 +82,10 @@ class Run {
     Status* work(KernelContext* context);
 
   private:
-    void round(int64_t piece) const {
-        const int64_t row = piece * kRows;
-        h2o_products_round(kernel_.products, kernel_.matrices, n_, x_, up_, row, std::min(kRows, n_ - row),
-                           scratch_);
+    void prepare(int64_t piece) const {
+        const int64_t row = piece * kernel_.rows;
+        h2o_products_prepare(kernel_.products, kernel_.matrices, n_, x_, up_, row,
+                             std::min(kernel_.rows, n_ - row), scratch_);
     }
     void multiply(int64_t piece) const;
 
@@ -96,10 +97,15 @@ class Run {
     const float *x_, *up_, *addend_;
     float* y_[kMostMatrices];
     void* scratch_ = nullptr;
-    int64_t wide_ = 0;  // panels of a piece
+    const void* prepared_ = nullptr;  // scratch, or x where it stays as it is
+    int64_t wide_ = 0;                // panels of a piece
     int64_t pieces_ = 0;
     std::atomic<int64_t> next_{0};
 };
+
+bool is_float(const h2o_block_matrix& matrix) {
+    return matrix.bits == 32;
+}
 
 int64_t panels_of(const h2o_block_matrix& matrix) {
     return pieces_of(matrix.outputs, kPanel);
@@ -116,31 +122,35 @@ Status* Run::outputs(KernelContext* context, const Tensor& x) {
         H2O_RETURN_IF(kernel_.ort.data(out, &at));
         y_[i] = static_cast<float*>(at);
     }
-    const int64_t bytes = static_cast<int64_t>(h2o_products_scratch_bytes(kernel_.matrices, n_));
-    H2O_RETURN_IF(kernel_.ort.output(context, 0, &bytes, 1, &out));
-    return kernel_.ort.data(out, &scratch_);
+    const bool as_it_is = is_float(kernel_.matrices[0]) && up_ == nullptr;
+    const size_t bytes = as_it_is ? 0 : h2o_products_scratch_bytes(kernel_.matrices, n_);
+    const int64_t size = static_cast<int64_t>(bytes);
+    H2O_RETURN_IF(kernel_.ort.output(context, 0, &size, 1, &out));
+    H2O_RETURN_IF(kernel_.ort.data(out, &scratch_));
+    prepared_ = as_it_is ? x_ : scratch_;
+    return nullptr;
 }
 
 Status* Run::work(KernelContext* context) {
     const h2o_block_matrix& first = kernel_.matrices[0];
     wide_ = std::max<int64_t>(4, pieces_of(kPieceBytes, first.inputs * kPanel * first.bits / 8));
-    const int64_t down = pieces_of(n_, kRows);
+    const int64_t down = pieces_of(n_, kernel_.rows);
     int64_t across = 0;
     for (size_t i = 0; i < kernel_.count; ++i) across += pieces_of(panels_of(kernel_.matrices[i]), wide_);
-    H2O_RETURN_IF(share<&Run::round>(context, down));
+    if (prepared_ == scratch_) H2O_RETURN_IF(share<&Run::prepare>(context, down));
     return share<&Run::multiply>(context, down * across);
 }
 
 // Matrix by matrix, of each all panels of some rows, then the next rows.
 void Run::multiply(int64_t piece) const {
-    const int64_t down = pieces_of(n_, kRows);
+    const int64_t down = pieces_of(n_, kernel_.rows);
     for (size_t i = 0; i < kernel_.count; ++i) {
         const h2o_block_matrix& matrix = kernel_.matrices[i];
         const int64_t panels = panels_of(matrix), across = pieces_of(panels, wide_);
         if (piece < down * across) {
-            const int64_t row = piece / across * kRows, panel = piece % across * wide_;
-            return h2o_products_multiply(kernel_.products, &matrix, n_, scratch_, row,
-                                         std::min(kRows, n_ - row), panel, std::min(wide_, panels - panel),
+            const int64_t row = piece / across * kernel_.rows, panel = piece % across * wide_;
+            return h2o_products_multiply(kernel_.products, &matrix, n_, prepared_, row,
+                                         std::min(kernel_.rows, n_ - row), panel, std::min(wide_, panels - panel),
                                          addend_, y_[i]);
         }
         piece -= down * across;
@@ -172,9 +182,10 @@ Status* Kernel::find_weights(KernelContext* context) {
         h2o_block_matrix& matrix = matrices[i];
         const int64_t elements = panels_of(matrix) * kPanel * matrix.inputs;
         matrix.weights = static_cast<const uint8_t*>(weights.data) + bytes;
+        bytes += static_cast<size_t>(elements * matrix.bits / 8);
+        if (is_float(matrix)) continue;
         matrix.scales = static_cast<const float*>(scales.data) + blocks;
         if (offsets.data != nullptr) matrix.offsets = static_cast<const float*>(offsets.data) + blocks;
-        bytes += static_cast<size_t>(elements * matrix.bits / 8);
         blocks += static_cast<size_t>(elements / matrix.block);
     }
     if (weights.elements != bytes)
@@ -224,7 +235,7 @@ Status* create(const Operator*, const Table* table, const KernelInfo* info, void
     if (count == 0 || h2o_products_find(nullptr, &products) != H2O_OK) {
         return ort.error("PackedProduct: no matrix, or no kernel");
     }
-    Kernel* const kernel = new (std::nothrow) Kernel{ort, products, count, {}};
+    Kernel* const kernel = new (std::nothrow) Kernel{ort, products, count, 0, {}};
     if (kernel == nullptr) return ort.error("PackedProduct: no memory");
     for (size_t i = 0; i < count; ++i) {
         matrix.outputs = outputs[i];
@@ -234,6 +245,8 @@ Status* create(const Operator*, const Table* table, const KernelInfo* info, void
             return ort.error("PackedProduct: sizes that no kernel takes");
         }
     }
+    const int64_t tile = h2o_products_tile_rows(products, kernel->matrices);
+    kernel->rows = kMostRows / tile * tile;
     *out = kernel;
     return nullptr;
 }
@@ -246,7 +259,7 @@ constexpr Operator make_operator() {
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) { return index == kWeights ? kUint8 : kFloat; };
     op.input_characteristic = [](const Operator*, size_t index) {
-        return index < kOffsets ? kRequired : kOptional;
+        return index <= kWeights ? kRequired : kOptional;
     };
     op.input_memory = [](const Operator*, size_t) { return 0; };
     op.outputs = [](const Operator*) -> size_t { return 2; };

@@ -1,4 +1,4 @@
-// Products with integer weights: what each instruction set offers, and what their code shares.
+// Products of our own: what each instruction set offers, and what their code shares.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,14 @@ struct RowOfBlocks {
     int32_t surplus;  // how much more than it is each weight is read
 };
 
+// Where some rows of one or two panels go. Arrays begin with the first of these rows and columns.
+struct TileOfY {
+    const float* addend;  // to add to y, and laid out alike; or null
+    float* y;
+    int64_t stride;
+    int64_t columns;  // that are stored
+};
+
 // Some rows of integers against one or two panels. Arrays begin with the first of these rows and panels.
 struct ProductTile {
     int64_t inputs, block, blocks;
@@ -35,10 +43,15 @@ struct ProductTile {
     int64_t panel_bytes;
     const float* scales;
     const float* offsets;  // or null
-    const float* addend;   // to add to y, and laid out alike; or null
-    float* y;
-    int64_t y_stride;
-    int64_t columns;  // that are stored
+    TileOfY out;
+};
+
+// Likewise with weights and rows that are floats.
+struct FloatTile {
+    int64_t inputs;
+    const float* x;        // [rows][K]
+    const float* weights;  // [panels][K][16]
+    TileOfY out;
 };
 
 }  // namespace h2o
@@ -50,6 +63,9 @@ struct h2o_products {
     int32_t surplus;  // how much more than it is a weight of 8 bits is read
     void (*round)(const h2o::RowOfBlocks& row, const h2o::Rounded& out);
     void (*multiply)(const h2o::ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels);
+    int64_t float_rows;  // that a tile of floats has at most
+    void (*gate)(const float* gate, const float* up, int64_t count, float* out);  // silu(gate) * up
+    void (*multiply_floats)(const h2o::FloatTile& tile, int64_t rows, int64_t panels);
 };
 
 namespace h2o {

@@ -1,9 +1,10 @@
-"""Dense graphs with products of our own: PackedProduct, of plugins/ort, in place of DequantizeLinear and MatMul.
+"""Dense graphs with products of our own: PackedProduct, of plugins/ort, in place of what the graphs have.
 
-Activations become integers in blocks as small as those of the weights; those of a head twice, first as they are and
-then what that has lost, 15 bits together, for it goes straight into the logits. Products that read the same
-activations are one node, which makes integers of them once. It takes in what stands around a product: offsets of
-blocks, the gate of an MLP before it, and the residual that is added to its result.
+Where weights are integers, activations become integers in blocks as small; those of a head twice, first as they
+are and then what that has lost, 15 bits together, for it goes straight into the logits. Where weights are float32
+nothing is rounded. Products that read the same activations are one node, which prepares them once. It takes in what
+stands around a product: offsets of blocks, the gate of an MLP before it, and the residual that is added to its
+result.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
 from h2o_runtime.errors import BackendError
-from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, floats, quantized_products
-from h2o_runtime.ort.panels import pack, pack_scales
+from h2o_runtime.ort.matrices import FloatProduct
+from h2o_runtime.ort.packed import Kind, Product, pack_matrices, products
 
 DOMAIN = "h2o.cpu"
 OPERATOR = "PackedProduct"
-BLOCKS = range(16, 257, 16)  # sizes that it takes
 MOST_MATRICES = 8  # of one node
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 def is_fast() -> bool:
@@ -41,44 +42,48 @@ def operators() -> Path:
         raise BackendError(f"{error}, or choose another --dense-form") from None
 
 
-def takes(graph: Any) -> bool:
-    """Whether all products of a GraphProto can be of our own: float32, in blocks of a size that kernels know."""
-    from onnx import TensorProto
+def multiply_natively(model: Any, path: Path) -> tuple[Any, Arrays]:
+    """A ModelProto that was loaded from `path` → one with products of our own, and weights to give its session.
 
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return all(
-        types[product.scales] == TensorProto.FLOAT and product.block_size in BLOCKS
-        for product in quantized_products(graph)
-    )
-
-
-def multiply_natively(model: Any, folder: Path) -> Any:
-    """A ModelProto with files in `folder` → one with products of our own; weights that change are inside."""
+    The model only names these: inside it they would be in memory three times while a session is made, and two
+    gigabytes at most. ONNX Runtime wants a file behind each; that is `path`, of which it reads nothing.
+    """
     import onnx
 
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[Any] = list(graph.node)
-    added: list[Any] = []
-    for product in _products(graph):
-        made, weights = product.build(tensors, folder)
+    arrays: dict[str, NDArray[Any]] = {}
+    for product in _nodes(graph):
+        made, weights = product.build(tensors, path.parent)
         gone = {name for node in product.replaced for name in node.output}
         at = next(i for i, node in enumerate(nodes) if node.output[0] == product.place)
-        nodes[at] = made
-        nodes = [node for node in nodes if node is made or node.output[0] not in gone]
-        added.extend(weights)
+        before, after = ([n for n in some if n.output[0] not in gone] for some in (nodes[:at], nodes[at:]))
+        nodes = [*before, *made, *after]
+        arrays.update(weights)
     used = {name for node in nodes for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    named = [_named(name, array, path) for name, array in arrays.items()]
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(DOMAIN, 1)])
     result.graph.CopyFrom(
-        onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, [*kept, *added])
+        onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, [*kept, *named])
     )
-    return result
+    return result, arrays
+
+
+def _named(name: str, array: NDArray[Any], path: Path) -> Any:
+    from onnx import TensorProto, helper
+
+    tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    for key, value in {"location": path.name, "offset": 0, "length": array.nbytes}.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
 
 
 @dataclass(frozen=True)
-class _Product:
+class _Node:
     """One PackedProduct.
 
     parts     matrices that are multiplied with the same activations
@@ -89,7 +94,7 @@ class _Product:
     place     the output of the one whose place it takes: behind all that it reads, before all that read it
     """
 
-    parts: tuple[QuantizedProduct, ...]
+    parts: tuple[Product, ...]
     x: str
     up: str
     addend: str
@@ -98,37 +103,40 @@ class _Product:
     place: str
     head: bool
 
-    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[Any, list[Any]]:
-        """The node, and its weights."""
-        from onnx import helper, numpy_helper
+    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
+        """The node, with what adds biases behind it, and its weights."""
+        from onnx import helper
 
-        first = self.parts[0]
-        matrices = [Matrix.read(part, tensors, folder) for part in self.parts]
-        named: dict[str, list[NDArray[Any]]] = {
-            f"{first.weight}/packed": [pack(m.q, first.bits, first.block_size).reshape(-1) for m in matrices],
-            f"{first.scales}/packed": [pack_scales(m.scales).reshape(-1) for m in matrices],
+        kind = Kind.of(self.parts[0])
+        packed = pack_matrices(self.parts, tensors, folder)
+        given = {"weights": packed.weights, "scales": packed.scales, "offsets": packed.offsets}
+        arrays = {f"{self.outputs[0]}/{key}": array for key, array in given.items() if array is not None}
+        names = [f"{self.outputs[0]}/{key}" if array is not None else "" for key, array in given.items()]
+        biases = {
+            out: part.bias
+            for out, part in zip(self.outputs, self.parts, strict=True)
+            if isinstance(part, FloatProduct) and part.bias
         }
-        offsets = [floats(tensors[part.offset.input[1]], folder).T for part in self.parts if part.offset]
-        if offsets:
-            named[f"{first.scales}/offsets"] = [pack_scales(one).reshape(-1) for one in offsets]
-        weights = [numpy_helper.from_array(np.concatenate(arrays), name) for name, arrays in named.items()]
-        inputs = [self.x, *named, *([] if offsets else [""]), self.up, self.addend]
-        node = helper.make_node(
+        product = helper.make_node(
             OPERATOR,
-            inputs,
-            [f"{self.outputs[0]}/scratch", *self.outputs],
+            [self.x, *names, self.up, self.addend],
+            [f"{self.outputs[0]}/scratch", *(f"{o}/product" if o in biases else o for o in self.outputs)],
             name=self.outputs[0],
             domain=DOMAIN,
-            K=matrices[0].q.shape[1],
-            N=[len(matrix.q) for matrix in matrices],
-            block=first.block_size,
-            bits=first.bits,
-            parts=2 if self.head else 1,
+            K=packed.inputs,
+            N=packed.outputs,
+            block=kind.block,
+            bits=kind.bits,
+            parts=2 if self.head and kind.bits < 32 else 1,
         )
-        return node, weights
+        sums = [
+            helper.make_node("Add", [f"{out}/product", bias], [out], name=f"{out}/Add")
+            for out, bias in biases.items()
+        ]
+        return [product, *sums], arrays
 
 
-def _products(graph: Any) -> Iterator[_Product]:
+def _nodes(graph: Any) -> Iterator[_Node]:
     makers = {name: node for node in graph.node for name in node.output}
     readers: dict[str, list[Any]] = {}
     for node in graph.node:
@@ -138,24 +146,23 @@ def _products(graph: Any) -> Iterator[_Product]:
         value.name for value in graph.output
     }  # a head's product alone is one; others go through more nodes
     constants = {tensor.name for tensor in graph.initializer}
-    together: dict[tuple[str, int, int, bool], list[QuantizedProduct]] = {}
-    for one in quantized_products(graph):
-        key = (one.product.input[0], one.bits, one.block_size, one.offset is not None)
-        together.setdefault(key, []).append(one)
+    together: dict[tuple[str, Kind], list[Product]] = {}
+    for one in products(graph):
+        together.setdefault((one.product.input[0], Kind.of(one)), []).append(one)
     for parts in together.values():
         for start in range(0, len(parts), MOST_MATRICES):
             yield _surrounded(parts[start : start + MOST_MATRICES], makers, readers, results, constants)
 
 
 def _surrounded(
-    parts: Sequence[QuantizedProduct],
+    parts: Sequence[Product],
     makers: Mapping[str, Any],
     readers: Mapping[str, Sequence[Any]],
     results: set[str],
     constants: set[str],
-) -> _Product:
+) -> _Node:
     """Parts with the same input, and what stands around them."""
-    replaced = [node for part in parts for node in (part.dequantize, part.product, part.offset) if node]
+    replaced = [node for part in parts for node in part.nodes]
     outputs = [part.output for part in parts]
     head = outputs[0] in results
     addend, place = "", parts[0].product.output[0]
@@ -166,7 +173,7 @@ def _surrounded(
             place = sum_node.output[0]
             outputs = [place]
     x, up = _gate(parts[0].product.input[0], makers)
-    return _Product(tuple(parts), x, up, addend, tuple(outputs), tuple(replaced), place, head)
+    return _Node(tuple(parts), x, up, addend, tuple(outputs), tuple(replaced), place, head)
 
 
 def _sum(product: str, readers: Mapping[str, Sequence[Any]], constants: set[str]) -> tuple[Any | None, str]:
