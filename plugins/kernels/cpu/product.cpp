@@ -171,34 +171,49 @@ size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n) {
     return h2o::aligned(rows * matrix->inputs) + 3 * h2o::aligned(rows * blocks * 4);
 }
 
+int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x) {
+    return h2o::is_float(*matrix) && x->up == nullptr && x->norm == nullptr;
+}
+
 void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
-                          const float* x, const float* up, int64_t first, int64_t count, void* scratch) {
+                          const h2o_activations* x, int64_t first, int64_t count, void* scratch) {
     const int64_t inputs = matrix->inputs;
+    const auto row_of_x = [&](int64_t row) -> h2o::RowOfX {
+        const int64_t at = row * inputs;
+        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, inputs};
+    };
     if (h2o::is_float(*matrix)) {
-        const int64_t at = first * inputs;
-        kernels->gate(x + at, up + at, count * inputs, static_cast<float*>(scratch) + at);
+        float* const out = static_cast<float*>(scratch);
+        for (int64_t row = first; row < first + count; ++row) {
+            kernels->prepare_floats(row_of_x(row), out + row * inputs);
+        }
         return;
     }
-    const int64_t blocks = inputs / matrix->block;
     const h2o::Rounded all = h2o::rounded(*matrix, n, scratch);
-    const int32_t surplus = matrix->bits == 4 ? 8 : kernels->surplus;
+    const int64_t blocks = inputs / matrix->block;
+    const h2o::Rounding how{matrix->block, matrix->parts, matrix->bits == 4 ? 8 : kernels->surplus};
     for (int64_t row = first; row < first + count; ++row) {
-        const float* const factor = up == nullptr ? nullptr : up + row * inputs;
-        kernels->round({x + row * inputs, factor, inputs, matrix->block, matrix->parts, surplus},
-                       h2o::from_row(all, row * matrix->parts, inputs, blocks));
+        kernels->round(row_of_x(row), how, h2o::from_row(all, row * matrix->parts, inputs, blocks));
     }
 }
 
 void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
                            const void* prepared, int64_t first, int64_t count, int64_t first_panel,
                            int64_t panels, const float* addend, float* y) {
-    const h2o::Part part{first, count, first_panel,
-                         std::min(first_panel + panels, h2o::panels_of(*matrix))};
+    const h2o::Part part{first, count, first_panel, std::min(first_panel + panels, h2o::panels_of(*matrix))};
     const h2o::TileOfY out{addend, y, matrix->outputs, 0};
     if (h2o::is_float(*matrix)) {
         h2o::multiply_floats(*kernels, *matrix, static_cast<const float*>(prepared), part, out);
     } else {
         const h2o::Rounded x = h2o::rounded(*matrix, n, const_cast<void*>(prepared));
         h2o::multiply_integers(*kernels, *matrix, x, part, out);
+    }
+}
+
+void h2o_products_rotate(const h2o_products* kernels, int64_t heads, int64_t size, const float* cos,
+                         const float* sin, int64_t first, int64_t count, float* y) {
+    const int64_t half = size / 2;
+    for (int64_t row = first; row < first + count; ++row) {
+        kernels->rotate(heads, half, cos + row * half, sin + row * half, y + row * heads * size);
     }
 }

@@ -18,11 +18,18 @@ struct Rounded {
     float* sums;      // of the numbers that q stands for; read where weights have offsets
 };
 
-// A row of activations, to become `parts` rows of integers.
-struct RowOfBlocks {
+// A row of activations: see h2o_activations.
+struct RowOfX {
     const float* x;
-    const float* up;  // null, or silu(x) * up is what becomes integers
-    int64_t inputs, block;
+    const float* up;
+    const float* norm;
+    float epsilon;
+    int64_t inputs;
+};
+
+// How it becomes integers: `parts` rows of them.
+struct Rounding {
+    int64_t block;
     int parts;
     int32_t surplus;  // how much more than it is each weight is read
 };
@@ -61,11 +68,12 @@ struct h2o_products {
     int64_t rows;     // that a tile has at most; even
     int64_t panels;   // likewise
     int32_t surplus;  // how much more than it is a weight of 8 bits is read
-    void (*round)(const h2o::RowOfBlocks& row, const h2o::Rounded& out);
+    void (*round)(const h2o::RowOfX& row, const h2o::Rounding& how, const h2o::Rounded& out);
     void (*multiply)(const h2o::ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels);
     int64_t float_rows;  // that a tile of floats has at most
-    void (*gate)(const float* gate, const float* up, int64_t count, float* out);  // silu(gate) * up
+    void (*prepare_floats)(const h2o::RowOfX& row, float* out);
     void (*multiply_floats)(const h2o::FloatTile& tile, int64_t rows, int64_t panels);
+    void (*rotate)(int64_t heads, int64_t half, const float* cos, const float* sin, float* row);
 };
 
 namespace h2o {

@@ -1,6 +1,7 @@
-// Products with weights that are floats. A tile keeps sums of some rows and panels in registers while K passes:
-// of each step along it, panels' vectors are loaded once for all rows, and each row's number once for all
-// columns. One row alone is bound by reading weights: a panel after the other, in the order in which they lie.
+// Products with weights that are floats. A tile keeps sums of some rows and panels in registers while K
+// passes: of each step along it, panels' vectors are loaded once for all rows, and each row's number once for
+// all columns. One row alone is bound by reading weights: a panel after the other, in the order in which they
+// lie.
 #pragma once
 
 namespace {

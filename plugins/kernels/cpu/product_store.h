@@ -37,9 +37,8 @@ __attribute__((always_inline)) inline void store_sums(const TileOfY& out,
 #pragma GCC unroll 8
         for (int c = 0; c < kColumns; ++c) {
             const int64_t at = row / kParts * out.stride + c * Simd::kWidth;
-            const Simd::Vec sum = out.addend == nullptr
-                                      ? total[row][c]
-                                      : Simd::add(total[row][c], Simd::load(out.addend + at));
+            const Simd::Vec sum =
+                out.addend == nullptr ? total[row][c] : Simd::add(total[row][c], Simd::load(out.addend + at));
             Simd::store(out.y + at, sum);
         }
     }

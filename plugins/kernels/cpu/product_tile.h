@@ -9,6 +9,7 @@
 
 // clang-format off: each uses the ones before
 #include "vexp.h"
+#include "product_rows.h"
 #include "product_round.h"
 #include "product_store.h"
 #include "product_floats.h"
@@ -173,8 +174,8 @@ void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_
 }
 
 constexpr h2o_products kProducts = {
-    Products::kName, Products::kRows, Products::kPanels, Products::kSurplus, round_row, multiply,
-    Products::kFloatRows, gate_block, multiply_floats,
+    Products::kName, Products::kRows,      Products::kPanels, Products::kSurplus, round_row,
+    multiply,        Products::kFloatRows, prepare_floats,    multiply_floats,    rotate,
 };
 
 }  // namespace
