@@ -31,6 +31,7 @@ class NativeCpuProvider(HostRows):
         self._module = load_cpu_kernels()
         self._threads = threads
         self._isa = isa
+        self.in_graphs = isa is None  # they take the best instruction set
         self._kernels: Kernels | None = None
 
     def activate(self, shape: AttentionShape) -> None:
