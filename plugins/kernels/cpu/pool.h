@@ -26,6 +26,9 @@ class Pool {
         return executor_.run != nullptr ? executor_.threads : static_cast<int>(workers_.size()) + 1;
     }
 
+    // Whether threads of somebody else's take the work, who are at work before it and after it.
+    bool awake() const { return executor_.run != nullptr; }
+
     // Calls work(item, thread) once for every item below count and returns when all are done. Items start
     // in ascending order, on whichever thread is free: a result must not depend on which thread made it.
     template <class Work>
