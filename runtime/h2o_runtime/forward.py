@@ -178,10 +178,8 @@ class Forward:
 
         `length` is that of the cache with the step's row; on the device where a recording reads it there.
         """
-        if not self._step_parts:
-            self._step_parts = [self._bind_step(layer, rows) for layer in range(self.model.layers)]
-            self._step_head = self._bind_head()
-            self._whole_step = self._bind_whole_step()
+        if not self._step_parts and self._whole_step is None:
+            self._bind_steps(rows)
         if self._whole_step is not None:
             self._whole_step()
             return self.buffers.logits[:1]
@@ -242,6 +240,12 @@ class Forward:
     def head_rows(self) -> int:
         """Most rows that `logits` takes at once."""
         return min(len(self.buffers.logits), self.backend.most_rows)
+
+    def _bind_steps(self, rows: Rows) -> None:
+        self._whole_step = self._bind_whole_step()
+        if self._whole_step is None:
+            self._step_parts = [self._bind_step(layer, rows) for layer in range(self.model.layers)]
+            self._step_head = self._bind_head()
 
     def _bind_step(self, layer: int, rows: Rows) -> Callable[[], None]:
         with self.store.open(layer) as cache:

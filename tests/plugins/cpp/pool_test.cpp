@@ -27,6 +27,29 @@ TEST(Pool, RunsEveryItemOnce) {
     }
 }
 
+TEST(Pool, SharesOutToOthers) {
+    const auto backwards = [](void*, int count, void (*work)(void*, size_t), void* data) {
+        for (int i = count; i-- > 0;) work(data, static_cast<size_t>(i));
+    };
+    Pool pool(h2o_executor{nullptr, 3, backwards});
+    EXPECT_EQ(pool.size(), 3);
+    EXPECT_TRUE(pool.awake());
+    std::vector<int> calls(20);
+    pool.each(20, [&](int64_t item, int thread) {
+        EXPECT_LT(thread, 3);
+        ++calls[static_cast<size_t>(item)];
+    });
+    EXPECT_EQ(calls, std::vector<int>(20, 1));
+}
+
+TEST(Pool, NeedsAnExecutor) {
+    h2o_cpu* context = nullptr;
+    const h2o_executor none{nullptr, 2, nullptr};
+    EXPECT_EQ(h2o_cpu_create_on(&none, nullptr, &context), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(h2o_cpu_create_on(nullptr, nullptr, &context), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(context, nullptr);
+}
+
 // A worker that wakes up late must see that the pool ends, whatever it missed.
 TEST(Pool, EndsRightAfterARound) {
     for (int i = 0; i < 500; ++i) {

@@ -1,0 +1,159 @@
+"""A decode step as one graph gives what its parts give one by one, and is taken only where it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from tests import bundles
+
+from h2o_runtime import Generator
+from h2o_runtime.attention.native import NativeCpuProvider
+from h2o_runtime.caches.base import Cache
+from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.caches.evicting import Evicting
+from h2o_runtime.caches.paged import Paged
+from h2o_runtime.errors import BackendError
+from h2o_runtime.ort import native
+from h2o_runtime.policies.decode.quest import Quest
+
+CONTEXT, PROMPT, STEPS = 160, 70, 40
+
+
+def load(folder: Path, threads: int = 1, **more: Any) -> Generator:
+    return Generator.load(folder, context=CONTEXT, threads=threads, device="cpu", form="native", **more)
+
+
+def generated(generator: Generator) -> tuple[NDArray[np.float32], list[dict[str, NDArray[Any]]]]:
+    """Logits of a prompt's end and of steps behind it, a second turn among them; and what is in the cache then."""
+    with generator:
+        tokens = np.random.default_rng(0).integers(2, 250, PROMPT + STEPS + 9).tolist()
+        logits = [np.array(generator.prefill(tokens[:PROMPT]))]
+        logits += [np.array(generator.decode(token)) for token in tokens[PROMPT:-9]]
+        logits += [np.array(generator.prefill(tokens[:-1])), np.array(generator.decode(tokens[-1]))]
+        store: Any = generator._forward.store
+        return np.array(logits), [rows.view(0).kept(PROMPT + STEPS + 9) for rows in store.layers]
+
+
+@pytest.mark.parametrize("dtype", ["model", "float16", "int8"])
+@pytest.mark.parametrize(("shape", "weights"), [("llama-g2-d64-llama3", "int8"), ("qwen2-g4-d32", "")])
+def test_it_gives_what_its_parts_give(
+    shared_folder: Path, shape: str, weights: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"weights": weights} if weights else {}
+    folder = bundles.named(shared_folder, shape, f"-{weights}" if weights else "", **more)[1]
+    whole, its_cache = generated(load(folder, threads=2, cache=Contiguous(cache_dtype=dtype)))
+    monkeypatch.setattr(
+        NativeCpuProvider, "in_graphs", property(lambda _: False, lambda *_: None), raising=False
+    )
+    parts, their_cache = generated(load(folder, cache=Contiguous(cache_dtype=dtype)))
+    # A cache that rounds turns the smallest difference into a step of its own.
+    close = 1e-5 if dtype == "model" else 1e-3
+    np.testing.assert_allclose(whole, parts, atol=close * np.abs(parts).max())
+    for ours, theirs in zip(its_cache, their_cache, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            step = 1 if ours[name].dtype == np.int8 else 1e-3 * np.abs(theirs[name]).max()
+            np.testing.assert_allclose(
+                ours[name].astype(np.float64), theirs[name].astype(np.float64), atol=step
+            )
+
+
+@pytest.mark.parametrize(
+    ("cache", "more", "taken"),
+    [
+        (Contiguous(), {}, True),
+        (Contiguous(), {"decoding": Quest(quest_budget=16)}, False),
+        (Paged(), {}, False),
+        (Evicting(cache_tokens=128), {}, False),
+    ],
+)
+def test_it_is_taken_where_a_step_is_plain(
+    shared_folder: Path, cache: Cache, more: dict[str, Any], taken: bool
+) -> None:
+    folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+    with load(folder, cache=cache, **more) as generator:
+        generator.prefill([1, 2, 3])
+        generator.decode(4)
+        assert (generator._forward._whole_step is not None) == taken
+
+
+def test_graphs_of_onnx_runtimes_own_products_run_one_by_one(shared_folder: Path) -> None:
+    folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+    with Generator.load(folder, context=16, threads=1, device="cpu", form="exact") as generator:
+        generator.prefill([1, 2, 3])
+        generator.decode(4)
+        assert generator._forward._whole_step is None
+
+
+def test_a_failure_says_where(shared_folder: Path) -> None:
+    folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+    with load(folder) as generator:
+        generator.prefill([1, 2, 3])
+        generator.decode(4)
+        generator._forward._where[2] = CONTEXT + 1
+        with pytest.raises(BackendError, match=r"decode step.*StepAttention: the cache has no such row"):
+            generator._forward._whole_step()  # type: ignore[misc]
+        assert np.isfinite(generator.decode(5)).all()
+
+
+def attention(rows: int = 8, **changed: tuple[int, ...]) -> Callable[[int], NDArray[np.float32]]:
+    """One StepAttention, by the length that it is given."""
+    sizes: dict[str, tuple[int, ...]] = {
+        "q": (1, 4, 16),
+        "k": (1, 2, 16),
+        "v": (1, 2, 16),
+        "k_cache": (rows, 2, 16),
+        "v_cache": (rows, 2, 16),
+    } | changed
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        name: draw.standard_normal(size).astype(np.float32) for name, size in sizes.items()
+    }
+    node = helper.make_node(
+        "StepAttention", [*sizes, "length"], ["o"], domain="h2o.cpu", scale=0.25, threads=1
+    )
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in sizes.items()]
+    given.append(helper.make_tensor_value_info("length", TensorProto.INT64, [1]))
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, None)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(native.DOMAIN, 1)]
+    model = helper.make_model(
+        helper.make_graph([node], "step", given, [out]), opset_imports=opsets, ir_version=10
+    )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(native.operators()))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+    def run(length: int) -> NDArray[np.float32]:
+        o: NDArray[np.float32] = session.run(None, arrays | {"length": np.array([length])})[0]
+        return o
+
+    return run
+
+
+@pytest.mark.parametrize("length", [0, 9, -1])
+def test_a_length_that_the_cache_has_not_is_refused(length: int) -> None:
+    with pytest.raises(Exception, match="the cache has no such row"):
+        attention()(length)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"k": (1, 3, 16)},
+        {"v_cache": (7, 2, 16)},
+        {"k_cache": (8, 2, 24)},
+        {"q": (2, 4, 16)},
+        {"q": (1, 4, 24)},
+    ],
+)
+def test_sizes_that_disagree_are_refused(changed: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(Exception, match="sizes or types do not agree"):
+        attention(**changed)(3)
