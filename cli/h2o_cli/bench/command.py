@@ -27,7 +27,7 @@ from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.model_options import decode_options, decode_policy
-from h2o_cli.prefill_options import prefill_config
+from h2o_cli.prefill_options import GivenPrefill
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
@@ -89,16 +89,18 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
             f"threads must be at most the {default_threads()} cores of this process", field="threads"
         )
     backend, device = flags["backend"], resolve_device(flags["device"], flags["backend"])
+    given = GivenPrefill.of(flags)
     entry = Entry(
         model,
         threads,
-        prefill_config(model.manifest.prefill, flags),
+        given.over(model.manifest.prefill),
         backend,
         device,
         flags["attention"],
         beside=flags.get("beside", ()),
         decoding=decode_policy(flags),
     )
+    given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))
     rounds = Rounds(
         flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
     )
