@@ -80,7 +80,9 @@ def test_a_quality_stands_for_settings(server: Server) -> None:
 def test_another_policys_option_is_refused_with_its_policy(server: Server) -> None:
     error = error_of(server.post("/props/prefill", {"prefill": {"vertical": 64}}), 400)
     assert error["param"] == "prefill.vertical"
-    assert error["message"] == "prefill: vertical does nothing with policy h2o: it goes with policy minference"
+    assert (
+        error["message"] == "prefill: vertical does nothing with policy h2o: it goes with policy minference"
+    )
 
 
 @pytest.mark.parametrize(
