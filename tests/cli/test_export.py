@@ -257,8 +257,9 @@ def test_another_policys_flag_is_kept_and_told(h2o: Run, checkpoint: Path, tmp_p
     done = h2o("export", checkpoint, "-o", tmp_path / "bundle", "--dry-run", "--vertical", 64, "--json")
     plan = _json(done.stdout)["prefill"]
     assert (plan["policy"], plan["vertical"]) == ("h2o", 64)
-    assert "--vertical does nothing with --prefill h2o: it goes with --prefill minference; the bundle keeps" in (
-        " ".join(done.stderr.decode().split())
+    assert (
+        "--vertical does nothing with --prefill h2o: it goes with --prefill minference; the bundle keeps"
+        in (" ".join(done.stderr.decode().split()))
     )
 
 
