@@ -12,8 +12,9 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
+from h2o_runtime.latent import check_policy
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.quality import configured
+from h2o_runtime.quality import QUALITIES, configured, stands_for
 from h2o_runtime.sampling import Sampling
 from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
 from h2o_runtime.server.choices import Choices
@@ -103,6 +104,17 @@ class RequestBuilder:
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
         return config
+
+    def qualities(self) -> dict[str, dict[str, Any]]:
+        """What each quality stands for. Without those that this server's configuration or model cannot have."""
+        found: dict[str, dict[str, Any]] = {}
+        for quality in QUALITIES:
+            try:
+                check_policy(self.model.generator.model, configured(self.prefill, {}, quality).algorithm)
+            except ConfigError:
+                continue
+            found[quality] = dict(stands_for(quality))
+        return found
 
     def _requests(
         self,
