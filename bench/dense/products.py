@@ -1,4 +1,4 @@
-"""Single products with integer weights on ONNX Runtime: ours, MatMulNBits, and floats, interleaved.
+"""Single products on ONNX Runtime, with integer weights and with floats: ours and its own, interleaved.
 
     python bench/dense/products.py [--bits 8] [--threads 1] [--rounds 9]
 
@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.ort.forms import INTEGER_ACTIVATIONS, MICROSOFT
 from h2o_runtime.ort.native import DOMAIN, OPERATOR, operators
-from h2o_runtime.ort.panels import pack, pack_scales
+from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 
 BLOCK = 32
 SHAPES = ((576, 3072), (1536, 576), (2048, 2048))  # K, N
@@ -79,7 +79,11 @@ def contestants(
         accuracy_level=INTEGER_ACTIVATIONS,
     )
     floats = {"w": draw.standard_normal((k, n)).astype(np.float32)}
-    made["floats"] = session("MatMul", "", floats, ["y"], threads)
+    made["MatMul"] = session("MatMul", "", floats, ["y"], threads)
+    packed = {"w": pack_floats(floats["w"].T).reshape(-1).view(np.uint8)}
+    made["ours, floats"] = session(
+        OPERATOR, DOMAIN, packed, ["scratch", "y"], threads, K=k, N=[n], block=0, bits=32, parts=1
+    )
     return made
 
 

@@ -85,6 +85,9 @@ class Interface {
     Status* shape(const Value* value, Shape** out) const {
         return at<Status* (*)(const Value*, Shape**)>(65)(value, out);
     }
+    Status* attribute(const KernelInfo* info, const char* name, float* out) const {
+        return at<Status* (*)(const KernelInfo*, const char*, float*)>(85)(info, name, out);
+    }
     Status* attribute(const KernelInfo* info, const char* name, int64_t* out) const {
         return at<Status* (*)(const KernelInfo*, const char*, int64_t*)>(86)(info, name, out);
     }

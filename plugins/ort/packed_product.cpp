@@ -5,60 +5,32 @@
 #include <new>
 
 #include "h2o/products.h"
+#include "tensor.h"
 
 namespace h2o::ort {
 namespace {
 
-constexpr size_t kMostDimensions = 4, kMostMatrices = 8;
+constexpr size_t kMostMatrices = 8;
 constexpr int64_t kPanel = H2O_PANEL;
-// A piece of work: so many rows, and panels with so many bytes of weights at least. Smaller ones cost more in
-// being handed out than threads gain.
-constexpr int64_t kRows = 96, kPieceBytes = 48 << 10;
-
-#define H2O_RETURN_IF(call)                                                     \
-    do {                                                                        \
-        if (Status* const status_ = (call); status_ != nullptr) return status_; \
-    } while (false)
+// A piece of work: so many rows at most, and panels with so many bytes of weights at least. Smaller ones cost
+// more in being handed out than threads gain.
+constexpr int64_t kMostRows = 96, kPieceBytes = 48 << 10;
 
 int64_t pieces_of(int64_t all, int64_t one) {
     return (all + one - 1) / one;
 }
 
-enum Input : size_t { kX, kWeights, kScales, kOffsets, kUp, kAddend, kInputs };
-
-struct Tensor {
-    const void* data = nullptr;  // null where it was left out
-    size_t elements = 0;
-    size_t dimensions = 0;
-    int64_t sizes[kMostDimensions] = {};
-
-    Status* read(const Interface& ort, KernelContext* context, Input index);
-};
-
-Status* Tensor::read(const Interface& ort, KernelContext* context, Input index) {
-    size_t inputs = 0;
-    H2O_RETURN_IF(ort.input_count(context, &inputs));
-    const Value* value = nullptr;
-    if (index < inputs) H2O_RETURN_IF(ort.input(context, index, &value));
-    if (value == nullptr) return nullptr;
-    Shape* shape = nullptr;
-    H2O_RETURN_IF(ort.shape(value, &shape));
-    Status* status = ort.elements(shape, &elements);
-    if (status == nullptr) status = ort.dimensions(shape, &dimensions);
-    if (status == nullptr && dimensions <= kMostDimensions) status = ort.dimensions(shape, sizes, dimensions);
-    ort.release(shape);
-    H2O_RETURN_IF(status);
-    void* at = nullptr;
-    H2O_RETURN_IF(ort.data(const_cast<Value*>(value), &at));
-    data = at;
-    return nullptr;
-}
+enum Input : size_t { kX, kWeights, kScales, kOffsets, kUp, kNorm, kAddend, kCos, kSin, kInputs };
 
 // One node: what does not change from run to run.
 struct Kernel {
     Interface ort;
     const h2o_products* products;
     size_t count;
+    int64_t rotated;  // matrices whose y is turned
+    float epsilon;
+    int64_t rows;  // of a piece
+    int64_t heads[kMostMatrices];
     h2o_block_matrix matrices[kMostMatrices];
     std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
 
@@ -66,37 +38,48 @@ struct Kernel {
     Status* find_weights(KernelContext* context);
 };
 
+// What one run is given.
+struct Given {
+    Tensor x, up, norm, addend, cos, sin;
+    size_t leading = 0;  // dimensions of x in front of K
+    int64_t n = 0;       // rows
+
+    Status* read(const Kernel& kernel, KernelContext* context);
+};
+
 // One run. Rows and panels of all matrices are cut into pieces, which are taken one after the other by
 // whichever thread is free.
 class Run {
   public:
-    Run(const Kernel& kernel, int64_t n, const Tensor& x, const Tensor& up, const Tensor& addend)
+    Run(const Kernel& kernel, const Given& given)
         : kernel_(kernel),
-          n_(n),
-          x_(static_cast<const float*>(x.data)),
-          up_(static_cast<const float*>(up.data)),
-          addend_(static_cast<const float*>(addend.data)) {}
+          given_(given),
+          n_(given.n),
+          x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon} {}
 
-    Status* outputs(KernelContext* context, const Tensor& x);
+    Status* outputs(KernelContext* context);
     Status* work(KernelContext* context);
 
   private:
-    void round(int64_t piece) const {
-        const int64_t row = piece * kRows;
-        h2o_products_round(kernel_.products, kernel_.matrices, n_, x_, up_, row, std::min(kRows, n_ - row),
-                           scratch_);
+    int64_t rows_of(int64_t piece) const { return std::min(kernel_.rows, n_ - piece * kernel_.rows); }
+    void prepare(int64_t piece) const {
+        h2o_products_prepare(kernel_.products, kernel_.matrices, n_, &x_, piece * kernel_.rows,
+                             rows_of(piece), scratch_);
     }
     void multiply(int64_t piece) const;
+    void rotate(int64_t piece) const;
 
     template <void (Run::*kWork)(int64_t) const>
     Status* share(KernelContext* context, int64_t pieces);
 
     const Kernel& kernel_;
+    const Given& given_;
     int64_t n_;
-    const float *x_, *up_, *addend_;
+    h2o_activations x_;
     float* y_[kMostMatrices];
     void* scratch_ = nullptr;
-    int64_t wide_ = 0;  // panels of a piece
+    const void* prepared_ = nullptr;  // scratch, or x where it stays as it is
+    int64_t wide_ = 0;                // panels of a piece
     int64_t pieces_ = 0;
     std::atomic<int64_t> next_{0};
 };
@@ -105,43 +88,59 @@ int64_t panels_of(const h2o_block_matrix& matrix) {
     return pieces_of(matrix.outputs, kPanel);
 }
 
-Status* Run::outputs(KernelContext* context, const Tensor& x) {
-    int64_t sizes[kMostDimensions];
-    std::copy_n(x.sizes, x.dimensions, sizes);
+Status* Run::outputs(KernelContext* context) {
+    int64_t sizes[kMostDimensions + 2];
+    std::copy_n(given_.x.sizes, given_.leading, sizes);
     Value* out = nullptr;
     for (size_t i = 0; i < kernel_.count; ++i) {
+        const int64_t all = kernel_.matrices[i].outputs, heads = kernel_.heads[i];
+        size_t dimensions = given_.leading;
+        if (heads > 0) sizes[dimensions++] = heads;
+        sizes[dimensions++] = heads > 0 ? all / heads : all;
         void* at = nullptr;
-        sizes[x.dimensions - 1] = kernel_.matrices[i].outputs;
-        H2O_RETURN_IF(kernel_.ort.output(context, 1 + i, sizes, x.dimensions, &out));
+        H2O_RETURN_IF(kernel_.ort.output(context, 1 + i, sizes, dimensions, &out));
         H2O_RETURN_IF(kernel_.ort.data(out, &at));
         y_[i] = static_cast<float*>(at);
     }
-    const int64_t bytes = static_cast<int64_t>(h2o_products_scratch_bytes(kernel_.matrices, n_));
-    H2O_RETURN_IF(kernel_.ort.output(context, 0, &bytes, 1, &out));
-    return kernel_.ort.data(out, &scratch_);
+    const bool as_it_is = h2o_products_as_it_is(kernel_.matrices, &x_) != 0;
+    const size_t bytes = as_it_is ? 0 : h2o_products_scratch_bytes(kernel_.matrices, n_);
+    const int64_t size = static_cast<int64_t>(bytes);
+    H2O_RETURN_IF(kernel_.ort.output(context, 0, &size, 1, &out));
+    H2O_RETURN_IF(kernel_.ort.data(out, &scratch_));
+    prepared_ = as_it_is ? x_.x : scratch_;
+    return nullptr;
 }
 
 Status* Run::work(KernelContext* context) {
     const h2o_block_matrix& first = kernel_.matrices[0];
-    wide_ = std::max<int64_t>(4, pieces_of(kPieceBytes, first.inputs * kPanel * first.bits / 8));
-    const int64_t down = pieces_of(n_, kRows);
+    wide_ = std::max<int64_t>(2, pieces_of(kPieceBytes, first.inputs * kPanel * first.bits / 8));
+    const int64_t down = pieces_of(n_, kernel_.rows);
     int64_t across = 0;
     for (size_t i = 0; i < kernel_.count; ++i) across += pieces_of(panels_of(kernel_.matrices[i]), wide_);
-    H2O_RETURN_IF(share<&Run::round>(context, down));
-    return share<&Run::multiply>(context, down * across);
+    if (prepared_ == scratch_) H2O_RETURN_IF(share<&Run::prepare>(context, down));
+    H2O_RETURN_IF(share<&Run::multiply>(context, down * across));
+    return kernel_.rotated > 0 ? share<&Run::rotate>(context, down) : nullptr;
+}
+
+void Run::rotate(int64_t piece) const {
+    for (int64_t i = 0; i < kernel_.rotated; ++i) {
+        const int64_t heads = kernel_.heads[i];
+        h2o_products_rotate(kernel_.products, heads, kernel_.matrices[i].outputs / heads, given_.cos.floats(),
+                            given_.sin.floats(), piece * kernel_.rows, rows_of(piece), y_[i]);
+    }
 }
 
 // Matrix by matrix, of each all panels of some rows, then the next rows.
 void Run::multiply(int64_t piece) const {
-    const int64_t down = pieces_of(n_, kRows);
+    const int64_t down = pieces_of(n_, kernel_.rows);
     for (size_t i = 0; i < kernel_.count; ++i) {
         const h2o_block_matrix& matrix = kernel_.matrices[i];
         const int64_t panels = panels_of(matrix), across = pieces_of(panels, wide_);
         if (piece < down * across) {
-            const int64_t row = piece / across * kRows, panel = piece % across * wide_;
-            return h2o_products_multiply(kernel_.products, &matrix, n_, scratch_, row,
-                                         std::min(kRows, n_ - row), panel, std::min(wide_, panels - panel),
-                                         addend_, y_[i]);
+            const int64_t rows = piece / across, panel = piece % across * wide_;
+            return h2o_products_multiply(kernel_.products, &matrix, n_, prepared_, rows * kernel_.rows,
+                                         rows_of(rows), panel, std::min(wide_, panels - panel),
+                                         given_.addend.floats(), y_[i]);
         }
         piece -= down * across;
     }
@@ -172,9 +171,10 @@ Status* Kernel::find_weights(KernelContext* context) {
         h2o_block_matrix& matrix = matrices[i];
         const int64_t elements = panels_of(matrix) * kPanel * matrix.inputs;
         matrix.weights = static_cast<const uint8_t*>(weights.data) + bytes;
+        bytes += static_cast<size_t>(elements * matrix.bits / 8);
+        if (matrix.bits == 32) continue;  // floats have no scales
         matrix.scales = static_cast<const float*>(scales.data) + blocks;
         if (offsets.data != nullptr) matrix.offsets = static_cast<const float*>(offsets.data) + blocks;
-        bytes += static_cast<size_t>(elements * matrix.bits / 8);
         blocks += static_cast<size_t>(elements / matrix.block);
     }
     if (weights.elements != bytes)
@@ -186,54 +186,96 @@ Status* Kernel::find_weights(KernelContext* context) {
     return nullptr;
 }
 
-Status* Kernel::compute(KernelContext* context) {
-    if (!ready) H2O_RETURN_IF(find_weights(context));
-    Tensor x, up, addend;
+Status* Given::read(const Kernel& kernel, KernelContext* context) {
+    const Interface& ort = kernel.ort;
     H2O_RETURN_IF(x.read(ort, context, kX));
     H2O_RETURN_IF(up.read(ort, context, kUp));
+    H2O_RETURN_IF(norm.read(ort, context, kNorm));
     H2O_RETURN_IF(addend.read(ort, context, kAddend));
-    const int64_t inputs = matrices[0].inputs;
-    if (x.dimensions == 0 || x.dimensions > kMostDimensions || x.sizes[x.dimensions - 1] != inputs) {
+    H2O_RETURN_IF(cos.read(ort, context, kCos));
+    H2O_RETURN_IF(sin.read(ort, context, kSin));
+    const int64_t inputs = kernel.matrices[0].inputs;
+    leading = x.dimensions;
+    int64_t behind = 1;
+    if (x.dimensions <= kMostDimensions) {
+        while (leading > 0 && behind < inputs) behind *= x.sizes[--leading];
+    }
+    if (behind != inputs)
         return ort.error("PackedProduct: the last dimension of x is not what its matrix takes");
-    }
-    const int64_t n = static_cast<int64_t>(x.elements) / inputs;
-    if (up.data != nullptr && up.elements != x.elements) {
-        return ort.error("PackedProduct: up must be as large as x");
-    }
-    if (addend.data != nullptr && addend.elements != static_cast<size_t>(n * matrices[0].outputs)) {
+    n = static_cast<int64_t>(x.elements) / inputs;
+    if (!up.is_of(n * inputs)) return ort.error("PackedProduct: up must be as large as x");
+    if (!norm.is_of(inputs))
+        return ort.error("PackedProduct: norm must have one number for each of x's columns");
+    if (!addend.is_of(n * kernel.matrices[0].outputs)) {
         return ort.error("PackedProduct: the addend must be as large as the product");
     }
-    Run run(*this, n, x, up, addend);
-    H2O_RETURN_IF(run.outputs(context, x));
-    return n == 0 ? nullptr : run.work(context);
+    for (int64_t i = 0; i < kernel.rotated; ++i) {
+        const int64_t half = kernel.matrices[i].outputs / kernel.heads[i] / 2;
+        if (cos.data == nullptr || sin.data == nullptr || !cos.is_of(n * half) || !sin.is_of(n * half)) {
+            return ort.error(
+                "PackedProduct: cos and sin must have half as many numbers as a head, for each row");
+        }
+    }
+    return nullptr;
 }
 
-Status* create(const Operator*, const Table* table, const KernelInfo* info, void** out) {
-    const Interface ort(table);
+Status* Kernel::compute(KernelContext* context) {
+    if (!ready) H2O_RETURN_IF(find_weights(context));
+    Given given;
+    H2O_RETURN_IF(given.read(*this, context));
+    Run run(*this, given);
+    H2O_RETURN_IF(run.outputs(context));
+    return given.n == 0 ? nullptr : run.work(context);
+}
+
+// Where heads are told, columns are cut into them evenly; those that are turned have even halves.
+bool good_heads(const Kernel& kernel) {
+    for (size_t i = 0; i < kernel.count; ++i) {
+        const int64_t heads = kernel.heads[i], outputs = kernel.matrices[i].outputs;
+        const bool turned = static_cast<int64_t>(i) < kernel.rotated;
+        if (heads < 0 || (heads > 0 && outputs % heads != 0)) return false;
+        if (turned && (heads == 0 || outputs / heads % 32 != 0)) return false;
+    }
+    return kernel.rotated >= 0 && kernel.rotated <= static_cast<int64_t>(kernel.count);
+}
+
+Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
+    const Interface& ort = kernel->ort;
     int64_t bits = 0, parts = 0, outputs[kMostMatrices];
-    size_t count = kMostMatrices;
+    size_t count = kMostMatrices, headed = kMostMatrices;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
     H2O_RETURN_IF(ort.attribute(info, "block", &matrix.block));
     H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
     H2O_RETURN_IF(ort.attribute(info, "parts", &parts));
+    H2O_RETURN_IF(ort.attribute(info, "rotated", &kernel->rotated));
+    H2O_RETURN_IF(ort.attribute(info, "epsilon", &kernel->epsilon));
     H2O_RETURN_IF(ort.attribute(info, "N", outputs, &count));
+    H2O_RETURN_IF(ort.attribute(info, "heads", kernel->heads, &headed));
     matrix.bits = static_cast<int>(bits);
     matrix.parts = static_cast<int>(parts);
-    const h2o_products* products = nullptr;
-    if (count == 0 || h2o_products_find(nullptr, &products) != H2O_OK) {
-        return ort.error("PackedProduct: no matrix, or no kernel");
-    }
-    Kernel* const kernel = new (std::nothrow) Kernel{ort, products, count, {}};
-    if (kernel == nullptr) return ort.error("PackedProduct: no memory");
+    bool good = count > 0 && headed == count;
     for (size_t i = 0; i < count; ++i) {
         matrix.outputs = outputs[i];
         kernel->matrices[i] = matrix;
-        if (h2o_products_check(&matrix) != H2O_OK) {
-            delete kernel;
-            return ort.error("PackedProduct: sizes that no kernel takes");
-        }
+        good = good && h2o_products_check(&matrix) == H2O_OK;
     }
+    kernel->count = count;
+    return good && good_heads(*kernel) ? nullptr : ort.error("PackedProduct: sizes that no kernel takes");
+}
+
+Status* create(const Operator*, const Table* table, const KernelInfo* info, void** out) {
+    const Interface ort(table);
+    const h2o_products* products = nullptr;
+    if (h2o_products_find(nullptr, &products) != H2O_OK) return ort.error("PackedProduct: no kernel");
+    Kernel* const kernel = new (std::nothrow) Kernel{ort, products, 0, 0, 0.0f, 0, {}, {}};
+    if (kernel == nullptr) return ort.error("PackedProduct: no memory");
+    if (Status* const status = read_attributes(info, kernel); status != nullptr) {
+        delete kernel;
+        return status;
+    }
+    const int64_t tile = h2o_products_tile_rows(products, kernel->matrices);
+    kernel->rows = kMostRows / tile * tile;
     *out = kernel;
     return nullptr;
 }
@@ -246,7 +288,7 @@ constexpr Operator make_operator() {
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) { return index == kWeights ? kUint8 : kFloat; };
     op.input_characteristic = [](const Operator*, size_t index) {
-        return index < kOffsets ? kRequired : kOptional;
+        return index <= kWeights ? kRequired : kOptional;
     };
     op.input_memory = [](const Operator*, size_t) { return 0; };
     op.outputs = [](const Operator*) -> size_t { return 2; };

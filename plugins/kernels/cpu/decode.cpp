@@ -1,5 +1,5 @@
-// A few rows against the cache (decode): it is cut into runs of kRun rows, read once each for all heads, in
-// memory order. The cut follows from the sizes alone, and runs are combined in order of position.
+// A few rows against the cache (decode): it is cut into runs of rows, read once each for all heads, in memory
+// order. The cut follows from the sizes alone, and runs are combined in order of position.
 #include <cmath>
 
 #include "cached.h"
@@ -8,7 +8,10 @@
 namespace h2o {
 namespace {
 
-constexpr int64_t kRun = 512;         // cache rows a decode item
+// A run has so many numbers of keys and values at least, where there are as many: fewer take less time than
+// waking a thread for them. All runs have about as many, so that threads end together.
+constexpr int64_t kRunNumbers = 3 << 16;
+constexpr int64_t kLeastRun = 64, kMostRun = 512;  // rows, at least
 constexpr int64_t kDecodeRows = 16;   // most query rows a key/value head that are taken one by one
 constexpr int64_t kLatentRows = 144;  // most that are where values lie in keys
 constexpr int64_t kTogether = 9;  // fewest that are taken together there: less leaves lanes of vectors empty
@@ -18,9 +21,16 @@ bool together(const Cached& op) {
     return h2o_kv_latent(&op.kv) && op.rows() >= kTogether && op.seen == nullptr;
 }
 
+int64_t rows_of_a_run(const Cached& op) {
+    const int64_t numbers = op.shape.kv_heads * (op.shape.head_size + op.dv());
+    const int64_t least = std::clamp(kRunNumbers / numbers, kLeastRun, kMostRun);
+    const int64_t runs = std::max<int64_t>(1, op.length / least);
+    return round_up((op.length + runs - 1) / runs, 16);
+}
+
 class Decode {
   public:
-    Decode(h2o_cpu* context, const Cached& op) : context_(context), op_(op) {
+    Decode(h2o_cpu* context, const Cached& op) : context_(context), op_(op), run_(rows_of_a_run(op)) {
         Carver shared(nullptr);
         carve_shared(shared);
         Carver placed(context->shared.at_least(shared.used()));
@@ -41,8 +51,8 @@ class Decode {
   private:
     int64_t group() const { return op_.rows(); }
     int64_t rows() const { return op_.shape.kv_heads * group(); }
-    int64_t runs() const { return (op_.length + kRun - 1) / kRun; }
-    int64_t run_scores() const { return decode_scratch(rows(), kRun); }
+    int64_t runs() const { return (op_.length + run_ - 1) / run_; }
+    int64_t run_scores() const { return decode_scratch(rows(), run_); }
     int64_t d() const { return op_.shape.head_size; }
     int64_t dv() const { return op_.dv(); }
     int64_t q_width() const { return round_up(d(), 16); }
@@ -70,7 +80,7 @@ class Decode {
 
     void attend(int64_t index, int thread) {
         int64_t visible[kLatentRows];
-        const int64_t first = index * kRun, keys = std::min(kRun, op_.length - first);
+        const int64_t first = index * run_, keys = std::min(run_, op_.length - first);
         for (int64_t g = 0; g < group(); ++g) {
             visible[g] = std::clamp<int64_t>(op_.length - op_.n + token(g) + 1 - first, 0, keys);
         }
@@ -111,16 +121,17 @@ class Decode {
     // A run's probabilities are against its own maximum: they are brought to that of all.
     void add_seen(int64_t r, float m, float l) {
         for (int64_t i = 0; i < runs(); ++i) {
-            const int64_t keys = std::min(kRun, op_.length - i * kRun);
+            const int64_t keys = std::min(run_, op_.length - i * run_);
             const float* const p = p_ + i * run_scores() + r * round_up(keys, 16);
             const float share = std::exp(m_[i * rows() + r] - m) / l;
-            float* const seen = op_.seen + i * kRun * op_.shape.kv_heads + r / group();
+            float* const seen = op_.seen + i * run_ * op_.shape.kv_heads + r / group();
             for (int64_t key = 0; key < keys; ++key) seen[key * op_.shape.kv_heads] += share * p[key];
         }
     }
 
     h2o_cpu* context_;
     const Cached& op_;
+    const int64_t run_;  // rows
     float *q_ = nullptr, *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
     float* p_ = nullptr;  // of all runs, where they are asked for
 };

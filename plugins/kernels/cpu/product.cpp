@@ -54,14 +54,74 @@ Rounded rounded(const h2o_block_matrix& matrix, int64_t n, void* scratch) {
 }
 
 // As many rows as a tile has, but no short tile after a full one: 7 rows are 4 and 3.
-int64_t even_rows(int64_t left, int64_t most, int64_t parts) {
+int64_t even_rows(int64_t left, int64_t most) {
     const int64_t tiles = (left + most - 1) / most;
-    return (left / parts + tiles - 1) / tiles * parts;
+    return (left + tiles - 1) / tiles;
+}
+
+bool is_float(const h2o_block_matrix& matrix) {
+    return matrix.bits == 32;
+}
+
+// Which rows and panels of y.
+struct Part {
+    int64_t row, rows, panel, end_panel;
+};
+
+// work(panel, width, row, rows) for tiles that cover a part: of some panels all rows, `most` at once.
+template <class Work>
+void each_tile(const Part& part, int64_t wide, int64_t most, Work work) {
+    for (int64_t panel = part.panel, width; panel < part.end_panel; panel += width) {
+        width = part.end_panel - panel >= wide ? wide : 1;
+        const int64_t end = part.row + part.rows;
+        for (int64_t row = part.row, rows; row < end; row += rows) {
+            rows = even_rows(end - row, most);
+            work(panel, width, row, rows);
+        }
+    }
+}
+
+TileOfY from(const TileOfY& all, int64_t row, int64_t panel, int64_t width) {
+    const int64_t column = panel * kPanel, at = row * all.stride + column;
+    return {all.addend == nullptr ? nullptr : all.addend + at, all.y + at, all.stride,
+            std::min(width * kPanel, all.stride - column)};
 }
 
 Rounded from_row(const Rounded& all, int64_t row, int64_t inputs, int64_t blocks) {
     return {all.q + row * inputs, all.scales + row * blocks, all.starts + row * blocks,
             all.sums + row * blocks};
+}
+
+void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matrix, const Rounded& x,
+                       const Part& part, const TileOfY& out) {
+    const int64_t inputs = matrix.inputs, blocks = inputs / matrix.block, parts = matrix.parts;
+    ProductTile tile;
+    tile.inputs = inputs;
+    tile.block = matrix.block;
+    tile.blocks = blocks;
+    tile.panel_bytes = inputs * kPanel * matrix.bits / 8;
+    each_tile(part, kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
+              [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
+                  const int64_t at = panel * blocks * kPanel;
+                  tile.weights = static_cast<const uint8_t*>(matrix.weights) + panel * tile.panel_bytes;
+                  tile.scales = matrix.scales + at;
+                  tile.offsets = matrix.offsets == nullptr ? nullptr : matrix.offsets + at;
+                  tile.x = from_row(x, row * parts, inputs, blocks);
+                  tile.out = from(out, row, panel, width);
+                  kernels.multiply(tile, matrix.bits, static_cast<int>(parts), rows * parts, width);
+              });
+}
+
+void multiply_floats(const h2o_products& kernels, const h2o_block_matrix& matrix, const float* x,
+                     const Part& part, const TileOfY& out) {
+    const int64_t inputs = matrix.inputs;
+    const float* const weights = static_cast<const float*>(matrix.weights);
+    each_tile(part, kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
+              [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
+                  kernels.multiply_floats({inputs, x + row * inputs, weights + panel * inputs * kPanel,
+                                           from(out, row, panel, width)},
+                                          rows, width);
+              });
 }
 
 }  // namespace
@@ -91,59 +151,69 @@ const char* h2o_products_isa(const h2o_products* kernels) {
 }
 
 h2o_status h2o_products_check(const h2o_block_matrix* matrix) {
-    if (matrix == nullptr || matrix->inputs <= 0 || matrix->outputs <= 0 || matrix->block <= 0) {
-        return H2O_BAD_ARGUMENT;
+    if (matrix == nullptr || matrix->inputs <= 0 || matrix->outputs <= 0) return H2O_BAD_ARGUMENT;
+    if (h2o::is_float(*matrix)) {
+        return matrix->inputs % 16 == 0 && matrix->parts == 1 ? H2O_OK : H2O_BAD_ARGUMENT;
     }
-    const bool good = matrix->block % 16 == 0 && matrix->block <= 256 &&
+    const bool good = matrix->block > 0 && matrix->block % 16 == 0 && matrix->block <= 256 &&
                       matrix->inputs % matrix->block == 0 && (matrix->bits == 4 || matrix->bits == 8) &&
                       (matrix->parts == 1 || matrix->parts == 2);
     return good ? H2O_OK : H2O_BAD_ARGUMENT;
 }
 
+int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matrix* matrix) {
+    return h2o::is_float(*matrix) ? kernels->float_rows : kernels->rows / matrix->parts;
+}
+
 size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n) {
+    if (h2o::is_float(*matrix)) return h2o::aligned(n * matrix->inputs * 4);
     const int64_t rows = n * matrix->parts, blocks = matrix->inputs / matrix->block;
     return h2o::aligned(rows * matrix->inputs) + 3 * h2o::aligned(rows * blocks * 4);
 }
 
-void h2o_products_round(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
-                        const float* x, const float* up, int64_t first, int64_t count, void* scratch) {
-    const int64_t inputs = matrix->inputs, blocks = inputs / matrix->block;
+int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x) {
+    return h2o::is_float(*matrix) && x->up == nullptr && x->norm == nullptr;
+}
+
+void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
+                          const h2o_activations* x, int64_t first, int64_t count, void* scratch) {
+    const int64_t inputs = matrix->inputs;
+    const auto row_of_x = [&](int64_t row) -> h2o::RowOfX {
+        const int64_t at = row * inputs;
+        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, inputs};
+    };
+    if (h2o::is_float(*matrix)) {
+        float* const out = static_cast<float*>(scratch);
+        for (int64_t row = first; row < first + count; ++row) {
+            kernels->prepare_floats(row_of_x(row), out + row * inputs);
+        }
+        return;
+    }
     const h2o::Rounded all = h2o::rounded(*matrix, n, scratch);
-    const int32_t surplus = matrix->bits == 4 ? 8 : kernels->surplus;
+    const int64_t blocks = inputs / matrix->block;
+    const h2o::Rounding how{matrix->block, matrix->parts, matrix->bits == 4 ? 8 : kernels->surplus};
     for (int64_t row = first; row < first + count; ++row) {
-        const float* const factor = up == nullptr ? nullptr : up + row * inputs;
-        kernels->round({x + row * inputs, factor, inputs, matrix->block, matrix->parts, surplus},
-                       h2o::from_row(all, row * matrix->parts, inputs, blocks));
+        kernels->round(row_of_x(row), how, h2o::from_row(all, row * matrix->parts, inputs, blocks));
     }
 }
 
 void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
-                           const void* scratch, int64_t first, int64_t count, int64_t first_panel,
+                           const void* prepared, int64_t first, int64_t count, int64_t first_panel,
                            int64_t panels, const float* addend, float* y) {
-    const int64_t inputs = matrix->inputs, blocks = inputs / matrix->block, parts = matrix->parts;
-    const h2o::Rounded all = h2o::rounded(*matrix, n, const_cast<void*>(scratch));
-    const int64_t stop = std::min(first_panel + panels, h2o::panels_of(*matrix));
-    const int64_t last_row = (first + count) * parts;
-    h2o::ProductTile tile;
-    tile.inputs = inputs;
-    tile.block = matrix->block;
-    tile.blocks = blocks;
-    tile.panel_bytes = inputs * h2o::kPanel * matrix->bits / 8;
-    tile.y_stride = matrix->outputs;
-    for (int64_t panel = first_panel, width; panel < stop; panel += width) {
-        width = stop - panel >= kernels->panels ? kernels->panels : 1;
-        const int64_t column = panel * h2o::kPanel, at = panel * blocks * h2o::kPanel;
-        tile.weights = matrix->weights + panel * tile.panel_bytes;
-        tile.scales = matrix->scales + at;
-        tile.offsets = matrix->offsets == nullptr ? nullptr : matrix->offsets + at;
-        tile.columns = std::min(width * h2o::kPanel, matrix->outputs - column);
-        for (int64_t row = first * parts, rows; row < last_row; row += rows) {
-            rows = h2o::even_rows(last_row - row, kernels->rows, parts);
-            const int64_t to = row / parts * matrix->outputs + column;
-            tile.x = h2o::from_row(all, row, inputs, blocks);
-            tile.addend = addend == nullptr ? nullptr : addend + to;
-            tile.y = y + to;
-            kernels->multiply(tile, matrix->bits, static_cast<int>(parts), rows, width);
-        }
+    const h2o::Part part{first, count, first_panel, std::min(first_panel + panels, h2o::panels_of(*matrix))};
+    const h2o::TileOfY out{addend, y, matrix->outputs, 0};
+    if (h2o::is_float(*matrix)) {
+        h2o::multiply_floats(*kernels, *matrix, static_cast<const float*>(prepared), part, out);
+    } else {
+        const h2o::Rounded x = h2o::rounded(*matrix, n, const_cast<void*>(prepared));
+        h2o::multiply_integers(*kernels, *matrix, x, part, out);
+    }
+}
+
+void h2o_products_rotate(const h2o_products* kernels, int64_t heads, int64_t size, const float* cos,
+                         const float* sin, int64_t first, int64_t count, float* y) {
+    const int64_t half = size / 2;
+    for (int64_t row = first; row < first + count; ++row) {
+        kernels->rotate(heads, half, cos + row * half, sin + row * half, y + row * heads * size);
     }
 }

@@ -10,6 +10,7 @@ struct Products {
     static constexpr const char* kName = "avx512vnni";
     static constexpr int kRows = 6;  // 6 x 2 sums of integers, as many of floats, of 32 registers
     static constexpr int kPanels = 2;
+    static constexpr int kFloatRows = 14;      // 14 x 2 sums of floats, a step's weights, and a number of x
     static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
 
     static Ints set(int32_t x) { return _mm512_set1_epi32(x); }

@@ -13,6 +13,7 @@ struct Products {
     static constexpr const char* kName = "dotprod";
     static constexpr int kRows = 2;  // 2 x 4 sums of integers, as many of floats, of 32 registers
     static constexpr int kPanels = 1;
+    static constexpr int kFloatRows = 6;     // 6 x 4 of 32 registers
     static constexpr uint32_t kSurplus = 0;  // of a weight of 8 bits, as it is read
 
     static Ints set(int32_t x) { return vdupq_n_s32(x); }

@@ -1,28 +1,15 @@
 // Activations as integers: a block's have a scale of 1/127 of its largest magnitude. What is left is at most
-// half a step, and gets steps of 1/127 of that. In front of it, where a product is asked for one, the gate of
-// an MLP.
+// half a step, and gets steps of 1/127 of that.
 #pragma once
 
 namespace {
 
 using h2o::Rounded;
-using h2o::RowOfBlocks;
+using h2o::Rounding;
 
 constexpr float kTiny = 1e-30f;  // what is smaller counts as 0
 constexpr float kRest = 254.0f;  // steps of the second part in one of the first
 constexpr int64_t kMostBlock = 256;
-
-// silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
-inline void gate_block(const float* gate, const float* up, int64_t count, float* out) {
-    using S = Simd;
-    for (int64_t i = 0; i < count; i += S::kWidth) {
-        const S::Vec x = S::load(gate + i), negative = S::sub(S::zero(), x);
-        const S::Vec e = exp_nonpositive(S::sub(S::zero(), S::max(x, negative)));
-        const S::Vec numerator = S::select_le(x, S::zero(), S::mul(x, e), x);
-        const S::Vec silu = S::div(numerator, S::add(S::set(1.0f), e));
-        S::store(out + i, S::mul(silu, S::load(up + i)));
-    }
-}
 
 // `wrong` is 0, or not a number where x is not finite.
 inline float largest_of(const float* x, int64_t count, float* wrong) {
@@ -60,29 +47,26 @@ inline void leave_block(const float* x, int64_t count, float scale, const int8_t
     }
 }
 
-void round_row(const RowOfBlocks& row, const Rounded& out) {
-    const int64_t blocks = row.inputs / row.block;
+void round_row(const RowOfX& row, const Rounding& how, const Rounded& out) {
+    const int64_t blocks = row.inputs / how.block;
+    const float factor = norm_factor(row);
     float values[kMostBlock];
     for (int64_t b = 0; b < blocks; ++b) {
-        const int64_t at = b * row.block;
-        const float* x = row.x + at;
-        if (row.up != nullptr) {
-            gate_block(x, row.up + at, row.block, values);
-            x = values;
-        }
+        const int64_t at = b * how.block;
+        const float* const x = multiplied(row, factor, at, how.block, values);
         float wrong;
-        const float largest = largest_of(x, row.block, &wrong);
+        const float largest = largest_of(x, how.block, &wrong);
         const float scale = largest / 127.0f, inverse = largest > kTiny ? 127.0f / largest : 0.0f;
         const auto keep = [&](int64_t to, float step, float sum) {
             out.scales[to] = step + wrong;
-            out.starts[to] = -static_cast<int32_t>(sum) * row.surplus;
+            out.starts[to] = -static_cast<int32_t>(sum) * how.surplus;
             out.sums[to] = (step + wrong) * sum;
         };
-        keep(b, scale, round_block(x, row.block, inverse, out.q + at));
-        if (row.parts == 2) {
-            leave_block(x, row.block, scale, out.q + at, values);
+        keep(b, scale, round_block(x, how.block, inverse, out.q + at));
+        if (how.parts == 2) {
+            leave_block(x, how.block, scale, out.q + at, values);
             int8_t* const q = out.q + row.inputs + at;
-            keep(blocks + b, scale / kRest, round_block(values, row.block, kRest * inverse, q));
+            keep(blocks + b, scale / kRest, round_block(values, how.block, kRest * inverse, q));
         }
     }
 }

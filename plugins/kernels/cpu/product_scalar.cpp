@@ -12,6 +12,7 @@ struct Products {
     static constexpr const char* kName = "scalar";
     static constexpr int kRows = 2;
     static constexpr int kPanels = 1;
+    static constexpr int kFloatRows = 2;
     static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
 
     static Ints set(int32_t x) {

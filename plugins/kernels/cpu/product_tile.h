@@ -9,17 +9,18 @@
 
 // clang-format off: each uses the ones before
 #include "vexp.h"
+#include "product_rows.h"
 #include "product_round.h"
+#include "product_store.h"
+#include "product_floats.h"
 // clang-format on
 
 namespace {
 
-using h2o::kPanel;
 using h2o::ProductTile;
 
-constexpr int kVectors = static_cast<int>(kPanel) / Simd::kWidth;  // of a panel
-constexpr int64_t kFour = 4;                                       // weights of a column side by side
-constexpr int kUnrolled = 8;                                       // steps of a block of 32
+constexpr int64_t kFour = 4;  // weights of a column side by side
+constexpr int kUnrolled = 8;  // steps of a block of 32
 
 inline int32_t four(const int8_t* q) {
     int32_t word;
@@ -91,42 +92,6 @@ __attribute__((always_inline)) inline void add_block(const ProductTile& tile, in
     }
 }
 
-// The last columns of all may be fewer than a panel.
-template <int kColumns>
-inline void store_some(const ProductTile& tile, int64_t row, const Simd::Vec (&sums)[kColumns]) {
-    float last[kColumns * Simd::kWidth];
-    for (int c = 0; c < kColumns; ++c) Simd::store(last + c * Simd::kWidth, sums[c]);
-    const int64_t at = row * tile.y_stride;
-    for (int64_t c = 0; c < tile.columns; ++c) {
-        tile.y[at + c] = last[c] + (tile.addend == nullptr ? 0.0f : tile.addend[at + c]);
-    }
-}
-
-template <int kParts, int kRows, int kColumns>
-__attribute__((always_inline)) inline void store_sums(const ProductTile& tile,
-                                                      Simd::Vec (&total)[kRows][kColumns]) {
-    const bool whole = tile.columns == kColumns / kVectors * kPanel;
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; row += kParts) {
-        if constexpr (kParts == 2) {
-#pragma GCC unroll 8
-            for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::add(total[row][c], total[row + 1][c]);
-        }
-        if (!whole) {
-            store_some(tile, row / kParts, total[row]);
-            continue;
-        }
-#pragma GCC unroll 8
-        for (int c = 0; c < kColumns; ++c) {
-            const int64_t at = row / kParts * tile.y_stride + c * Simd::kWidth;
-            const Simd::Vec sum = tile.addend == nullptr
-                                      ? total[row][c]
-                                      : Simd::add(total[row][c], Simd::load(tile.addend + at));
-            Simd::store(tile.y + at, sum);
-        }
-    }
-}
-
 template <int kBits, int kSteps, bool kOffsets, int kParts, int kRows, int kPanels>
 __attribute__((always_inline)) inline void multiply_blocks(const ProductTile& tile) {
     constexpr int kColumns = kPanels * kVectors;
@@ -164,7 +129,7 @@ __attribute__((always_inline)) inline void multiply_blocks(const ProductTile& ti
             }
         }
     }
-    store_sums<kParts>(tile, total);
+    store_sums<kParts>(tile.out, total);
 }
 
 template <int kBits, int kParts, int kRows, int kPanels>
@@ -209,7 +174,8 @@ void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_
 }
 
 constexpr h2o_products kProducts = {
-    Products::kName, Products::kRows, Products::kPanels, Products::kSurplus, round_row, multiply,
+    Products::kName, Products::kRows,      Products::kPanels, Products::kSurplus, round_row,
+    multiply,        Products::kFloatRows, prepare_floats,    multiply_floats,    rotate,
 };
 
 }  // namespace

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
@@ -16,7 +19,8 @@ from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_form
 from h2o_runtime.ort.forms import multiply_integers
 from h2o_runtime.ort.fusion import fuse
-from h2o_runtime.ort.native import multiply_natively, operators, takes
+from h2o_runtime.ort.native import is_fast, multiply_natively, operators
+from h2o_runtime.ort.packed import takes
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads
 
@@ -51,9 +55,8 @@ class OnnxRuntimeBackend:
         self.threads = threads or default_threads()
         self.device = device or HostDevice()
         self.most_rows = rows_on_cpu(bundle.manifest.model) if self.device.memory == "cpu" else sys.maxsize
-        self.form: DenseForm = "exact"
-        if bundle.manifest.model.quantized and self.device.memory == "cpu":
-            self.form = chosen_form(bundle.manifest, self.threads) if form == "auto" else form
+        on_cpu = self.device.memory == "cpu"
+        self.form = _form(bundle.manifest, self.threads, form) if on_cpu else "exact"
         self._sessions: dict[str, BoundSession] = {}
         self._steps: dict[str, BoundSession] = {}  # for one row, where weights are there in two forms
 
@@ -102,8 +105,9 @@ class OnnxRuntimeBackend:
         try:
             if self.device.memory == "cpu":
                 library = operators() if form == "native" else None
+                model, weights = _rewritten(path, form)
                 session = open_session(
-                    _rewritten(path, form), self.threads, beside=path.parent, operators=library
+                    model, self.threads, beside=path.parent, operators=library, weights=weights
                 )
             else:
                 session = open_session(str(path), threads=1, device=self.device)  # they would be idle
@@ -116,12 +120,27 @@ class OnnxRuntimeBackend:
             ) from error
 
 
+def _form(manifest: Manifest, threads: int, form: DenseChoice) -> DenseForm:
+    if manifest.model.quantized:
+        return chosen_form(manifest, threads) if form == "auto" else form
+    if form == "auto":
+        return "native" if manifest.model.dtype == "float32" and is_fast() else "exact"
+    if form not in ("exact", "native"):
+        raise BackendError(
+            f"--dense-form {form} is for weights that are integers, and these are not: leave it out"
+        )
+    return form
+
+
 def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:
     return sum(manifest.files[file].bytes for file in graph.weights)
 
 
-def _rewritten(path: Path, form: DenseForm) -> bytes:
-    """A graph as ONNX Runtime's CPU runs it fastest; weights that stay as they are stay in their files."""
+def _rewritten(path: Path, form: DenseForm) -> tuple[bytes, Mapping[str, NDArray[Any]]]:
+    """A graph as ONNX Runtime's CPU runs it fastest, and weights that it only names.
+
+    Those that stay as they are stay in their files.
+    """
     try:
         import onnx
     except ImportError:
@@ -129,13 +148,13 @@ def _rewritten(path: Path, form: DenseForm) -> bytes:
             "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it"
         ) from None
     model = onnx.load(str(path), load_external_data=False)
+    weights: Mapping[str, NDArray[Any]] = {}
     if form == "native" and takes(model.graph):
-        model = multiply_natively(model, path.parent)
+        model, weights = multiply_natively(model, path)
     elif form != "exact":
         model = multiply_integers(model, path.parent, form == "rows")
     fuse(model)
-    serialized: bytes = model.SerializeToString()
-    return serialized
+    return model.SerializeToString(), weights
 
 
 def _failed(graph: str, error: Exception) -> BackendError:

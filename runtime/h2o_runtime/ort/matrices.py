@@ -1,4 +1,4 @@
-"""Matrices of integers in a dense graph: where they are, and their numbers as the files beside it have them."""
+"""Matrices in a dense graph: where they are, and their numbers as the files beside it have them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ class QuantizedProduct:
         made: str = (self.product if self.offset is None else self.offset).output[0]
         return made
 
+    @property
+    def nodes(self) -> list[Any]:
+        return [node for node in (self.dequantize, self.product, self.offset) if node]
+
 
 def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
     """All of a GraphProto. Rows that are looked up are none: they are few, and become floats by themselves."""
@@ -62,6 +66,42 @@ def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
             transposed=product.op_type == "Gemm",
             offset=_offset(product, readers, types),
         )
+
+
+@dataclass(frozen=True)
+class FloatProduct:
+    """A Gemm of activations [n, K] with a matrix of float32.
+
+    weight  an initializer [N, K]
+    bias    an initializer [N] that it adds, or ""
+    """
+
+    product: Any
+    weight: str
+    bias: str
+
+    @property
+    def output(self) -> str:
+        made: str = self.product.output[0]
+        return made
+
+    @property
+    def nodes(self) -> list[Any]:
+        return [self.product]
+
+
+def float_products(graph: Any) -> Iterator[FloatProduct]:
+    """All of a GraphProto as the exporter writes them."""
+    from onnx import TensorProto, helper
+
+    matrices = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+    for node in graph.node:
+        if node.op_type == "Gemm" and node.input[1] in matrices:
+            settings = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+            bias = node.input[2] if len(node.input) > 2 else ""
+            if plain | settings == plain | {"transB": 1} and (not bias or bias in matrices):
+                yield FloatProduct(node, node.input[1], bias)
 
 
 def _offset(product: Any, readers: Mapping[str, Sequence[Any]], constants: Collection[str]) -> Any | None:

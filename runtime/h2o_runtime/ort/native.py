@@ -1,30 +1,35 @@
-"""Dense graphs with products of our own: PackedProduct, of plugins/ort, in place of DequantizeLinear and MatMul.
+"""Dense graphs with products of our own: PackedProduct, of plugins/ort, in place of what the graphs have.
 
-Activations become integers in blocks as small as those of the weights; those of a head twice, first as they are and
-then what that has lost, 15 bits together, for it goes straight into the logits. Products that read the same
-activations are one node, which makes integers of them once. It takes in what stands around a product: offsets of
-blocks, the gate of an MLP before it, and the residual that is added to its result.
+Where weights are integers, activations become integers in blocks as small; those of a head twice, first as they
+are and then what that has lost, 15 bits together, for it goes straight into the logits. Where weights are float32
+nothing is rounded. Products that read the same activations are one node, which prepares them once.
+
+It takes in what stands around a product, for of one token of a small model every node costs as much as a matrix:
+the norm or the gate of an MLP before it, offsets of blocks, the residual that is added to its result, the rotation
+of queries and keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
 from h2o_runtime.errors import BackendError
-from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, floats, quantized_products
-from h2o_runtime.ort.panels import pack, pack_scales
+from h2o_runtime.ort.matrices import FloatProduct
+from h2o_runtime.ort.packed import Kind, Product, pack_matrices, products
+from h2o_runtime.ort.patterns import GATE, GraphView, Rotation, keep_needed
 
 DOMAIN = "h2o.cpu"
 OPERATOR = "PackedProduct"
-BLOCKS = range(16, 257, 16)  # sizes that it takes
 MOST_MATRICES = 8  # of one node
+ROTATED_STEP = 32  # of the size of heads that it turns
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 def is_fast() -> bool:
@@ -41,158 +46,167 @@ def operators() -> Path:
         raise BackendError(f"{error}, or choose another --dense-form") from None
 
 
-def takes(graph: Any) -> bool:
-    """Whether all products of a GraphProto can be of our own: float32, in blocks of a size that kernels know."""
-    from onnx import TensorProto
+def multiply_natively(model: Any, path: Path) -> tuple[Any, Arrays]:
+    """A ModelProto that was loaded from `path` → one with products of our own, and weights to give its session.
 
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return all(
-        types[product.scales] == TensorProto.FLOAT and product.block_size in BLOCKS
-        for product in quantized_products(graph)
-    )
-
-
-def multiply_natively(model: Any, folder: Path) -> Any:
-    """A ModelProto with files in `folder` → one with products of our own; weights that change are inside."""
+    The model only names these: inside it they would be in memory three times while a session is made, and two
+    gigabytes at most. ONNX Runtime wants a file behind each; that is `path`, of which it reads nothing.
+    """
     import onnx
 
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[Any] = list(graph.node)
-    added: list[Any] = []
-    for product in _products(graph):
-        made, weights = product.build(tensors, folder)
-        gone = {name for node in product.replaced for name in node.output}
-        at = next(i for i, node in enumerate(nodes) if node.output[0] == product.place)
-        nodes[at] = made
-        nodes = [node for node in nodes if node is made or node.output[0] not in gone]
-        added.extend(weights)
-    used = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    arrays: dict[str, NDArray[Any]] = {}
+    for node in _nodes(GraphView(graph)):
+        made, weights = node.build(tensors, path.parent)
+        fresh = {name for one in made for name in one.output}
+        nodes = [*(one for one in nodes if fresh.isdisjoint(one.output)), *made]
+        arrays.update(weights)
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(DOMAIN, 1)])
-    result.graph.CopyFrom(
-        onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, [*kept, *added])
-    )
-    return result
+    initializers = [*graph.initializer, *(_named(name, array, path) for name, array in arrays.items())]
+    result.graph.CopyFrom(onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, initializers))
+    keep_needed(result.graph)
+    return result, arrays
+
+
+def _named(name: str, array: NDArray[Any], path: Path) -> Any:
+    from onnx import TensorProto, helper
+
+    tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    for key, value in {"location": path.name, "offset": 0, "length": array.nbytes}.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
 
 
 @dataclass(frozen=True)
-class _Product:
-    """One PackedProduct.
+class _Before:
+    """What a node makes of its activations: of x as it is, of a gate and `up`, or by a norm's weights."""
 
-    parts     matrices that are multiplied with the same activations
-    x, up     the activations; or what the gate of an MLP has to make of them
-    addend    what is added to the result of the only part, or ""
-    outputs   of each part
-    replaced  nodes that it stands for
-    place     the output of the one whose place it takes: behind all that it reads, before all that read it
+    x: str
+    up: str = ""
+    norm: str = ""
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True)
+class _After:
+    """Where a part's result goes.
+
+    addend    what is added to it, or ""
+    heads     how many heads it is cut into, or 0
+    rotation  what turns them, or None
     """
 
-    parts: tuple[QuantizedProduct, ...]
-    x: str
-    up: str
-    addend: str
-    outputs: tuple[str, ...]
-    replaced: tuple[Any, ...]
-    place: str
+    out: str
+    addend: str = ""
+    heads: int = 0
+    rotation: Rotation | None = None
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One PackedProduct, of parts that are multiplied with the same activations, first those that are turned."""
+
+    parts: tuple[Product, ...]
+    before: _Before
+    after: tuple[_After, ...]
     head: bool
 
-    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[Any, list[Any]]:
-        """The node, and its weights."""
-        from onnx import helper, numpy_helper
+    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
+        """The node, with what adds biases behind it, and its weights."""
+        from onnx import helper
 
-        first = self.parts[0]
-        matrices = [Matrix.read(part, tensors, folder) for part in self.parts]
-        named: dict[str, list[NDArray[Any]]] = {
-            f"{first.weight}/packed": [pack(m.q, first.bits, first.block_size).reshape(-1) for m in matrices],
-            f"{first.scales}/packed": [pack_scales(m.scales).reshape(-1) for m in matrices],
+        kind = Kind.of(self.parts[0])
+        packed = pack_matrices(self.parts, tensors, folder)
+        name = self.after[0].out
+        given = {"weights": packed.weights, "scales": packed.scales, "offsets": packed.offsets}
+        arrays = {f"{name}/{key}": array for key, array in given.items() if array is not None}
+        names = [f"{name}/{key}" if array is not None else "" for key, array in given.items()]
+        biases = {
+            after.out: part.bias
+            for after, part in zip(self.after, self.parts, strict=True)
+            if isinstance(part, FloatProduct) and part.bias
         }
-        offsets = [floats(tensors[part.offset.input[1]], folder).T for part in self.parts if part.offset]
-        if offsets:
-            named[f"{first.scales}/offsets"] = [pack_scales(one).reshape(-1) for one in offsets]
-        weights = [numpy_helper.from_array(np.concatenate(arrays), name) for name, arrays in named.items()]
-        inputs = [self.x, *named, *([] if offsets else [""]), self.up, self.addend]
-        node = helper.make_node(
+        outs = [f"{after.out}/product" if after.out in biases else after.out for after in self.after]
+        turned = [after.rotation for after in self.after if after.rotation is not None]
+        tables = [turned[0].cos, turned[0].sin] if turned else ["", ""]
+        before = self.before
+        product = helper.make_node(
             OPERATOR,
-            inputs,
-            [f"{self.outputs[0]}/scratch", *self.outputs],
-            name=self.outputs[0],
+            [before.x, *names, before.up, before.norm, self.after[0].addend, *tables],
+            [f"{name}/scratch", *outs],
+            name=name,
             domain=DOMAIN,
-            K=matrices[0].q.shape[1],
-            N=[len(matrix.q) for matrix in matrices],
-            block=first.block_size,
-            bits=first.bits,
-            parts=2 if self.head else 1,
+            K=packed.inputs,
+            N=packed.outputs,
+            heads=[after.heads for after in self.after],
+            block=kind.block,
+            bits=kind.bits,
+            parts=2 if self.head and kind.bits < 32 else 1,
+            rotated=len(turned),
+            epsilon=before.epsilon,
         )
-        return node, weights
+        sums = [
+            helper.make_node("Add", [f"{out}/product", bias], [out], name=f"{out}/Add")
+            for out, bias in biases.items()
+        ]
+        return [product, *sums], arrays
 
 
-def _products(graph: Any) -> Iterator[_Product]:
-    makers = {name: node for node in graph.node for name in node.output}
-    readers: dict[str, list[Any]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    results = {
-        value.name for value in graph.output
-    }  # a head's product alone is one; others go through more nodes
-    constants = {tensor.name for tensor in graph.initializer}
-    together: dict[tuple[str, int, int, bool], list[QuantizedProduct]] = {}
-    for one in quantized_products(graph):
-        key = (one.product.input[0], one.bits, one.block_size, one.offset is not None)
-        together.setdefault(key, []).append(one)
+def _nodes(view: GraphView) -> Iterator[_Node]:
+    rotations = {rotation.x: rotation for rotation in view.rotations()}
+    if len({(rotation.cos, rotation.sin) for rotation in rotations.values()}) > 1:
+        rotations = {}  # a node has one pair of tables
+    together: dict[tuple[str, Kind], list[Product]] = {}
+    for one in products(view.graph):
+        together.setdefault((one.product.input[0], Kind.of(one)), []).append(one)
     for parts in together.values():
         for start in range(0, len(parts), MOST_MATRICES):
-            yield _surrounded(parts[start : start + MOST_MATRICES], makers, readers, results, constants)
+            some = parts[start : start + MOST_MATRICES]
+            ends = [(part, _after(part, view, rotations, alone=len(some) == 1)) for part in some]
+            ends.sort(key=lambda end: end[1].rotation is None)
+            yield _Node(
+                tuple(part for part, _ in ends),
+                _before(some[0].product.input[0], view),
+                tuple(after for _, after in ends),
+                head=some[0].output in view.results,  # its product alone is one; others go through more nodes
+            )
 
 
-def _surrounded(
-    parts: Sequence[QuantizedProduct],
-    makers: Mapping[str, Any],
-    readers: Mapping[str, Sequence[Any]],
-    results: set[str],
-    constants: set[str],
-) -> _Product:
-    """Parts with the same input, and what stands around them."""
-    replaced = [node for part in parts for node in (part.dequantize, part.product, part.offset) if node]
-    outputs = [part.output for part in parts]
-    head = outputs[0] in results
-    addend, place = "", parts[0].product.output[0]
-    if len(parts) == 1 and not head:
-        sum_node, addend = _sum(outputs[0], readers, constants)
-        if sum_node is not None:
-            replaced.append(sum_node)
-            place = sum_node.output[0]
-            outputs = [place]
-    x, up = _gate(parts[0].product.input[0], makers)
-    return _Product(tuple(parts), x, up, addend, tuple(outputs), tuple(replaced), place, head)
+def _before(x: str, view: GraphView) -> _Before:
+    gate = view.find(GATE, x)
+    if gate is not None:
+        return _Before(gate["gate"], up=gate["up"])
+    norm = view.norm(x)
+    if norm is not None:
+        return _Before(norm.x, norm=norm.weight, epsilon=norm.epsilon)
+    reshape = view.maker(x, "Reshape")
+    if reshape is not None and len(view.shape(reshape.input[0])) == 3:
+        return _Before(reshape.input[0])  # [n, heads, K / heads]
+    return _Before(x)
 
 
-def _sum(product: str, readers: Mapping[str, Sequence[Any]], constants: set[str]) -> tuple[Any | None, str]:
-    """The only reader of a product, where it adds something that is as large, and what."""
-    found = readers.get(product, [])
-    if len(found) == 1 and found[0].op_type == "Add":
-        (other,) = (name for name in found[0].input if name != product)
-        if other not in constants:  # a bias is smaller
-            return found[0], other
-    return None, ""
-
-
-def _gate(x: str, makers: Mapping[str, Any]) -> tuple[str, str]:
-    """x = gate · sigmoid(gate) · up → (gate, up), or else (x, "")."""
-    for silu, up in _factors(x, makers):
-        for gate, sigmoid in _factors(silu, makers):
-            maker = makers.get(sigmoid)
-            if maker is not None and maker.op_type == "Sigmoid" and maker.input[0] == gate:
-                return gate, up
-    return x, ""
-
-
-def _factors(x: str, makers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Both orders of what is multiplied to x."""
-    maker = makers.get(x)
-    if maker is not None and maker.op_type == "Mul":
-        a, b = maker.input
-        yield a, b
-        yield b, a
+def _after(part: Product, view: GraphView, rotations: Mapping[str, Rotation], alone: bool) -> _After:
+    out = part.output
+    if isinstance(part, FloatProduct) and part.bias:
+        return _After(out)
+    readers = view.readers(out)
+    if len(readers) != 1 or out in view.results:
+        return _After(out)
+    (reader,) = readers
+    if reader.op_type == "Add" and alone:
+        (other,) = (name for name in reader.input if name != out)
+        if other not in view.constants:  # a bias is smaller
+            return _After(reader.output[0], addend=other)
+    if reader.op_type == "Reshape":
+        rotation = rotations.get(out)
+        # Only the rotation's two slices may want what is not turned.
+        if rotation and rotation.size % ROTATED_STEP == 0 and len(view.readers(reader.output[0])) == 2:
+            return _After(rotation.out, heads=rotation.heads, rotation=rotation)
+        shape = view.shape(reader.output[0])
+        if len(shape) == 3 and reader.output[0] in view.results:
+            return _After(reader.output[0], heads=shape[1])
+    return _After(out)

@@ -1,4 +1,4 @@
-"""Integer weights as products of our own read them: plugins/kernels/include/h2o/products.h has the layout."""
+"""Weights as products of our own read them: plugins/kernels/include/h2o/products.h has the layout."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def pack_scales(scales: NDArray[Any]) -> NDArray[np.float32]:
     scales = _whole_panels(scales)
     panels = scales.reshape(-1, PANEL, scales.shape[1]).transpose(0, 2, 1)
     return np.ascontiguousarray(panels, dtype=np.float32)
+
+
+def pack_floats(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32 [N, K] → [N / 16, rounded up, K, 16]."""
+    matrix = _whole_panels(matrix)
+    return np.ascontiguousarray(matrix.reshape(-1, PANEL, matrix.shape[1]).transpose(0, 2, 1))
 
 
 def _whole_panels(array: NDArray[Any]) -> NDArray[Any]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from h2o_runtime.devices import Tensor
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.ort.cuda import check_provider, cuda_providers
@@ -42,11 +44,13 @@ def open_session(
     device: Any = None,
     beside: Path | None = None,
     operators: Path | None = None,
+    weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> Any:
     """A session with threads of its own on the shared arena; on a GPU where `device` is a CudaDevice.
 
     beside     of a model that is given as bytes: the folder that its weights' files are named from
     operators  a library with operators that it uses beside ONNX Runtime's own
+    weights    initializers that the model only names. The session reads them where they are: they are kept for it
 
     Errors are ONNX Runtime's own, but for a BackendError where it is not installed or cannot use the device.
 
@@ -71,6 +75,9 @@ def open_session(
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
     if operators is not None:
         options.register_custom_ops_library(str(operators))
+    shared = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in (weights or {}).items()}
+    for name, value in shared.items():
+        options.add_initializer(name, value)
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     on_gpu = device is not None and device.memory == "cuda"
@@ -78,6 +85,7 @@ def open_session(
     session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
     # It keeps a model that is given as bytes, weights and all, for a fallback to other providers.
     session._model_bytes = None
+    session._h2o_weights = shared
     if on_gpu:
         check_provider(session)
     return session

@@ -102,7 +102,7 @@ class Products : public testing::TestWithParam<std::string> {
         Floats y(static_cast<size_t>(n * matrix.outputs), NAN);
         if (!addend.empty()) y = addend;
         for (int64_t first = 0; first < n; first += rows) {
-            h2o_products_round(kernels, &matrix, n, x.data(), up, first, std::min(rows, n - first), scratch);
+            h2o_products_prepare(kernels, &matrix, n, x.data(), up, first, std::min(rows, n - first), scratch);
         }
         for (int64_t first = 0; first < n; first += rows) {
             for (int64_t panel = 0; panel * 16 < matrix.outputs; panel += panels) {

@@ -1,5 +1,6 @@
-// Products of activations with integer weights in blocks, on CPUs. Raw pointers, no framework types, no
-// exceptions, no memory and no threads of their own: a caller shares out rows and panels as it likes.
+// Products of activations with integer weights in blocks, or with floats, on CPUs. Raw pointers, no framework
+// types, no exceptions, no memory and no threads of their own: a caller shares out rows and panels as it
+// likes.
 //
 // y [n, N] = x [n, K] w, where w [K, N] has 4 or 8 bits, a scale for every `block` weights along K, and maybe
 // an offset, which counts for each of them. Activations become integers of 8 bits in the same blocks, so that
@@ -8,7 +9,8 @@
 // A panel is 16 columns. Weights lie as instructions for small integers read them, four of a column at a
 // time. 8 bits: [panels][K / 4][16][4], each 128 more than it is. 4 bits: of a block of such fours the first
 // half in the low halves of bytes, the second half in the high ones, each 8 more than it is: [panels][K /
-// 8][16][4]. Columns past N are there, and their results are not stored.
+// 8][16][4]. 32 bits are floats, and neither they nor activations are rounded: [panels][K][16]. Columns past
+// N are there, and their results are not stored.
 #pragma once
 
 #include <stddef.h>
@@ -26,13 +28,13 @@ enum { H2O_PANEL = 16 };  // columns
 typedef struct h2o_products h2o_products;
 
 typedef struct h2o_block_matrix {
-    int64_t inputs;   // K, a multiple of block
+    int64_t inputs;   // K, a multiple of block, or of 16 where weights are floats
     int64_t outputs;  // N
-    int64_t block;    // a multiple of 16, at most 256
-    int bits;         // 4 or 8
+    int64_t block;    // a multiple of 16, at most 256; floats have none
+    int bits;         // 4, 8 or 32
     int parts;        // 1, or 2: what rounding an activation leaves is rounded again, 15 bits together
-    const uint8_t* weights;
-    const float* scales;   // [panels][K / block][16]
+    const void* weights;
+    const float* scales;   // [panels][K / block][16]; floats have none
     const float* offsets;  // alike, or null
 } h2o_block_matrix;
 
@@ -44,18 +46,39 @@ const char* h2o_products_isa(const h2o_products* kernels);
 // Whether sizes agree: H2O_OK or H2O_BAD_ARGUMENT. Pointers are not looked at.
 h2o_status h2o_products_check(const h2o_block_matrix* matrix);
 
+// How many rows of x a tile has. Pieces of work best have a multiple of it.
+int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matrix* matrix);
+
 // Bytes of scratch for n rows of x, aligned to 64.
 size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n);
 
-// Rows first ... first + count of x [n, K] -> integers in scratch; where `up` [n, K] is not null, those of
-// silu(x) * up. A row with a number that is not finite has results that are not.
-void h2o_products_round(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
-                        const float* x, const float* up, int64_t first, int64_t count, void* scratch);
+// x [n, K], and what of it is multiplied: with up [n, K] silu(x) * up, the gate of an MLP; with norm [K] x /
+// sqrt(mean of a row's x^2 + epsilon) * norm, RMSNorm; with neither x itself. Not both.
+typedef struct h2o_activations {
+    const float* x;
+    const float* up;
+    const float* norm;
+    float epsilon;
+} h2o_activations;
 
-// The same rows of y [n, N], of some panels. addend [n, N], which may be y, is added, or null.
+// Whether they need no preparing: floats with neither.
+int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x);
+
+// What rows first ... first + count are multiplied as -> scratch, as integers where weights are integers. A
+// row with a number that is not finite has results that are not.
+void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
+                          const h2o_activations* x, int64_t first, int64_t count, void* scratch);
+
+// The same rows of y [n, N], of some panels. `prepared` is that scratch, or x where it is as it is. addend
+// [n, N], which may be y, is added, or null.
 void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
-                           const void* scratch, int64_t first, int64_t count, int64_t first_panel,
+                           const void* prepared, int64_t first, int64_t count, int64_t first_panel,
                            int64_t panels, const float* addend, float* y);
+
+// The same rows of y [n, heads, size] turned in place: their halves a, b become a cos - b sin, b cos + a sin,
+// with cos and sin [n, size / 2]. size is a multiple of 32.
+void h2o_products_rotate(const h2o_products* kernels, int64_t heads, int64_t size, const float* cos,
+                         const float* sin, int64_t first, int64_t count, float* y);
 
 #ifdef __cplusplus
 }

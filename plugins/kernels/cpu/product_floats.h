@@ -1,0 +1,92 @@
+// Products with weights that are floats. A tile keeps sums of some rows and panels in registers while K
+// passes: of each step along it, panels' vectors are loaded once for all rows, and each row's number once for
+// all columns. One row alone is bound by reading weights: a panel after the other, in the order in which they
+// lie.
+#pragma once
+
+namespace {
+
+using h2o::FloatTile;
+
+template <int kRows, int kPanels>
+void multiply_float_tile(const FloatTile& tile) {
+    constexpr int kColumns = kPanels * kVectors;
+    Simd::Vec total[kRows][kColumns];
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+        for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::zero();
+    }
+    for (int64_t k = 0; k < tile.inputs; ++k) {
+        Simd::Vec weights[kColumns];
+#pragma GCC unroll 8
+        for (int c = 0; c < kColumns; ++c) {
+            const int64_t at = (c / kVectors * tile.inputs + k) * kPanel + c % kVectors * Simd::kWidth;
+            weights[c] = Simd::load(tile.weights + at);
+        }
+#pragma GCC unroll 16
+        for (int row = 0; row < kRows; ++row) {
+            const Simd::Vec x = Simd::set(tile.x[row * tile.inputs + k]);
+#pragma GCC unroll 8
+            for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::fma(weights[c], x, total[row][c]);
+        }
+    }
+    store_sums<1>(tile.out, total);
+}
+
+// Four sums of a column, for one would wait for itself at each step.
+void multiply_float_row(const float* weights, const float* x, int64_t inputs, const TileOfY& out) {
+    constexpr int kSums = 4;
+    Simd::Vec sums[kSums][kVectors], total[1][kVectors];
+#pragma GCC unroll 4
+    for (auto& sum : sums) {
+#pragma GCC unroll 8
+        for (Simd::Vec& one : sum) one = Simd::zero();
+    }
+    for (int64_t k = 0; k < inputs; k += kSums) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kSums; ++i) {
+            const Simd::Vec number = Simd::set(x[k + i]);
+            const float* const at = weights + (k + i) * kPanel;
+#pragma GCC unroll 8
+            for (int c = 0; c < kVectors; ++c) {
+                sums[i][c] = Simd::fma(Simd::load(at + c * Simd::kWidth), number, sums[i][c]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < kVectors; ++c) {
+        total[0][c] = Simd::add(Simd::add(sums[0][c], sums[1][c]), Simd::add(sums[2][c], sums[3][c]));
+    }
+    store_sums<1>(out, total);
+}
+
+template <int kPanels, int kRows = Products::kFloatRows>
+void multiply_float_rows(const FloatTile& tile, int64_t rows) {
+    if constexpr (kRows > 1) {
+        if (rows == kRows) {
+            multiply_float_tile<kRows, kPanels>(tile);
+        } else {
+            multiply_float_rows<kPanels, kRows - 1>(tile, rows);
+        }
+    }
+}
+
+void multiply_floats(const FloatTile& tile, int64_t rows, int64_t panels) {
+    if (rows == 1) {
+        for (int64_t panel = 0; panel < panels; ++panel) {
+            const int64_t column = panel * kPanel;
+            TileOfY out = tile.out;
+            out.columns = tile.out.columns - column < kPanel ? tile.out.columns - column : kPanel;
+            out.y += column;
+            if (out.addend != nullptr) out.addend += column;
+            multiply_float_row(tile.weights + column * tile.inputs, tile.x, tile.inputs, out);
+        }
+    } else if (panels == 1) {
+        multiply_float_rows<1>(tile, rows);
+    } else {
+        multiply_float_rows<Products::kPanels>(tile, rows);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,68 @@
+// What stands around a product, row by row: RMSNorm or the gate of an MLP before it, rotations after it.
+#pragma once
+
+namespace {
+
+using h2o::RowOfX;
+
+// silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
+inline void gate_block(const float* gate, const float* up, int64_t count, float* out) {
+    using S = Simd;
+    for (int64_t i = 0; i < count; i += S::kWidth) {
+        const S::Vec x = S::load(gate + i), negative = S::sub(S::zero(), x);
+        const S::Vec e = exp_nonpositive(S::sub(S::zero(), S::max(x, negative)));
+        const S::Vec numerator = S::select_le(x, S::zero(), S::mul(x, e), x);
+        const S::Vec silu = S::div(numerator, S::add(S::set(1.0f), e));
+        S::store(out + i, S::mul(silu, S::load(up + i)));
+    }
+}
+
+// 1 / sqrt(mean of x^2 + epsilon), or 1 where there is no norm.
+inline float norm_factor(const RowOfX& row) {
+    using S = Simd;
+    if (row.norm == nullptr) return 1.0f;
+    S::Vec sum = S::zero();
+    for (int64_t i = 0; i < row.inputs; i += S::kWidth) {
+        const S::Vec x = S::load(row.x + i);
+        sum = S::fma(x, x, sum);
+    }
+    return 1.0f / __builtin_sqrtf(S::sum(sum) / static_cast<float>(row.inputs) + row.epsilon);
+}
+
+inline void norm_block(const float* x, const float* norm, float factor, int64_t count, float* out) {
+    using S = Simd;
+    for (int64_t i = 0; i < count; i += S::kWidth) {
+        S::store(out + i, S::mul(S::mul(S::load(x + i), S::set(factor)), S::load(norm + i)));
+    }
+}
+
+// What numbers at ... at + count of a row are multiplied as: they themselves, or what `values` then holds.
+inline const float* multiplied(const RowOfX& row, float factor, int64_t at, int64_t count, float* values) {
+    if (row.up != nullptr) {
+        gate_block(row.x + at, row.up + at, count, values);
+    } else if (row.norm != nullptr) {
+        norm_block(row.x + at, row.norm + at, factor, count, values);
+    } else {
+        return row.x + at;
+    }
+    return values;
+}
+
+void prepare_floats(const RowOfX& row, float* out) {
+    multiplied(row, norm_factor(row), 0, row.inputs, out);
+}
+
+void rotate(int64_t heads, int64_t half, const float* cos, const float* sin, float* row) {
+    using S = Simd;
+    for (int64_t head = 0; head < heads; ++head) {
+        float* const a = row + 2 * head * half;
+        float* const b = a + half;
+        for (int64_t i = 0; i < half; i += S::kWidth) {
+            const S::Vec c = S::load(cos + i), s = S::load(sin + i), x = S::load(a + i), y = S::load(b + i);
+            S::store(a + i, S::fms(x, c, S::mul(y, s)));
+            S::store(b + i, S::fma(y, c, S::mul(x, s)));
+        }
+    }
+}
+
+}  // namespace

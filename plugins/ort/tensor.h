@@ -1,0 +1,46 @@
+// What a kernel is given.
+#pragma once
+
+#include "interface.h"
+
+#define H2O_RETURN_IF(call)                                                     \
+    do {                                                                        \
+        if (Status* const status_ = (call); status_ != nullptr) return status_; \
+    } while (false)
+
+namespace h2o::ort {
+
+constexpr size_t kMostDimensions = 4;
+
+struct Tensor {
+    const void* data = nullptr;  // null where it was left out
+    size_t elements = 0;
+    size_t dimensions = 0;
+    int64_t sizes[kMostDimensions] = {};
+
+    const float* floats() const { return static_cast<const float*>(data); }
+    bool is_of(int64_t count) const { return data == nullptr || elements == static_cast<size_t>(count); }
+
+    Status* read(const Interface& ort, KernelContext* context, size_t index) {
+        size_t inputs = 0;
+        H2O_RETURN_IF(ort.input_count(context, &inputs));
+        const Value* value = nullptr;
+        if (index < inputs) H2O_RETURN_IF(ort.input(context, index, &value));
+        if (value == nullptr) return nullptr;
+        Shape* shape = nullptr;
+        H2O_RETURN_IF(ort.shape(value, &shape));
+        Status* status = ort.elements(shape, &elements);
+        if (status == nullptr) status = ort.dimensions(shape, &dimensions);
+        if (status == nullptr && dimensions <= kMostDimensions) {
+            status = ort.dimensions(shape, sizes, dimensions);
+        }
+        ort.release(shape);
+        H2O_RETURN_IF(status);
+        void* at = nullptr;
+        H2O_RETURN_IF(ort.data(const_cast<Value*>(value), &at));
+        data = at;
+        return nullptr;
+    }
+};
+
+}  // namespace h2o::ort

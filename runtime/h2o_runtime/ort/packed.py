@@ -1,0 +1,102 @@
+"""What one PackedProduct is given of its matrices: plugins/kernels/include/h2o/products.h has the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.ort.matrices import (
+    FloatProduct,
+    Matrix,
+    QuantizedProduct,
+    float_products,
+    floats,
+    quantized_products,
+)
+from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
+
+BLOCKS = range(16, 257, 16)  # sizes of integers' blocks
+STEP = 16  # of float matrices' K
+
+Product: TypeAlias = QuantizedProduct | FloatProduct
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What matrices of one node have in common. 32 bits are floats, without blocks."""
+
+    bits: int
+    block: int
+    offsets: bool
+
+    @classmethod
+    def of(cls, product: Product) -> Kind:
+        if isinstance(product, FloatProduct):
+            return cls(32, 0, False)
+        return cls(product.bits, product.block_size, product.offset is not None)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Matrices one behind the other. Of floats there are no scales."""
+
+    inputs: int  # K
+    outputs: tuple[int, ...]  # N of each
+    weights: NDArray[np.uint8]
+    scales: NDArray[np.float32] | None
+    offsets: NDArray[np.float32] | None
+
+
+def takes(graph: Any) -> bool:
+    """Whether all integer products of a GraphProto can be of our own: float32, in blocks that kernels know."""
+    from onnx import TensorProto
+
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    return all(
+        types[product.scales] == TensorProto.FLOAT and product.block_size in BLOCKS
+        for product in quantized_products(graph)
+    )
+
+
+def products(graph: Any) -> list[Product]:
+    """Of a GraphProto whose integer products can be of our own: these, and what can be of its float products."""
+    inputs = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
+    of_floats = [one for one in float_products(graph) if inputs[one.weight] % STEP == 0]
+    return [*quantized_products(graph), *of_floats]
+
+
+def pack_matrices(parts: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
+    """Parts of one kind. `tensors` are initializers by their names, whose data lie in files below `folder`."""
+    made = [_pack(part, tensors, folder) for part in parts]
+    return Packed(
+        made[0].inputs,
+        tuple(n for one in made for n in one.outputs),
+        np.concatenate([one.weights for one in made]),
+        _together([one.scales for one in made if one.scales is not None]),
+        _together([one.offsets for one in made if one.offsets is not None]),
+    )
+
+
+def _pack(part: Product, tensors: Mapping[str, Any], folder: Path) -> Packed:
+    if isinstance(part, FloatProduct):
+        matrix = floats(tensors[part.weight], folder)
+        weights = pack_floats(matrix.astype(np.float32, copy=False)).reshape(-1).view(np.uint8)
+        return Packed(matrix.shape[1], (matrix.shape[0],), weights, None, None)
+    read = Matrix.read(part, tensors, folder)
+    offsets = None if part.offset is None else floats(tensors[part.offset.input[1]], folder).T
+    return Packed(
+        read.q.shape[1],
+        (read.q.shape[0],),
+        pack(read.q, part.bits, part.block_size).reshape(-1),
+        pack_scales(read.scales).reshape(-1),
+        None if offsets is None else pack_scales(offsets).reshape(-1),
+    )
+
+
+def _together(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
+    return np.concatenate(arrays) if arrays else None
