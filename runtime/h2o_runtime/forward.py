@@ -18,6 +18,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import KVStore, LayerStore, Rows
 from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.errors import Cancelled
 from h2o_runtime.latent import LatentAttention
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
@@ -40,6 +41,22 @@ class Watch:
 
     progress: Callable[[int, int], None] = lambda done, total: None
     cancelled: Callable[[], bool] = lambda: False
+
+    def checkpoint(self, n: int) -> Callable[[float], None]:
+        """To be called with the done share of `n` tokens' work, from 0 to 1. Raises Cancelled.
+
+        A layer's dense graphs and its attention may come in turn: what was said is not taken back.
+        """
+        done = 0
+
+        def check(share: float) -> None:
+            nonlocal done
+            if self.cancelled():
+                raise Cancelled("prefill was stopped")
+            done = max(done, int(share * n))
+            self.progress(done, n)
+
+        return check
 
 
 @dataclass(frozen=True)

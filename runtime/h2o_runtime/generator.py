@@ -18,6 +18,7 @@ from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous
+from h2o_runtime.compatibility import check_forgetting, check_latent, check_policy
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
 from h2o_runtime.devices import Device, HostDevice
@@ -25,7 +26,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Forward, PromptRun, Watch
-from h2o_runtime.latent import LatentAttention, check_latent, check_policy, expansion, is_plain
+from h2o_runtime.latent import LatentAttention, expansion, is_plain
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, LatentForm, ProviderChoice
 from h2o_runtime.parked_sessions import ParkedSessions
@@ -38,6 +39,7 @@ from h2o_runtime.schedule import Span, spans
 from h2o_runtime.session import Float32, IntArray, Session
 from h2o_runtime.session_folder import SessionFolder
 from h2o_runtime.timings import PrefillTimer
+from h2o_runtime.token_ids import checked_ids
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +77,12 @@ class Generator:
         self.device = device
         self.cache = cache or Contiguous()
         self.decoding = decoding or FullDecode()
-        self._check_cache(parked_bytes > 0 or folder is not None)
+        check_forgetting(self.cache, self.decoding, parks=parked_bytes > 0 or folder is not None)
+        if self.cache.most_rows is not None:
+            log.warning(
+                "beyond %d tokens the cache forgets what attention saw least: answers are not exact then",
+                self.cache.most_rows,
+            )
         check_latent(self.model, self.cache, self.decoding, latent)
         self.latent = latent
         self.store = self.cache.new_pool(self.model, context, parked_bytes, device, provider)
@@ -188,7 +195,7 @@ class Generator:
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
-        tokens = self._checked(ids)
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
         check_policy(self.model, config.algorithm)
         session = self.session
         if not reuse:
@@ -225,7 +232,7 @@ class Generator:
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
     ) -> Float32:
         """log p(ids[t+1] | ids[:t+1]) under the policy, float32 [N - 1]. Starts from an empty cache."""
-        tokens = self._checked(ids)
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
         out: Float32 = np.empty(len(tokens) - 1, np.float32)
         for rows, logits in self.each_logits(tokens, config, watch):
             known = tokens[rows.start + 1 : rows.stop + 1]  # nobody knows what follows the last
@@ -244,7 +251,7 @@ class Generator:
         `prefill`.
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
-        tokens = self._checked(ids)
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
         check_policy(self.model, config.algorithm)
         self.reset()
         n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
@@ -278,7 +285,7 @@ class Generator:
             )
         watch = watch or Watch()
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
-        tokens = self._checked(ids)
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
         logits = self.prefill(tokens, config, watch, reuse)
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self._forward.timer)
         sampler.reset(tokens.tolist())
@@ -343,43 +350,6 @@ class Generator:
         """Where the time of the last prefill went."""
         return self._forward.timer
 
-    def _checked(self, ids: ArrayLike) -> IntArray:
-        tokens = np.asarray(ids)
-        if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
-            raise InputError(
-                f"token ids must be a flat list of integers, but have shape {list(tokens.shape)}"
-            )
-        if not tokens.size:
-            raise InputError("the prompt is empty: give at least one token")
-        if len(tokens) > self.context:
-            raise ContextOverflowError(len(tokens), self.context)
-        unknown = np.flatnonzero((tokens < 0) | (tokens >= self.model.vocab_size))
-        if len(unknown):
-            position = int(unknown[0])
-            raise UnknownTokenError(int(tokens[position]), self.model.vocab_size, position)
-        return np.ascontiguousarray(tokens, np.int64)
-
-    def _check_cache(self, parks: bool) -> None:
-        """Raises ConfigError for what does not go with a cache that forgets."""
-        most = self.cache.most_rows
-        if most is None:
-            return
-        if not self.decoding.exact:
-            raise ConfigError(
-                f"--cache-tokens forgets what full attention sees least, and --decode {self.decoding.name} looks "
-                "at a part only: use --decode full, or leave out --cache-tokens",
-                field="cache_tokens",
-            )
-        if parks:
-            raise ConfigError(
-                "--cache-pool and --cache-dir keep conversations whole, and --cache-tokens forgets parts of them: "
-                "leave out one or the other",
-                field="cache_tokens",
-            )
-        log.warning(
-            "beyond %d tokens the cache forgets what attention saw least: answers are not exact then", most
-        )
-
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
         """Whether the session holds exactly this prompt, with its logits at hand. What was generated sparsely is no
         answer where all is to be exact."""
@@ -409,7 +379,7 @@ class Generator:
         done = False
         try:
             new = tokens[reuse.length :]
-            checkpoint = _checkpoint(watch, n)
+            checkpoint = watch.checkpoint(n)
             self._forward.prefill(PromptRun(new, reuse.prefix, policy, session, checkpoint, needed))
             done = True
         finally:
@@ -433,19 +403,6 @@ class Generator:
             session.prefill_state = None  # before there is another: a small device has no room for two
             state = config.algorithm.new_state(self.model, self.context, self.device)
             session.prefill_state, session.state_config = state, config
-
-
-def _checkpoint(watch: Watch, n: int) -> Any:
-    done = 0  # a layer's dense graphs and its attention may come in turn: what was said is not taken back
-
-    def check(share: float) -> None:
-        nonlocal done
-        if watch.cancelled():
-            raise Cancelled("prefill was stopped")
-        done = max(done, int(share * n))
-        watch.progress(done, n)
-
-    return check
 
 
 def _forward_on(device: Device) -> type[Forward]:

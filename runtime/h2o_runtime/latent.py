@@ -18,12 +18,12 @@ from h2o_runtime.activations import Activations
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import Cache, Contiguous, LayerStore
+from h2o_runtime.compatibility import check_policy
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model import AttentionShape, LatentSpec, ModelSpec
 from h2o_runtime.names import LatentChoice, LatentForm
-from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span, spans
 
@@ -163,36 +163,6 @@ def expansion(model: ModelSpec, provider: AttentionProvider) -> AttentionShape |
     sizes = (model.query_size, model.out_size)
     taken = provider.name == "functions" or not any(size % KERNEL_UNIT for size in sizes)
     return model.expanded if taken else None
-
-
-def check_policy(model: ModelSpec, policy: PrefillPolicy[Any]) -> None:
-    """Raises ConfigError for a policy whose operators want keys and values of one size, and a latent model."""
-    if model.latent is not None and not policy.latent_forms:
-        raise ConfigError(
-            f"policy {policy.name} is not for latent attention, whose keys and values differ in size: use h2o or "
-            "full",
-            field="policy",
-        )
-
-
-def check_latent(model: ModelSpec, cache: Cache, decoding: DecodePolicy[Any], choice: LatentChoice) -> None:
-    """Raises ConfigError for what does not go with a latent model, or with one that is none."""
-    if model.latent is None:
-        if choice != "auto":
-            raise ConfigError("--latent is for models with latent attention: leave it out", field="latent")
-        return
-    if not cache.latent:
-        raise ConfigError(
-            f"the cache {cache.name} keeps keys and values, and a latent model has latents alone: use --cache "
-            "contiguous or paged, without --cache-tokens",
-            field="cache",
-        )
-    if not decoding.latent:
-        raise ConfigError(
-            f"--decode {decoding.name} is not for latent attention, whose keys and values differ in size: use "
-            "--decode full",
-            field="decode",
-        )
 
 
 def is_plain(model: ModelSpec, cache: Cache) -> bool:

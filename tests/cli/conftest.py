@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import exports
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,3 +76,28 @@ def bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, copy, copy_function=os.link)
     return copy
+
+
+@pytest.fixture
+def export_here() -> Iterator[Callable[..., Any]]:
+    """`export_here(checkpoint, "-o", …)` runs h2o-export in this process, where a process adds nothing.
+
+    One of its own would load PyTorch once more. → click's result.
+    """
+    from click.testing import CliRunner
+
+    from h2o_cli.export import main
+
+    handler = signal.getsignal(signal.SIGTERM)
+    yield lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def whole_bundle(shared_folder: Path, tmp_path: Path) -> Path:
+    """A sound bundle that a test may have replaced."""
+    import shutil
+
+    from tests import bundles  # loads PyTorch
+
+    return shutil.copytree(bundles.named(shared_folder, exports.NAME)[1], tmp_path / "out" / "bundle")

@@ -1,45 +1,32 @@
-"""h2o-export in processes of its own: what it writes, what it prints, and what it leaves when it is stopped."""
+"""h2o-export: what it writes, what it prints, and what its validation finds."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
 import hashlib
 import importlib.metadata
 import json
-import os
-import resource
 import shutil
-import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tests import bundles
 from tests.cli.conftest import Run, Start
+from tests.cli.exports import NAME, files
 from tests.reference import gguf_files
 from tests.settings import all_settings
 
-from h2o_cli.export import main
 from h2o_export import exporter
-from h2o_export.staging import staged_folder
 from h2o_runtime import Generator
-from h2o_runtime.errors import OutputError
 from h2o_runtime.manifest import Manifest
 
 pytestmark = pytest.mark.timeout(240)
-NAME = "llama-g2-d64-llama3"  # two layers, tied
 GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
-# Where Ctrl-C comes while Python runs code made of a string, Python ends itself by the signal; to a shell
-# both are 130.
-STOPPED = (130, -signal.SIGINT)
 FLAGS = (
     *("--prefill", "h2o", "-b", 512, "-ub", 128, "--h2o-local", 32, "--h2o-heavy", 48, "--score", "window"),
     *("--score-window", 16, "--score-heads", "query", "--sink", 4, "--dense-tail", 64),
@@ -84,28 +71,6 @@ def exported(h2o: Run, checkpoint: Path, shared_folder: Path) -> tuple[Path, Any
     return bundle, _json(printed.read_bytes())
 
 
-@pytest.fixture
-def export_here() -> Iterator[Callable[..., Any]]:
-    """`export_here(checkpoint, "-o", …)` runs the command in this process, where a process adds nothing."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
-    signal.signal(signal.SIGTERM, handler)
-
-
-@pytest.fixture
-def whole_bundle(shared_folder: Path, tmp_path: Path) -> Path:
-    """A sound bundle that a test may have replaced."""
-    return shutil.copytree(bundles.named(shared_folder, NAME)[1], tmp_path / "out" / "bundle")
-
-
-def _files(folder: Path) -> dict[str, int]:
-    return {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -130,7 +95,7 @@ def test_a_bundle_in_float32_with_all_that_the_manifest_tells(
     for key in ("model", "checkpoint", "validation"):
         assert document[key] == manifest[key]
     assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
-    written = _files(bundle)
+    written = files(bundle)
     del written["manifest.json"]
     assert written == {name: entry["bytes"] for name, entry in manifest["files"].items()}
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} < set(written)
@@ -234,7 +199,7 @@ def test_a_bundle_in_float16_with_a_table_of_errors(h2o: Run, checkpoint: Path, 
     assert 1e-5 < manifest.validation.relative_error < manifest.validation.tolerance < 1e-1
     assert {tensor.dtype for tensor in manifest.graphs[1].inputs[:2]} == {"float16"}
     assert {tensor.dtype for tensor in manifest.graphs[1].inputs[2:]} == {"float32"}  # cos and sin
-    weights = sum(size for name, size in _files(tmp_path / "half").items() if name.endswith(".bin"))
+    weights = sum(size for name, size in files(tmp_path / "half").items() if name.endswith(".bin"))
     assert weights < 2 * manifest.model.parameters + 4096 * 40  # tensors begin at pages
 
 
@@ -284,7 +249,7 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
     )
     assert plan["disk_bytes"] == 4 * model["parameters"] <= memory["weights"]
     stored = sum(
-        size for name, size in _files(bundles.named(checkpoint.parent, NAME)[1]).items() if ".bin" in name
+        size for name, size in files(bundles.named(checkpoint.parent, NAME)[1]).items() if ".bin" in name
     )
     assert 0 <= stored - plan["disk_bytes"] < 4096 * 40  # tensors begin at pages
     assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
@@ -302,13 +267,13 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
 def test_a_dry_run_needs_no_output_and_no_free_place(
     export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
 ) -> None:
-    before = _files(whole_bundle)
+    before = files(whole_bundle)
     half = _json(export_here(checkpoint, "--dry-run", "--json", "--dtype", "float16").stdout)
     there = export_here(checkpoint, "--dry-run", "--json", "-o", whole_bundle)
     assert there.exit_code == 0
     assert 2 * half["disk_bytes"] == _json(there.stdout)["disk_bytes"]
     assert half["context"] == half["model"]["max_position_embeddings"] == 4096
-    assert _files(whole_bundle) == before
+    assert files(whole_bundle) == before
 
 
 def test_output_that_cannot_be_written(start_h2o: Start, checkpoint: Path) -> None:
@@ -317,118 +282,6 @@ def test_output_that_cannot_be_written(start_h2o: Start, checkpoint: Path) -> No
         _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert err == b"error: standard output: cannot be written: No space left on device\n"
-
-
-# Where it writes to
-
-
-def test_an_existing_bundle_is_refused_and_replaced_by_force(
-    h2o: Run, export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
-) -> None:
-    (whole_bundle / "notes.txt").write_text("mine")
-    before = _files(whole_bundle)
-    refused = export_here(checkpoint, "-o", whole_bundle, "--no-validate")
-    assert refused.exit_code == 1
-    assert refused.stderr == f"error: {whole_bundle}: exists already; choose another folder or add --force\n"
-    assert _files(whole_bundle) == before
-    link = whole_bundle.parent / "link"
-    link.symlink_to(whole_bundle)
-    done = h2o("export", checkpoint, "-o", link, "--no-validate", "--force", "-ub", 2048, "--json")
-    assert done.returncode == 0, done.stderr
-    assert _json(done.stdout)["validation"] is None
-    assert Manifest.read(whole_bundle).validation is None
-    assert Manifest.read(whole_bundle).prefill.chunk_size == 2048
-    assert not (whole_bundle / "notes.txt").exists()
-    assert sorted(path.name for path in whole_bundle.parent.iterdir()) == ["bundle", "link"]
-    assert link.is_symlink()
-
-
-def test_a_failed_export_leaves_the_old_bundle(
-    export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
-) -> None:
-    before = _files(whole_bundle)
-    broken = shutil.copytree(checkpoint, whole_bundle.parents[1] / "broken")
-    tensors = load_file(broken / "model.safetensors")
-    del tensors["model.norm.weight"]  # the last that is read
-    save_file(tensors, broken / "model.safetensors")
-    done = export_here(broken, "-o", whole_bundle, "--force", "--no-validate")
-    assert done.exit_code == 1
-    assert "no tensor 'model.norm.weight'" in done.stderr
-    assert _files(whole_bundle) == before
-    assert list(whole_bundle.parent.iterdir()) == [whole_bundle]
-
-
-def test_a_replacement_that_fails_brings_the_old_folder_back(
-    whole_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = _files(whole_bundle)
-    real = os.replace
-
-    def fail(source: Any, target: Any) -> None:
-        if Path(source).name.startswith(".bundle.") and Path(target) == whole_bundle:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(source, target)
-
-    def replace() -> None:
-        with staged_folder(whole_bundle, force=True) as folder:
-            (folder / "manifest.json").write_text("{}")
-            monkeypatch.setattr(os, "replace", fail)
-
-    with pytest.raises(OutputError, match="Input/output error"):
-        replace()
-    assert _files(whole_bundle) == before
-    assert list(whole_bundle.parent.iterdir()) == [whole_bundle]
-
-
-def test_a_folder_is_as_open_to_others_as_any_other(tmp_path: Path) -> None:
-    (tmp_path / "plain").mkdir()
-    with staged_folder(tmp_path / "bundle", force=False) as folder:
-        (folder / "file").write_text("")
-    assert (tmp_path / "bundle").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-def test_a_disk_that_takes_no_more_leaves_nothing(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
-    def small() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # less than the embedding has
-
-    done = h2o("export", checkpoint, "-o", tmp_path / "bundle", "--no-validate", preexec_fn=small)
-    assert done.returncode == 1
-    assert done.stderr.decode() == f"error: {tmp_path / 'bundle'}: writing failed: File too large\n"
-    assert list(tmp_path.iterdir()) == []
-
-
-# How it stops
-
-
-@pytest.mark.parametrize(
-    ("number", "reached", "over"),
-    [
-        (signal.SIGINT, "onnx/dense_00.onnx", False),
-        (signal.SIGTERM, "onnx/dense_00.onnx", True),
-        (signal.SIGINT, "manifest.json", True),
-    ],
-)
-def test_an_interrupted_export_leaves_nothing(
-    number: signal.Signals, reached: str, over: bool, start_h2o: Start, checkpoint: Path, whole_bundle: Path
-) -> None:
-    folder, before = whole_bundle.parent, _files(whole_bundle)
-    target = whole_bundle if over else folder / "another"
-    process = start_h2o("export", checkpoint, "-o", target, "--force")
-    _wait_until(lambda: any(folder.glob(f".{target.name}.*/{reached}")), process)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=120)
-    assert (out, err) == (b"", b"stopped\n")
-    assert process.returncode in STOPPED
-    assert list(folder.iterdir()) == [whole_bundle]
-    assert _files(whole_bundle) == before
-
-
-def _wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 120
-    while not happened():
-        assert process.poll() is None, "ended before it could be interrupted"
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # What the validation finds

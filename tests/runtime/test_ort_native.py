@@ -13,13 +13,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests import bundles
+from tests.reference import checkpoints
 
 import h2o_plugins
 from h2o_runtime import Generator
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import BackendError
-from h2o_runtime.ort.native import multiply_natively, operators, takes
-from h2o_runtime.ort.panels import pack, pack_scales
+from h2o_runtime.manifest import TensorSpec
+from h2o_runtime.ort.fusion import fuse
+from h2o_runtime.ort.native import multiply_natively, operators
+from h2o_runtime.ort.packed import takes
+from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
+from h2o_runtime.ort.session import open_session
 
 K, BLOCK = 64, 32
 
@@ -33,22 +38,34 @@ def session(model: ModelProto, threads: int = 1) -> onnxruntime.InferenceSession
 
 
 def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **changed: Any) -> ModelProto:
-    """One PackedProduct of random weights; `inputs` are those that a caller gives."""
+    """One PackedProduct of random weights; `inputs` are those that a caller gives. 32 bits are floats."""
     draw = np.random.default_rng(0)
     low, high = (-128, 128) if bits == 8 else (-8, 8)
-    weights = [draw.integers(low, high, (n, K)).astype(np.int8) for n in sizes]
-    scales = [draw.standard_normal((n, K // BLOCK)).astype(np.float32) for n in sizes]
-    constants = {
-        "weights": np.concatenate([pack(q, bits, BLOCK).reshape(-1) for q in weights]),  # type: ignore[arg-type]
-        "scales": np.concatenate([pack_scales(one).reshape(-1) for one in scales]),
-    }
+    if bits == 32:
+        floats = [draw.standard_normal((n, K)).astype(np.float32) for n in sizes]
+        packed = np.concatenate([pack_floats(one).reshape(-1) for one in floats])
+        constants = {"weights": packed.view(np.uint8)}
+    else:
+        weights = [draw.integers(low, high, (n, K)).astype(np.int8) for n in sizes]
+        scales = [draw.standard_normal((n, K // BLOCK)).astype(np.float32) for n in sizes]
+        constants = {
+            "weights": np.concatenate([pack(q, bits, BLOCK).reshape(-1) for q in weights]),  # type: ignore[arg-type]
+            "scales": np.concatenate([pack_scales(one).reshape(-1) for one in scales]),
+        }
     given = inputs.split()
-    optional = [name if name in given else "" for name in ("up", "addend")]
-    settings = {"K": K, "N": list(sizes), "block": BLOCK, "bits": bits, "parts": 2} | changed
+    optional = [name if name in given else "" for name in ("up", "norm", "addend", "cos", "sin")]
+    settings: dict[str, Any] = {
+        "K": K,
+        "N": list(sizes),
+        "block": BLOCK,
+        "bits": bits,
+        "parts": 1 if bits == 32 else 2,
+    }
+    settings |= {"heads": [0] * len(settings["N"]), "rotated": 0, "epsilon": 0.5} | changed
     outputs = [f"y{i}" for i in range(len(sizes))]
     node = helper.make_node(
         "PackedProduct",
-        ["x", "weights", "scales", "", *optional],
+        ["x", "weights", "" if bits == 32 else "scales", "", *optional],
         ["scratch", *outputs],
         domain="h2o.cpu",
         **settings,
@@ -96,6 +113,7 @@ def test_any_number_of_rows_threads_and_dimensions() -> None:
         ("x", {"x": rows(2, K + 1)}, "last dimension of x"),
         ("x up", {"x": rows(2, K), "up": rows(1, K)}, "up must be as large as x"),
         ("x addend", {"x": rows(2, K), "addend": rows(1, 16)}, "addend must be as large"),
+        ("x norm", {"x": rows(2, K), "norm": rows(2, K)}, "norm must have one number"),
     ],
 )
 def test_sizes_that_disagree_are_refused(given: str, arrays: dict[str, Any], words: str) -> None:
@@ -109,6 +127,10 @@ def test_sizes_that_disagree_are_refused(given: str, arrays: dict[str, Any], wor
         ({"bits": 3}, "sizes that no kernel takes"),
         ({"block": 24}, "sizes that no kernel takes"),
         ({"N": [16] * 9}, "not large enough"),
+        ({"heads": [0, 0]}, "sizes that no kernel takes"),
+        ({"heads": [3]}, "sizes that no kernel takes"),
+        ({"heads": [1], "rotated": 1}, "sizes that no kernel takes"),  # halves of 8
+        ({"rotated": 2}, "sizes that no kernel takes"),
     ],
 )
 def test_settings_that_no_kernel_takes_are_refused(changed: dict[str, Any], words: str) -> None:
@@ -121,28 +143,109 @@ def test_weights_of_another_length_are_refused() -> None:
         session(node_model((16,), N=[32])).run(["y0"], {"x": rows(1, K)})
 
 
+@pytest.mark.parametrize("bits", [8, 32])
+def test_a_layer_around_a_product(bits: int) -> None:
+    """Norm in front, heads in x and y, the first of two results turned: as in float64."""
+    n, heads, size = 5, 2, 32
+    model = node_model((heads * size, K), bits, "x norm cos sin", heads=[heads, 4], rotated=1)
+    x, norm, angle = rows(n, 4, K // 4, seed=2), rows(K, seed=3), rows(n, size // 2, seed=4)
+    turned, flat = session(model).run(
+        None, {"x": x, "norm": norm, "cos": np.cos(angle), "sin": np.sin(angle)}
+    )
+    assert turned.shape == (n, heads, size)
+    assert flat.shape == (n, 4, K // 4)
+    whole = x.reshape(n, K).astype(np.float64)
+    normed = whole / np.sqrt((whole**2).mean(axis=1, keepdims=True) + 0.5) * norm
+    plain = session(node_model((heads * size, K), bits)).run(None, {"x": normed.astype(np.float32)})
+    a, b = np.split(plain[0].reshape(n, heads, size).astype(np.float64), 2, axis=2)
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    expected = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
+    np.testing.assert_allclose(turned, expected, atol=2e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(flat.reshape(n, K), plain[1], atol=2e-3 * np.abs(plain[1]).max())
+
+
+def test_tables_of_another_length_are_refused() -> None:
+    model = node_model((32,), inputs="x cos sin", heads=[1], rotated=1)
+    with pytest.raises(Exception, match="cos and sin must have half as many"):
+        session(model).run(None, {"x": rows(2, K), "cos": rows(2, 8), "sin": rows(2, 8)})
+    without = node_model((32,), heads=[1], rotated=1)
+    with pytest.raises(Exception, match="cos and sin must have half as many"):
+        session(without).run(None, {"x": rows(2, K)})
+
+
+def test_floats_are_multiplied_as_they_are() -> None:
+    draw = np.random.default_rng(0)
+    matrices = [draw.standard_normal((n, K)).astype(np.float32) for n in (40, 16, 5)]
+    for n in (1, 2, 7, 90):
+        x = rows(n, K)
+        for matrix, y in zip(matrices, session(node_model((40, 16, 5), 32)).run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(y, x.astype(np.float64) @ matrix.T.astype(np.float64), atol=3e-5)
+
+
 def rewritten(folder: Path, graph: str) -> tuple[Counter[str], ModelProto]:
     path = folder / "onnx" / f"{graph}.onnx"
-    made = multiply_natively(onnx.load(path, load_external_data=False), path.parent)
+    made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path)
+    named = {tensor.name for tensor in made.graph.initializer}
+    assert arrays.keys() <= named
     return Counter(node.op_type for node in made.graph.node if node.op_type in COUNTED), made
 
 
 COUNTED = ("PackedProduct", "DequantizeLinear", "MatMul", "Gemm", "Add", "ReduceSum")
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4+offset"])
-def test_a_layer_is_four_products(shared_folder: Path, weights: str) -> None:
-    """q, k, v are one, gate and up another; the gate, offsets and residuals are inside."""
-    folder = bundles.named(shared_folder, "llama-g2-d64-llama3", f"-{weights}", weights=weights)[1]
-    counted, made = rewritten(folder, "dense_01")
-    assert counted["PackedProduct"] == 4
-    assert not counted["DequantizeLinear"] + counted["MatMul"] + counted["Gemm"]
+@pytest.mark.parametrize("weights", ["float", "int8", "int4+offset"])
+def test_a_layer_is_four_products_and_nothing_else(shared_folder: Path, weights: str) -> None:
+    """q, k, v are one, gate and up another; norms, gate, offsets, residuals and rotation are inside."""
+    settings = {} if weights == "float" else {"weights": weights}
+    folder = bundles.named(
+        shared_folder, "llama-g2-d64-llama3", "" if weights == "float" else f"-{weights}", **settings
+    )[1]
+    _, made = rewritten(folder, "dense_01")
+    assert [node.op_type for node in made.graph.node] == ["PackedProduct"] * 4
     products = [node for node in made.graph.node if node.op_type == "PackedProduct"]
     attributes = [{one.name: helper.get_attribute_value(one) for one in node.attribute} for node in products]
     assert [len(one["N"]) for one in attributes] == [1, 2, 1, 3]
     assert all(one["parts"] == 1 for one in attributes)
-    _, _, _, offsets, up, addend = products[2].input
-    assert (bool(offsets), bool(up), bool(addend)) == (weights == "int4+offset", True, True)
+    assert attributes[3]["rotated"] == 2
+    assert [bool(name) for node in products for name in node.input[4:]] == [
+        *(False, False, True, False, False),  # up, norm, addend, cos, sin: behind attention
+        *(False, True, False, False, False),
+        *(True, False, True, False, False),
+        *(False, True, False, True, True),
+    ]
+    assert bool(products[2].input[3]) == (weights == "int4+offset")
+
+
+@pytest.mark.parametrize("shape", checkpoints.SHAPES)
+def test_every_graph_of_every_family_computes_the_same(shared_folder: Path, shape: str) -> None:
+    folder = bundles.named(shared_folder, shape)[1]
+    for graph in Bundle.open(folder).manifest.dense_graphs():
+        path = folder / graph.file
+        made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path)
+        fuse(made)
+        ours = open_session(
+            made.SerializeToString(), 1, beside=path.parent, operators=operators(), weights=arrays
+        )
+        theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        for n in (1, 17):
+            given = {spec.name: drawn(spec, n) for spec in graph.inputs}
+            for name, found, expected in zip(
+                [spec.name for spec in graph.outputs],
+                ours.run(None, given),
+                theirs.run(None, given),
+                strict=True,
+            ):
+                np.testing.assert_allclose(
+                    found, expected, atol=2e-5 * np.abs(expected).max(), err_msg=f"{graph.name} {name}"
+                )
+
+
+def drawn(spec: TensorSpec, n: int) -> NDArray[Any]:
+    draw = np.random.default_rng(n)
+    shape = [n if isinstance(size, str) else size for size in spec.shape]
+    if spec.dtype == "int64":
+        return draw.integers(0, 50, shape)
+    return draw.standard_normal(shape).astype(spec.dtype)
 
 
 def test_nodes_stay_in_an_order_in_which_they_can_run(shared_folder: Path) -> None:
@@ -165,14 +268,18 @@ def test_a_head_has_two_parts(shared_folder: Path) -> None:
     assert {one.name: helper.get_attribute_value(one) for one in head.attribute}["parts"] == 2
 
 
-def test_biases_are_no_residuals(shared_folder: Path) -> None:
-    folder = bundles.named(shared_folder, "qwen2-g4-d32", "-int8", weights="int8")[1]
+@pytest.mark.parametrize("weights", ["float", "int8"])
+def test_biases_are_no_residuals(shared_folder: Path, weights: str) -> None:
+    settings = {} if weights == "float" else {"weights": weights}
+    folder = bundles.named(shared_folder, "qwen2-g4-d32", "" if weights == "float" else "-int8", **settings)[
+        1
+    ]
     counted, made = rewritten(folder, "dense_01")
     assert counted["Add"] >= 3
     constants = {tensor.name for tensor in made.graph.initializer}
     for node in made.graph.node:
-        if node.op_type == "PackedProduct" and len(node.input) > 5:
-            assert node.input[5] not in constants
+        if node.op_type == "PackedProduct":
+            assert node.input[6] not in constants
 
 
 def test_graphs_in_half_precision_stay_with_onnx_runtime(shared_folder: Path) -> None:

@@ -11,7 +11,7 @@ struct Extent {
     int rows;            // its packed rows: tokens * group
     int first_key;       // of the chunk
     int keys;            // of the chunk
-    int first_position;  // token t of the chunk sees keys 0 .. first_position + t of it
+    int first_position;  // token t of the chunk sees keys 0 .. first_position + t of it: all, if not causal
     int first_list;      // of the tile's memory
     bool causal;
 };
@@ -30,19 +30,20 @@ __device__ __forceinline__ int row_within(int row, int last_row) {  // negative 
 __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySource& keys, int piece) {
     Extent e;
     e.causal = keys.causal;
-    e.first_token = piece * (rows.chunk + rows.tile);  // one of them is 0
+    const int cut = rows.chunk + rows.tile;  // one of them is 0
+    e.first_token = piece * cut;
     e.first_key = rows.chunk > 0 ? e.first_token : 0;
     e.first_list = rows.tile > 0 ? piece / keys.tiles_per_list * (rows.sets / keys.sets_per_list) : 0;
+    const int tokens = cut > 0 ? min(cut, rows.tokens - e.first_token) : rows.tokens;
+    e.rows = tokens * rows.group;
     if (rows.chunk > 0) {
-        e.keys = min(rows.chunk, rows.tokens - e.first_token);
-        e.rows = e.keys * rows.group;
+        e.keys = tokens;
         e.first_position = 0;
     } else {
-        const int tokens = rows.tile > 0 ? min(rows.tile, rows.tokens - e.first_token) : rows.tokens;
-        e.rows = tokens * rows.group;
         e.keys = keys.length ? bounded(keys.length[piece], tokens, keys.keys) : keys.keys;
         e.first_position = keys.length ? e.keys - tokens : keys.first_position;
     }
+    if (!keys.causal) e.first_position = e.keys;
     return e;
 }
 
@@ -53,7 +54,7 @@ __device__ __forceinline__ int token_of(const RowSource& rows, int row) {
 
 // Last key that packed row `row` sees.
 __device__ __forceinline__ int last_key_of(const Extent& e, const RowSource& rows, int row) {
-    return e.causal ? min(e.first_position + token_of(rows, row), e.keys - 1) : e.keys - 1;
+    return min(e.first_position + token_of(rows, row), e.keys - 1);
 }
 
 // Index of packed row `row` of set `set` in [tokens, heads]. The host sees to it that an int holds all of

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, NextMemory, PartialSoftmax
+from h2o_runtime.attention.cuda_arguments import (
+    CudaScratch,
+    address_or_null,
+    cache_addresses,
+    key_addresses,
+    state_addresses,
+)
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
@@ -23,11 +30,7 @@ class NativeCudaProvider:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._kernels: Kernels | None = None
-        self._integers = device.empty(
-            (2,), np.int64
-        )  # chunk range, or length: read by the kernel right behind
-        self._workspace = device.empty((0,), np.uint8)
-        self._step_workspace = device.empty((0,), np.uint8)  # apart: a recorded step keeps its address
+        self._scratch = CudaScratch(device)
 
     def activate(self, shape: AttentionShape) -> None:
         self._kv_heads = shape.kv_heads
@@ -63,36 +66,26 @@ class NativeCudaProvider:
             q=q.address,
             k=k.address,
             v=v.address,
-            o=state.o.address,
-            m=state.m.address,
-            l=state.l.address,
-            colsum=_address(colsum),
+            **state_addresses(state),
+            colsum=address_or_null(colsum),
         )
 
     def memory_fused_attention(
-        self,
-        q: CudaArray,
-        kv: KV,
-        memory: CudaArray,
-        state: PartialSoftmax,
-        colsum: CudaArray | None,
+        self, q: CudaArray, kv: KV, memory: CudaArray, state: PartialSoftmax, colsum: CudaArray | None
     ) -> None:
         heads, slots = memory.shape
-        workspace = self._reserve(self._active.memory_attention_workspace(len(q), slots, heads))
+        workspace = self._scratch.reserve(self._active.memory_attention_workspace(len(q), slots, heads))
         self._active.memory_fused_attention(
             self._device.lanes.attention,
             n=len(q),
             slots=slots,
             score_heads=heads,
             q=q.address,
-            **_cache(kv),
+            **cache_addresses(kv),
             memory=memory.address,
-            o=state.o.address,
-            m=state.m.address,
-            l=state.l.address,
-            colsum=_address(colsum),
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **state_addresses(state),
+            colsum=address_or_null(colsum),
+            **workspace,
         )
 
     def tiled_memory_attention(
@@ -106,11 +99,9 @@ class NativeCudaProvider:
             slots=slots,
             score_heads=heads,
             q=q.address,
-            **_cache(kv),
+            **cache_addresses(kv),
             memory=memory.address,
-            o=state.o.address,
-            m=state.m.address,
-            l=state.l.address,
+            **state_addresses(state),
         )
 
     def candidate_score(
@@ -124,7 +115,7 @@ class NativeCudaProvider:
     ) -> None:
         heads, slots = memory.shape
         need = self._active.candidate_score_workspace(len(q_window), len(k), slots, heads)
-        workspace = self._reserve(need)
+        workspace = self._scratch.reserve(need)
         self._active.candidate_score(
             self._device.lanes.attention,
             window=len(q_window),
@@ -133,12 +124,11 @@ class NativeCudaProvider:
             score_heads=heads,
             q_window=q_window.address,
             k=k.address,
-            **_keys(kv),
+            **key_addresses(kv),
             memory=memory.address,
             score_mem=score_memory.address,
             score_chunk=score_chunk.address,
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **workspace,
         )
 
     def memory_select(
@@ -177,13 +167,13 @@ class NativeCudaProvider:
             start=start,
             stop=stop,
             memory=memory.address,
-            values=_address(values),
+            values=address_or_null(values),
             replace=not add,
             score=score.address,
             memory_next=into.memory.address,
-            last=_address(into.last),
-            set=_address(into.boundary),
-            set_scores=_address(into.scores),
+            last=address_or_null(into.last),
+            set=address_or_null(into.boundary),
+            set_scores=address_or_null(into.scores),
         )
 
     def query_select(
@@ -208,7 +198,7 @@ class NativeCudaProvider:
             "slots": candidates.shape[2],
             "score_heads": heads,
         }
-        workspace = self._reserve(self._active.query_select_workspace(capacity=len(kv.k), **sizes))
+        workspace = self._scratch.reserve(self._active.query_select_workspace(capacity=len(kv.k), **sizes))
         self._active.query_select(
             self._device.lanes.attention,
             **sizes,
@@ -218,56 +208,52 @@ class NativeCudaProvider:
             heavy=slots - local,
             sink=sink,
             q=q.address,
-            **_keys(kv),
+            **key_addresses(kv),
             candidates=candidates.address,
             past=past.address,
             memory_next=out.address,
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **workspace,
         )
 
     def cached_attention(self, q: CudaArray, kv: KV, o: CudaArray) -> None:
         need = self._active.cached_attention_workspace(len(q), len(kv.k))
-        workspace = self._room(kv, need)
+        workspace = self._scratch.reserve_for(kv, need)
         self._active.cached_attention(
             self._device.lanes.attention,
             n=len(q),
             q=q.address,
-            **_cache(kv),
-            length=self._length(kv),
+            **cache_addresses(kv),
+            length=self._scratch.length(kv),
             o=o.address,
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **workspace,
         )
 
     def step_attention(self, q: CudaArray, k: CudaArray, v: CudaArray | None, kv: KV, o: CudaArray) -> None:
         need = self._active.cached_attention_workspace(1, len(kv.k))
-        workspace = self._room(kv, need)
+        workspace = self._scratch.reserve_for(kv, need)
         self._active.step_attention(
             self._device.lanes.attention,
             q=q.address,
             k=k.address,
             v=(k if v is None else v).address,
-            **_cache(kv),
-            length=self._length(kv),
+            **cache_addresses(kv),
+            length=self._scratch.length(kv),
             o=o.address,
             arrivals=self._arrivals.address,
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **workspace,
         )
 
     def scored_attention(self, q: CudaArray, kv: KV, o: CudaArray) -> None:
         need = self._active.scored_attention_workspace(len(kv.k))
-        workspace = self._room(kv, need)
+        workspace = self._scratch.reserve_for(kv, need)
         self._active.scored_attention(
             self._device.lanes.attention,
             q=q.address,
-            **_cache(kv),
-            length=self._length(kv),
+            **cache_addresses(kv),
+            length=self._scratch.length(kv),
             o=o.address,
-            seen=_address(kv.seen),
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            seen=address_or_null(kv.seen),
+            **workspace,
         )
 
     def landmark_update(
@@ -278,10 +264,10 @@ class NativeCudaProvider:
         self._active.landmark_update(
             self._device.lanes.attention,
             blocks=len(k_mean),
-            **_cache(kv),
+            **cache_addresses(kv),
             k_mean=k_mean.address,
             v_mean=v_mean.address,
-            **self._new_rows(kv, start),
+            **self._scratch.new_rows(kv, start),
             block_size=block_size,
         )
 
@@ -303,11 +289,11 @@ class NativeCudaProvider:
             n=len(q),
             slots=len(global_rows),
             q=q.address,
-            **_cache(kv),
+            **cache_addresses(kv),
             k_mean=k_mean.address,
             v_mean=v_mean.address,
             global_rows=global_rows.address,
-            length=self._length(kv),
+            length=self._scratch.length(kv),
             window=window,
             block_size=block_size,
             strides=strides,
@@ -323,10 +309,10 @@ class NativeCudaProvider:
         self._active.page_bounds(
             self._device.lanes.attention,
             blocks=len(k_min),
-            **_keys(kv),
+            **key_addresses(kv),
             k_min=k_min.address,
             k_max=k_max.address,
-            **self._new_rows(kv, start),
+            **self._scratch.new_rows(kv, start),
             page_size=page_size,
         )
 
@@ -334,20 +320,19 @@ class NativeCudaProvider:
         self, q: CudaArray, k_min: CudaArray, k_max: CudaArray, kv: KV, page_size: int, page_list: CudaArray
     ) -> None:
         heads, budget = page_list.shape
-        workspace = self._reserve_step(self._active.page_select_workspace(len(k_min), heads))
+        workspace = self._scratch.reserve_step(self._active.page_select_workspace(len(k_min), heads))
         self._active.page_select(
             self._device.lanes.attention,
             blocks=len(k_min),
             q=q.address,
             k_min=k_min.address,
             k_max=k_max.address,
-            length=self._length(kv),
+            length=self._scratch.length(kv),
             page_size=page_size,
             budget=budget,
             score_heads=heads,
             page_list=page_list.address,
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **workspace,
         )
 
     def page_attention(
@@ -359,9 +344,9 @@ class NativeCudaProvider:
             slots=slots,
             score_heads=heads,
             q=q.address,
-            **_cache(kv),
+            **cache_addresses(kv),
             page_list=page_list.address,
-            length=self._length(kv),
+            length=self._scratch.length(kv),
             page_size=page_size,
             o=o.address,
         )
@@ -369,30 +354,31 @@ class NativeCudaProvider:
     def vertical_slash_select(
         self, q: CudaArray, kv: KV, sink: int, near: int, columns: CudaArray, distances: CudaArray
     ) -> None:
-        keys = _keys(kv)
-        workspace = self._reserve(self._active.vertical_slash_select_workspace(len(q), keys["capacity"]))
+        keys = key_addresses(kv)
+        workspace = self._scratch.reserve(
+            self._active.vertical_slash_select_workspace(len(q), keys["capacity"])
+        )
         self._active.vertical_slash_select(
             self._device.lanes.attention,
             n=len(q),
             q=q.address,
             **keys,
-            length=self._length(kv),
+            length=self._scratch.length(kv),
             vertical=columns.shape[1],
             slash=distances.shape[1],
             sink=sink,
             near=near,
             columns=columns.address,
             distances=distances.address,
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **workspace,
         )
 
     def vertical_slash_attention(
         self, q: CudaArray, kv: KV, columns: CudaArray, distances: CudaArray, o: CudaArray
     ) -> None:
-        cache, slash = _cache(kv), distances.shape[1]
+        cache, slash = cache_addresses(kv), distances.shape[1]
         nbytes = self._active.vertical_slash_attention_workspace(len(q), cache["capacity"], slash)
-        workspace = self._reserve(nbytes)
+        workspace = self._scratch.reserve(nbytes)
         self._active.vertical_slash_attention(
             self._device.lanes.attention,
             n=len(q),
@@ -402,17 +388,21 @@ class NativeCudaProvider:
             columns=columns.address,
             slash=slash,
             distances=distances.address,
-            length=self._length(kv),
+            length=self._scratch.length(kv),
             o=o.address,
-            workspace=workspace.address,
-            workspace_bytes=workspace.nbytes,
+            **workspace,
         )
 
     def cache_append(self, k: CudaArray, v: CudaArray | None, at: int | CudaArray, kv: KV) -> None:
         lanes = self._device.lanes  # of a step, both are one
         where = {"first": at} if isinstance(at, int) else {"position": at.address}
         self._active.cache_append(
-            lanes.dense, n=len(k), k=k.address, v=(k if v is None else v).address, **where, **_cache(kv)
+            lanes.dense,
+            n=len(k),
+            k=k.address,
+            v=(k if v is None else v).address,
+            **where,
+            **cache_addresses(kv),
         )
 
     def scatter_scores(self, score: CudaArray, rows: CudaArray, values: CudaArray, add: bool) -> None:
@@ -427,61 +417,8 @@ class NativeCudaProvider:
             score=score.address,
         )
 
-    def _length(self, kv: KV) -> int:
-        """Where the device reads how many rows there are."""
-        if not isinstance(kv.length, int):
-            return int(kv.length.address)
-        self._device.lanes.attention.write_integers(self._integers.address, [kv.length])
-        return int(self._integers.address)
-
-    def _new_rows(self, kv: KV, start: int | CudaArray) -> dict[str, int]:
-        """Where the device reads which rows are new, and how many they are at most."""
-        if not isinstance(start, int):  # of a step, maybe a recorded one
-            return {"start": start.address, "length": self._length(kv), "most_rows": 1}
-        assert isinstance(kv.length, int)
-        first = self._integers.address
-        self._device.lanes.attention.write_integers(first, [start, kv.length])
-        return {"start": first, "length": first + 8, "most_rows": kv.length - start}
-
-    def _room(self, kv: KV, nbytes: int) -> CudaArray:
-        """Workspace; a step, maybe a recorded one, has its own."""
-        return self._reserve(nbytes) if isinstance(kv.length, int) else self._reserve_step(nbytes)
-
-    def _reserve_step(self, nbytes: int) -> CudaArray:
-        if self._step_workspace.nbytes < nbytes:
-            self._step_workspace = self._device.empty((nbytes,), np.uint8)
-        return self._step_workspace
-
-    def _reserve(self, nbytes: int) -> CudaArray:
-        if self._workspace.nbytes < nbytes:
-            self._workspace = self._device.empty((0,), np.uint8)  # the old one goes before the new one comes
-            self._workspace = self._device.empty((nbytes,), np.uint8)
-        return self._workspace
-
     @property
     def _active(self) -> Kernels:
         if self._kernels is None:
             raise RuntimeError("activate() the attention provider before its operators")
         return self._kernels
-
-
-def _keys(kv: KV) -> dict[str, int]:
-    """A cache as the kernels take it that read keys alone."""
-    k_scales, v_scales = kv.scales or (None, None)
-    return {
-        "k_cache": kv.k.address,
-        "capacity": len(kv.k),
-        "pages": _address(kv.pages),
-        "page_rows": kv.page_rows,
-        "k_scales": _address(k_scales),
-        "v_scales": _address(v_scales),
-        "item_bytes": kv.k.dtype.itemsize,
-    }
-
-
-def _cache(kv: KV) -> dict[str, int]:
-    return {"v_cache": kv.v.address, **_keys(kv)}
-
-
-def _address(array: CudaArray | None) -> int:
-    return 0 if array is None else array.address

@@ -93,20 +93,27 @@ class Products : public testing::TestWithParam<std::string> {
     // y [n, N], made in pieces of `rows` and `panels`.
     Floats multiply(const h2o_block_matrix& matrix, const Floats& x, int64_t rows = 1000,
                     int64_t panels = 1000, const float* up = nullptr, const Floats& addend = {}) const {
+        return multiply(matrix, h2o_activations{x.data(), up, nullptr, 0.0f},
+                        static_cast<int64_t>(x.size()) / matrix.inputs, rows, panels, addend);
+    }
+
+    Floats multiply(const h2o_block_matrix& matrix, const h2o_activations& x, int64_t n, int64_t rows = 1000,
+                    int64_t panels = 1000, const Floats& addend = {}) const {
         const h2o_products* kernels = find(GetParam());
         EXPECT_EQ(h2o_products_check(&matrix), H2O_OK);
-        const int64_t n = static_cast<int64_t>(x.size()) / matrix.inputs;
         const size_t bytes = h2o_products_scratch_bytes(&matrix, n);
         std::vector<char> memory(bytes + 128, 0x55);
         char* scratch = memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
         Floats y(static_cast<size_t>(n * matrix.outputs), NAN);
         if (!addend.empty()) y = addend;
-        for (int64_t first = 0; first < n; first += rows) {
-            h2o_products_prepare(kernels, &matrix, n, x.data(), up, first, std::min(rows, n - first), scratch);
+        const bool as_it_is = h2o_products_as_it_is(&matrix, &x) != 0;
+        for (int64_t first = 0; first < n && !as_it_is; first += rows) {
+            h2o_products_prepare(kernels, &matrix, n, &x, first, std::min(rows, n - first), scratch);
         }
+        const void* const prepared = as_it_is ? static_cast<const void*>(x.x) : scratch;
         for (int64_t first = 0; first < n; first += rows) {
             for (int64_t panel = 0; panel * 16 < matrix.outputs; panel += panels) {
-                h2o_products_multiply(kernels, &matrix, n, scratch, first, std::min(rows, n - first), panel,
+                h2o_products_multiply(kernels, &matrix, n, prepared, first, std::min(rows, n - first), panel,
                                       panels, addend.empty() ? nullptr : y.data(), y.data());
             }
         }
@@ -215,6 +222,109 @@ TEST_P(Products, OfAGate) {
     for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-4f);
 }
 
+// x / sqrt(mean(x^2) + epsilon) * norm.
+Floats normed(const Floats& x, const Floats& norm, float epsilon) {
+    Floats out;
+    const size_t width = norm.size();
+    for (size_t row = 0; row < x.size(); row += width) {
+        double sum = 0.0;
+        for (size_t k = 0; k < width; ++k)
+            sum += static_cast<double>(x[row + k]) * static_cast<double>(x[row + k]);
+        const double root = std::sqrt(sum / static_cast<double>(width) + static_cast<double>(epsilon));
+        for (size_t k = 0; k < width; ++k) {
+            out.push_back(
+                static_cast<float>(static_cast<double>(x[row + k]) / root * static_cast<double>(norm[k])));
+        }
+    }
+    return out;
+}
+
+TEST_P(Products, OfANorm) {
+    for (const Case& c : {Case{64, 16, 32, 8, 2, false}, Case{96, 40, 32, 4, 1, true}}) {
+        const Matrix matrix(c, 15);
+        const Floats x = numbers(3 * c.inputs, 16), norm = numbers(c.inputs, 17);
+        const Floats found = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.3f}, 3, 2, 1);
+        const Floats expected = multiply(matrix.c(), normed(x, norm, 0.3f));
+        for (size_t i = 0; i < found.size(); ++i)
+            EXPECT_NEAR(found[i], expected[i], c.parts == 2 ? 1e-4f : 0.02f);
+    }
+}
+
+// Weights as they are: [panels][K][16], columns past N are not numbers.
+class FloatMatrix {
+  public:
+    FloatMatrix(int64_t inputs, int64_t outputs, uint32_t seed)
+        : inputs_(inputs), outputs_(outputs), of_columns_(numbers(inputs * outputs, seed)) {
+        packed_.assign(static_cast<size_t>((outputs + 15) / 16 * 16 * inputs), NAN);
+        for (int64_t n = 0; n < outputs; ++n) {
+            for (int64_t k = 0; k < inputs; ++k) {
+                packed_[static_cast<size_t>((n / 16 * inputs + k) * 16 + n % 16)] = at(n, k);
+            }
+        }
+    }
+    float at(int64_t n, int64_t k) const { return of_columns_[static_cast<size_t>(n * inputs_ + k)]; }
+    h2o_block_matrix c() const { return {inputs_, outputs_, 0, 32, 1, packed_.data(), nullptr, nullptr}; }
+
+    // y [n, N] in double precision.
+    Floats multiply(const Floats& x) const {
+        Floats y;
+        for (size_t row = 0; row < x.size(); row += static_cast<size_t>(inputs_)) {
+            for (int64_t n = 0; n < outputs_; ++n) {
+                double sum = 0.0;
+                for (int64_t k = 0; k < inputs_; ++k) {
+                    sum +=
+                        static_cast<double>(x[row + static_cast<size_t>(k)]) * static_cast<double>(at(n, k));
+                }
+                y.push_back(static_cast<float>(sum));
+            }
+        }
+        return y;
+    }
+
+  private:
+    int64_t inputs_, outputs_;
+    Floats of_columns_, packed_;
+};
+
+TEST_P(Products, OfFloats) {
+    for (int64_t outputs : {5, 16, 31, 33, 96}) {
+        const FloatMatrix matrix(48, outputs, 18);
+        for (int64_t n : {1, 2, 6, 7, 13, 14, 15, 31}) {
+            const Floats x = numbers(n * 48, 19), up = numbers(n * 48, 20), norm = numbers(48, 21);
+            const Floats whole = multiply(matrix.c(), x), expected = matrix.multiply(x);
+            for (size_t i = 0; i < whole.size(); ++i)
+                ASSERT_NEAR(whole[i], expected[i], 3e-5f) << outputs << ", " << n;
+            const Floats there = numbers(n * outputs, 22),
+                         both = multiply(matrix.c(), x, 5, 3, nullptr, there);
+            for (size_t i = 0; i < both.size(); ++i) ASSERT_NEAR(both[i], expected[i] + there[i], 3e-5f);
+            const Floats of_norm = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f}, n, 4, 2);
+            const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
+            for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 1e-4f);
+            const Floats of_gate = multiply(matrix.c(), x, 4, 2, up.data());
+            Floats gated;
+            for (size_t i = 0; i < x.size(); ++i) gated.push_back(x[i] / (1.0f + std::exp(-x[i])) * up[i]);
+            const Floats gate_by_hand = matrix.multiply(gated);
+            for (size_t i = 0; i < of_gate.size(); ++i) ASSERT_NEAR(of_gate[i], gate_by_hand[i], 1e-4f);
+        }
+    }
+}
+
+TEST_P(Products, TurnTheirRows) {
+    constexpr int64_t kRows = 5, kHeads = 3, kSize = 64;
+    const Floats before = numbers(kRows * kHeads * kSize, 23), angle = numbers(kRows * kSize / 2, 24);
+    Floats cos, sin, y = before;
+    for (float x : angle) cos.push_back(std::cos(x)), sin.push_back(std::sin(x));
+    h2o_products_rotate(find(GetParam()), kHeads, kSize, cos.data(), sin.data(), 1, 3, y.data());
+    for (int64_t i = 0; i < kRows * kHeads * kSize; ++i) {
+        const int64_t row = i / (kHeads * kSize), in = i % kSize, half = kSize / 2;
+        const size_t at = static_cast<size_t>(i), table = static_cast<size_t>(row * half + in % half);
+        const size_t other = static_cast<size_t>(in < half ? i + half : i - half);
+        const float turned =
+            before[at] * cos[table] + (in < half ? -1.0f : 1.0f) * before[other] * sin[table];
+        EXPECT_NEAR(y[at], row < 1 || row > 3 ? before[at] : turned, 1e-6f);
+    }
+}
+
 // Rows of nothing are nothing, and what is not finite stays in its row.
 TEST_P(Products, OfOddNumbers) {
     for (int parts : {1, 2}) {
@@ -257,6 +367,8 @@ TEST(ProductArguments, AreChecked) {
     refused([](h2o_block_matrix& m) { m.inputs = m.block = 512; });
     refused([](h2o_block_matrix& m) { m.bits = 3; });
     refused([](h2o_block_matrix& m) { m.parts = 0; });
+    refused([](h2o_block_matrix& m) { m.bits = 32, m.inputs = 72; });
+    refused([](h2o_block_matrix& m) { m.bits = 32, m.parts = 2; });
     const h2o_products* found = nullptr;
     EXPECT_EQ(h2o_products_find("sse", &found), H2O_UNSUPPORTED);
     EXPECT_EQ(h2o_products_find(nullptr, nullptr), H2O_BAD_ARGUMENT);

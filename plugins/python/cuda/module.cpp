@@ -1,5 +1,5 @@
 // h2o_plugins._cuda: one NVIDIA GPU, and the C interface of the CUDA kernels, for addresses.
-#include "cuda_device.h"
+#include "device.h"
 
 NB_MODULE(_cuda, module) {
     module.doc() =

@@ -1,5 +1,5 @@
 // Memory, streams, events and graphs of h2o_plugins._cuda. Calls that may wait let other Python threads run.
-#include "cuda_device.h"
+#include "device.h"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

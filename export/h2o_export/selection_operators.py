@@ -1,0 +1,195 @@
+"""The operators that select a memory, as functions of standard operators; see h2o_export.operators."""
+
+# mypy takes the bodies for Python and every value for a union of all tensor types.
+# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+
+from __future__ import annotations
+
+from onnxscript import opset18 as op
+from onnxscript import script
+from onnxscript.values import Opset
+
+from h2o_runtime import operators as table
+
+h2o = Opset(table.DOMAIN, table.VERSION)
+
+
+@script(h2o, default_opset=op)
+def CandidateScore(q_window, k, k_mem, scale: float):
+    """Votes of a chunk's last w queries for its memory and its own keys, by one softmax over both.
+
+    q_window [w, Hq, d] belong to the last w rows of k [n, Hkv, d]; k_mem [Hs, M, d], M may be 0
+    → score_mem [Hs, M], score_chunk [n, Hs].
+    """
+    zero = op.Constant(value_ints=[0])
+    minus_one = op.Constant(value_ints=[-1])
+    w = op.Shape(q_window, start=0, end=1)
+    d = op.Shape(q_window, start=2, end=3)
+    n = op.Shape(k, start=0, end=1)
+    kv_heads = op.Shape(k, start=1, end=2)
+    score_heads = op.Shape(k_mem, start=0, end=1)
+    memory = op.Shape(k_mem, start=1, end=2)
+    rows = op.Transpose(op.Cast(q_window, to=1), perm=[1, 0, 2])  # [Hq, w, d]
+    factor = op.Constant(value_float=scale)
+    q_mem = op.Reshape(rows, op.Concat(score_heads, minus_one, d, axis=0))  # [Hs, Hq/Hs * w, d]
+    to_mem = op.Mul(op.MatMul(q_mem, op.Transpose(op.Cast(k_mem, to=1), perm=[0, 2, 1])), factor)
+    heads = op.Shape(q_window, start=1, end=2)
+    to_mem = op.Reshape(to_mem, op.Concat(heads, w, memory, axis=0), allowzero=1)  # [Hq, w, M]
+    q_chunk = op.Reshape(rows, op.Concat(kv_heads, minus_one, d, axis=0))
+    to_chunk = op.Mul(op.MatMul(q_chunk, op.Transpose(op.Cast(k, to=1), perm=[1, 2, 0])), factor)
+    to_chunk = op.Reshape(to_chunk, op.Concat(heads, w, n, axis=0))  # [Hq, w, n]
+    step = op.Constant(value_int=1)
+    last = op.Squeeze(n, zero)
+    key = op.Unsqueeze(op.Range(op.Constant(value_int=0), last, step), zero)  # [1, n]
+    query = op.Unsqueeze(op.Range(op.Sub(last, op.Squeeze(w, zero)), last, step), minus_one)  # [w, 1]
+    to_chunk = op.Where(op.LessOrEqual(key, query), to_chunk, op.Constant(value_float=float("-inf")))
+    votes = op.Softmax(op.Concat(to_mem, to_chunk, axis=-1), axis=-1)  # [Hq, w, M + n]
+    per_head = op.ReduceSum(votes, op.Constant(value_ints=[1]), keepdims=0)
+    grouped = op.Reshape(per_head, op.Concat(score_heads, minus_one, op.Add(memory, n), axis=0))
+    score = op.ReduceSum(grouped, op.Constant(value_ints=[1]), keepdims=0)  # [Hs, M + n]
+    axis = op.Constant(value_ints=[1])
+    score_mem = op.Slice(score, zero, memory, axis)
+    score_chunk = op.Transpose(op.Slice(score, memory, op.Add(memory, n), axis), perm=[1, 0])
+    return score_mem, score_chunk
+
+
+@script(h2o, default_opset=op)
+def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
+    """The next memory set: the range's last `local` tokens and the `heavy` best of all other candidates.
+
+    score [cap, Hs]; memory int32 [Hs, Mp], sorted, all below the range; chunk_range int64 [start, stop]
+    → memory_next int32 [Hs, local + heavy], sorted. Positions below `sink` always win, then the higher score,
+    then the lower index (candidates stand in rising order, and TopK prefers the earlier of equals). A score
+    below 1e-30 counts as 0: so close to float32's end, engines differ in what they round to zero.
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    step = op.Constant(value_int=1)
+    start = op.Gather(chunk_range, op.Constant(value_int=0), axis=0)
+    stop = op.Gather(chunk_range, op.Constant(value_int=1), axis=0)
+    border = op.Sub(stop, op.Constant(value_int=local))
+    heads = op.Shape(memory, start=0, end=1)
+    wide = op.Concat(heads, one, axis=0)
+    from_chunk = op.Expand(op.Unsqueeze(op.Range(start, border, step), zero), wide)  # [Hs, n - L]
+    candidates = op.Concat(op.Cast(memory, to=7), from_chunk, axis=1)  # [Hs, K]
+    ranks = op.GatherElements(op.Transpose(score, perm=[1, 0]), candidates, axis=1)
+    negligible = op.Less(ranks, op.Constant(value_float=1e-30))
+    ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
+    is_sink = op.Less(candidates, op.Constant(value_int=sink))
+    ranks = op.Where(is_sink, op.Constant(value_float=float("inf")), ranks)
+    best, where = op.TopK(ranks, op.Reshape(op.Constant(value_int=heavy), one), axis=1, largest=1, sorted=1)
+    chosen = op.GatherElements(candidates, where, axis=1)  # [Hs, H]
+    # Positions are exact in float32 up to 2^24, and every runtime has TopK of floats.
+    rising, order = op.TopK(
+        op.Cast(chosen, to=1), op.Reshape(op.Constant(value_int=heavy), one), axis=1, largest=0, sorted=1
+    )
+    heavy_set = op.GatherElements(chosen, order, axis=1)
+    local_set = op.Expand(op.Unsqueeze(op.Range(border, stop, step), zero), wide)  # [Hs, L]
+    memory_next = op.Cast(op.Concat(heavy_set, local_set, axis=1), to=6)
+    return memory_next
+
+
+@script(h2o, default_opset=op)
+def QuerySelect(
+    q,
+    k_cache,
+    candidates,
+    past,
+    scale: float,
+    tile: int,
+    stride: int,
+    share: int,
+    reach: int,
+    local: int,
+    heavy: int,
+    sink: int,
+):
+    """Memory sets of tiles of queries, chosen by themselves: every `stride`-th row of a tile votes, its first too.
+
+    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile i
+    chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below past:
+    list i // share is what tile i looks at; of Mp = 0 it looks at every row. Hs may also be a number that divides
+    Hkv: the key/value heads of a score head look at the same rows.
+    → memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best
+    of the others. What a row gets is its softmax probability over all that are looked at, summed over the votes
+    and the score head's query heads; its score adds a quarter of what the rows up to `reach` before and behind it
+    get: queries between two votes look there. Sinks, ties and what is negligible are as in MemorySelect.
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
+    step = op.Constant(value_int=1)
+    first = op.Constant(value_int=0)
+    n = op.Shape(q, start=0, end=1)
+    d = op.Shape(q, start=2, end=3)
+    tiles = op.Shape(past, start=0, end=1)
+    kv_heads = op.Shape(k_cache, start=1, end=2)
+    score_heads = op.Shape(candidates, start=1, end=2)
+    size = op.Reshape(op.Constant(value_int=tile), one)
+    spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads a score head
+    votings = op.Mul(score_heads, spanned)  # Hv = max(Hs, Hkv)
+    # The votes, [t, Hv, w, Hq/Hv, d]. Rows behind the last real one do not vote.
+    missing = op.Sub(op.Mul(tiles, size), n)
+    pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), missing, zero, zero, axis=0)
+    tiled = op.Reshape(op.Pad(op.Cast(q, to=1), pads), op.Concat(tiles, size, votings, minus_one, d, axis=0))
+    steps = op.Reshape(op.Constant(value_int=stride), one)
+    sample = op.Transpose(op.Slice(tiled, zero, size, one, steps), perm=[0, 2, 1, 3, 4])
+    every_row = op.Range(first, op.Squeeze(op.Mul(tiles, size), zero), step)
+    grid = op.Reshape(every_row, op.Concat(tiles, one, size, one, one, axis=0))
+    real = op.Less(op.Slice(grid, zero, size, op.Constant(value_ints=[2]), steps), n)  # [t, 1, w, 1, 1]
+    # The rows that are looked at, [t, Hs, K].
+    each_tile = op.Range(first, op.Squeeze(tiles, zero), step)
+    listed = op.Gather(op.Cast(candidates, to=7), op.Div(each_tile, op.Constant(value_int=share)), axis=0)
+    unlisted = op.Cast(op.Equal(op.Shape(candidates, start=2, end=3), zero), to=7)
+    every = op.Squeeze(op.Mul(op.Shape(k_cache, start=0, end=1), unlisted), zero)  # cap, or 0
+    unlisted_rows = op.Expand(op.Range(first, every, step), op.Concat(tiles, score_heads, one, axis=0))
+    rows = op.Concat(listed, unlisted_rows, axis=2)
+    shared = op.Unsqueeze(rows, op.Constant(value_ints=[2]))
+    shared = op.Expand(shared, op.Concat(one, one, spanned, one, axis=0))
+    looked_at = op.Reshape(shared, op.Concat(tiles, votings, minus_one, axis=0))  # [t, Hv, K]
+    heads = op.Range(first, op.Squeeze(votings, zero), step)
+    head = op.Unsqueeze(op.Div(heads, op.Div(votings, kv_heads)), one)  # [Hv, 1]
+    flat = op.Reshape(op.Cast(k_cache, to=1), op.Concat(minus_one, d, axis=0))
+    keys = op.Gather(flat, op.Add(op.Mul(looked_at, kv_heads), head), axis=0)  # [t, Hv, K, d]
+    # Their scores.
+    packed = op.Reshape(sample, op.Concat(tiles, votings, minus_one, d, axis=0))
+    dots = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[0, 1, 3, 2])), op.Constant(value_float=scale))
+    end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
+    seen = op.Unsqueeze(op.Less(looked_at, end), op.Constant(value_ints=[2]))
+    votes = op.Softmax(op.Where(seen, dots, op.Constant(value_float=float("-inf"))), axis=-1)
+    by_vote = op.Concat(op.Shape(sample, start=0, end=4), minus_one, axis=0)
+    counted = op.Where(real, op.Reshape(votes, by_vote), op.Constant(value_float=0.0))
+    of_each = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hv, K]
+    split = op.Reshape(of_each, op.Concat(tiles, score_heads, spanned, minus_one, axis=0))
+    got = op.ReduceSum(split, op.Constant(value_ints=[2]), keepdims=0)  # [t, Hs, K]
+    # By row, with `reach` empty rows before and behind; then what stands around each, itself not.
+    margin = op.Constant(value_int=reach)
+    room = op.Add(
+        op.Shape(k_cache, start=0, end=1), op.Mul(op.Reshape(margin, one), op.Constant(value_int=2))
+    )
+    shape = op.Concat(tiles, score_heads, room, axis=0)
+    by_row = op.ScatterElements(
+        op.Expand(op.Constant(value_float=0.0), shape), op.Add(rows, margin), got, axis=2
+    )
+    around = op.Range(first, op.Add(op.Mul(margin, op.Constant(value_int=2)), step), step)  # [2 reach + 1]
+    at = op.Add(op.Unsqueeze(rows, minus_one), around)  # [t, Hs, K, 2 reach + 1]
+    found = op.GatherElements(
+        by_row, op.Reshape(at, op.Concat(tiles, score_heads, minus_one, axis=0)), axis=2
+    )
+    others = op.Where(op.Equal(around, margin), op.Constant(value_float=0.0), op.Reshape(found, op.Shape(at)))
+    beside = op.ReduceSum(others, minus_one, keepdims=0)
+    ranks = op.Add(got, op.Mul(beside, op.Constant(value_float=0.25)))
+    negligible = op.Less(ranks, op.Constant(value_float=1e-30))
+    ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
+    ranks = op.Where(op.Less(rows, op.Constant(value_int=sink)), op.Constant(value_float=float("inf")), ranks)
+    border = op.Sub(end, op.Constant(value_int=local))
+    ranks = op.Where(op.Less(rows, border), ranks, op.Constant(value_float=-1.0))
+    # They stand in rising order, and TopK prefers the earlier of equals.
+    wanted = op.Reshape(op.Constant(value_int=heavy), one)
+    best, where = op.TopK(ranks, wanted, axis=2, largest=1, sorted=1)
+    rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
+    chosen = op.GatherElements(rows, op.GatherElements(where, order, axis=2), axis=2)
+    window = op.Add(border, op.Range(first, op.Constant(value_int=local), step))  # [t, 1, L]
+    window = op.Expand(window, op.Concat(one, score_heads, one, axis=0))
+    memory_next = op.Cast(op.Concat(chosen, window, axis=2), to=6)
+    return memory_next

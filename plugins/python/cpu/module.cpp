@@ -1,0 +1,23 @@
+// h2o_plugins._cpu: the C interface of the CPU kernels for NumPy arrays.
+#include "h2o/products.h"
+#include "kernels.h"
+
+NB_MODULE(_cpu, module) {
+    using namespace h2o::python::cpu;
+    module.doc() =
+        "Attention operators of ONNX domain `h2o` on the CPU.\n\n"
+        "h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are "
+        "C-contiguous;\nthose without a type here are float32, or float16 with half=True. Caches can be "
+        "float16 "
+        "too, or int8 with\nscales [rows, Hkv] of keys and of values.";
+    module.def(
+        "product_instructions",
+        [] {
+            const h2o_products* kernels = nullptr;
+            check(h2o_products_find(nullptr, &kernels), "product_instructions");
+            return std::string(h2o_products_isa(kernels));
+        },
+        "What products with integer weights run on here: avx512vnni, avxvnni, dotprod, or scalar, which is "
+        "slow.");
+    bind_kernels(module);
+}

@@ -1,0 +1,26 @@
+// Runs a node and compares its outputs with the float64 reference, one function an operator.
+#pragma once
+
+#include "trial.h"
+
+namespace conformance {
+
+void check_chunked_intra_attention(Trial& t);
+void check_memory_gather(Trial& t);
+void check_memory_attention(Trial& t);
+void check_online_softmax_fusion(Trial& t);
+void check_memory_fused_attention(Trial& t);
+void check_candidate_score(Trial& t);
+void check_memory_select(Trial& t);
+void check_query_select(Trial& t);
+void check_cached_attention(Trial& t);
+void check_landmark_update(Trial& t);
+void check_subquadratic_attention(Trial& t);
+void check_page_bounds(Trial& t);
+void check_page_select(Trial& t);
+void check_page_attention(Trial& t);
+void check_vertical_slash_select(Trial& t);
+void check_vertical_slash_attention(Trial& t);
+void check_block_product(Trial& t);
+
+}  // namespace conformance

@@ -1,0 +1,24 @@
+"""What a prompt of token ids must be."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from h2o_runtime.errors import ContextOverflowError, InputError, UnknownTokenError
+
+
+def checked_ids(ids: ArrayLike, vocab_size: int, context: int) -> NDArray[np.int64]:
+    """A prompt as int64 [N], 1 ≤ N ≤ context. Raises InputError, ContextOverflowError, UnknownTokenError."""
+    tokens = np.asarray(ids)
+    if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
+        raise InputError(f"token ids must be a flat list of integers, but have shape {list(tokens.shape)}")
+    if not tokens.size:
+        raise InputError("the prompt is empty: give at least one token")
+    if len(tokens) > context:
+        raise ContextOverflowError(len(tokens), context)
+    unknown = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))
+    if len(unknown):
+        position = int(unknown[0])
+        raise UnknownTokenError(int(tokens[position]), vocab_size, position)
+    return np.ascontiguousarray(tokens, np.int64)

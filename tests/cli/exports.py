@@ -1,0 +1,16 @@
+"""What tests of h2o-export share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+NAME = "llama-g2-d64-llama3"  # a checkpoint of two layers, tied
+
+
+def files(folder: Path) -> dict[str, int]:
+    """Sizes by path, of all below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

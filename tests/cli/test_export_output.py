@@ -1,0 +1,151 @@
+"""Where h2o-export writes to, and what it leaves there when it fails or is stopped."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from tests import bundles
+from tests.cli.conftest import Run, Start
+from tests.cli.exports import NAME, files
+
+from h2o_export.staging import staged_folder
+from h2o_runtime.errors import OutputError
+from h2o_runtime.manifest import Manifest
+
+pytestmark = pytest.mark.timeout(240)
+# Where Ctrl-C comes while Python runs code made of a string, Python ends itself by the signal; to a shell
+# both are 130.
+STOPPED = (130, -signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def h2o(h2o: Run) -> Run:
+    """With time for loading PyTorch on a busy machine."""
+    return functools.partial(h2o, timeout=200)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, NAME)[0]
+
+
+def test_an_existing_bundle_is_refused_and_replaced_by_force(
+    h2o: Run, export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
+) -> None:
+    (whole_bundle / "notes.txt").write_text("mine")
+    before = files(whole_bundle)
+    refused = export_here(checkpoint, "-o", whole_bundle, "--no-validate")
+    assert refused.exit_code == 1
+    assert refused.stderr == f"error: {whole_bundle}: exists already; choose another folder or add --force\n"
+    assert files(whole_bundle) == before
+    link = whole_bundle.parent / "link"
+    link.symlink_to(whole_bundle)
+    done = h2o("export", checkpoint, "-o", link, "--no-validate", "--force", "-ub", 2048, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["validation"] is None
+    assert Manifest.read(whole_bundle).validation is None
+    assert Manifest.read(whole_bundle).prefill.chunk_size == 2048
+    assert not (whole_bundle / "notes.txt").exists()
+    assert sorted(path.name for path in whole_bundle.parent.iterdir()) == ["bundle", "link"]
+    assert link.is_symlink()
+
+
+def test_a_failed_export_leaves_the_old_bundle(
+    export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
+) -> None:
+    before = files(whole_bundle)
+    broken = shutil.copytree(checkpoint, whole_bundle.parents[1] / "broken")
+    tensors = load_file(broken / "model.safetensors")
+    del tensors["model.norm.weight"]  # the last that is read
+    save_file(tensors, broken / "model.safetensors")
+    done = export_here(broken, "-o", whole_bundle, "--force", "--no-validate")
+    assert done.exit_code == 1
+    assert "no tensor 'model.norm.weight'" in done.stderr
+    assert files(whole_bundle) == before
+    assert list(whole_bundle.parent.iterdir()) == [whole_bundle]
+
+
+def test_a_replacement_that_fails_brings_the_old_folder_back(
+    whole_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(whole_bundle)
+    real = os.replace
+
+    def fail(source: Any, target: Any) -> None:
+        if Path(source).name.startswith(".bundle.") and Path(target) == whole_bundle:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(source, target)
+
+    def replace() -> None:
+        with staged_folder(whole_bundle, force=True) as folder:
+            (folder / "manifest.json").write_text("{}")
+            monkeypatch.setattr(os, "replace", fail)
+
+    with pytest.raises(OutputError, match="Input/output error"):
+        replace()
+    assert files(whole_bundle) == before
+    assert list(whole_bundle.parent.iterdir()) == [whole_bundle]
+
+
+def test_a_folder_is_as_open_to_others_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    with staged_folder(tmp_path / "bundle", force=False) as folder:
+        (folder / "file").write_text("")
+    assert (tmp_path / "bundle").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # less than the embedding has
+
+    done = h2o("export", checkpoint, "-o", tmp_path / "bundle", "--no-validate", preexec_fn=small)
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"error: {tmp_path / 'bundle'}: writing failed: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# How it stops
+
+
+@pytest.mark.parametrize(
+    ("number", "reached", "over"),
+    [
+        (signal.SIGINT, "onnx/dense_00.onnx", False),
+        (signal.SIGTERM, "onnx/dense_00.onnx", True),
+        (signal.SIGINT, "manifest.json", True),
+    ],
+)
+def test_an_interrupted_export_leaves_nothing(
+    number: signal.Signals, reached: str, over: bool, start_h2o: Start, checkpoint: Path, whole_bundle: Path
+) -> None:
+    folder, before = whole_bundle.parent, files(whole_bundle)
+    target = whole_bundle if over else folder / "another"
+    process = start_h2o("export", checkpoint, "-o", target, "--force")
+    _wait_until(lambda: any(folder.glob(f".{target.name}.*/{reached}")), process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert (out, err) == (b"", b"stopped\n")
+    assert process.returncode in STOPPED
+    assert list(folder.iterdir()) == [whole_bundle]
+    assert files(whole_bundle) == before
+
+
+def _wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, "ended before it could be interrupted"
+        assert time.monotonic() < end
+        time.sleep(0.01)
