@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from h2o_runtime.compatibility import check_policy
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
-from h2o_runtime.latent import check_policy
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.quality import QUALITIES, configured, stands_for
 from h2o_runtime.sampling import Sampling
