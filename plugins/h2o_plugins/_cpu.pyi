@@ -185,6 +185,27 @@ class Kernels:
         ]
         | None = None,
     ) -> None: ...
+    def step_attention(
+        self,
+        q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        v: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],
+        k_cache: Annotated[NDArray, dict(order="C", device="cpu")],
+        v_cache: Annotated[NDArray, dict(order="C", device="cpu")],
+        length: int,
+        o: Annotated[NDArray, dict(order="C", device="cpu")],
+        pages: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)] | None = None,
+        page_rows: int = 0,
+        scales: tuple[
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+            Annotated[NDArray[numpy.float32], dict(order="C", device="cpu")],
+        ]
+        | None = None,
+    ) -> None:
+        """
+        Attention of one row, the last, whose own key and value become the cache's last first.
+        """
+
     def scored_attention(
         self,
         q: Annotated[NDArray, dict(order="C", device="cpu", writable=False)],

@@ -21,7 +21,7 @@ struct SessionOptions;
 struct Domain;
 
 enum ErrorCode : int { kInvalidArgument = 2 };
-enum ElementType : int { kFloat = 1, kUint8 = 2 };
+enum ElementType : int { kAny = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt64 = 7, kHalf = 10 };
 enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 
 struct Base {
@@ -73,6 +73,9 @@ class Interface {
         return at<Status* (*)(SessionOptions*, Domain*)>(28)(options, domain);
     }
     Status* data(Value* value, void** out) const { return at<Status* (*)(Value*, void**)>(51)(value, out); }
+    Status* type(const Shape* shape, ElementType* out) const {
+        return at<Status* (*)(const Shape*, ElementType*)>(60)(shape, out);
+    }
     Status* dimensions(const Shape* shape, size_t* count) const {
         return at<Status* (*)(const Shape*, size_t*)>(61)(shape, count);
     }

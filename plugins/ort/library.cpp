@@ -1,5 +1,6 @@
 // The entry point that ONNX Runtime looks for in a library of operators.
 #include "packed_product.h"
+#include "step_attention.h"
 
 using h2o::ort::Base;
 using h2o::ort::Domain;
@@ -12,8 +13,9 @@ namespace {
 
 // Sessions refer to it as long as they live, so it is one for the process and never given back.
 Status* make_domain(const Interface& ort, Domain** domain) {
-    Status* const status = ort.create_domain("h2o.cpu", domain);
-    return status == nullptr ? ort.add_operator(*domain, h2o::ort::packed_product()) : status;
+    Status* status = ort.create_domain("h2o.cpu", domain);
+    if (status == nullptr) status = ort.add_operator(*domain, h2o::ort::packed_product());
+    return status == nullptr ? ort.add_operator(*domain, h2o::ort::step_attention()) : status;
 }
 
 }  // namespace

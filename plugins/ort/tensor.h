@@ -13,12 +13,13 @@ namespace h2o::ort {
 constexpr size_t kMostDimensions = 4;
 
 struct Tensor {
-    const void* data = nullptr;  // null where it was left out
+    void* data = nullptr;  // null where it was left out
+    ElementType type = kAny;
     size_t elements = 0;
     size_t dimensions = 0;
     int64_t sizes[kMostDimensions] = {};
 
-    const float* floats() const { return static_cast<const float*>(data); }
+    float* floats() const { return static_cast<float*>(data); }
     bool is_of(int64_t count) const { return data == nullptr || elements == static_cast<size_t>(count); }
 
     Status* read(const Interface& ort, KernelContext* context, size_t index) {
@@ -30,16 +31,14 @@ struct Tensor {
         Shape* shape = nullptr;
         H2O_RETURN_IF(ort.shape(value, &shape));
         Status* status = ort.elements(shape, &elements);
+        if (status == nullptr) status = ort.type(shape, &type);
         if (status == nullptr) status = ort.dimensions(shape, &dimensions);
         if (status == nullptr && dimensions <= kMostDimensions) {
             status = ort.dimensions(shape, sizes, dimensions);
         }
         ort.release(shape);
         H2O_RETURN_IF(status);
-        void* at = nullptr;
-        H2O_RETURN_IF(ort.data(const_cast<Value*>(value), &at));
-        data = at;
-        return nullptr;
+        return ort.data(const_cast<Value*>(value), &data);
     }
 };
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.activations import Activations
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.backends.base import Backend
+from h2o_runtime.backends.base import Backend, StepTensors
 from h2o_runtime.caches import KVStore, LayerStore, Rows
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.errors import Cancelled
@@ -106,6 +106,7 @@ class Forward:
         self._where = device.empty((3,), np.int64)  # position, row, length
         self._step_parts: list[Callable[[], None]] = []
         self._step_head: Callable[[], None] = lambda: None
+        self._whole_step: Callable[[], None] | None = None
         self._tiles: list[Span] = []
         self._flow: Flow = device.flow(self._tiles)
 
@@ -180,6 +181,10 @@ class Forward:
         if not self._step_parts:
             self._step_parts = [self._bind_step(layer, rows) for layer in range(self.model.layers)]
             self._step_head = self._bind_head()
+            self._whole_step = self._bind_whole_step()
+        if self._whole_step is not None:
+            self._whole_step()
+            return self.buffers.logits[:1]
         q, o = self.buffers.q[:1], self.buffers.attention[:1]
         if self.latent is not None:
             q, o = self.latent.absorbed[:1], self.latent.context[:1]
@@ -252,6 +257,18 @@ class Forward:
         if self.latent is None:
             return head
         return _in_turn(self.latent.bound_before(self.model.layers - 1), head)
+
+    def _bind_whole_step(self) -> Callable[[], None] | None:
+        """Where a step is nothing but exact attention of our own kernels to rows that stay where they are."""
+        caches = self.store.fixed_rows()
+        plain = self.device.memory == "cpu" and self.provider.in_graphs and self.decoding.plain
+        if caches is None or not plain or self.latent is not None:
+            return None
+        position, length = self._where[0:1], self._where[2:3]
+        logits = self.buffers.logits[:1]
+        return self.backend.whole_step(
+            StepTensors(self._token, position, length, caches, logits, self.model.attention.scale)
+        )
 
     def _part_tensors(
         self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]

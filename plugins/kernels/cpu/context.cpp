@@ -97,18 +97,34 @@ bool in_range(const int32_t* memory, int64_t count, int64_t cap) {
 
 }  // namespace h2o
 
-h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context) {
+namespace h2o {
+namespace {
+
+template <class Threads>
+h2o_status create(Threads threads, const char* isa, h2o_cpu** context) {
     if (context == nullptr) return H2O_BAD_ARGUMENT;
     *context = nullptr;
-    const h2o::KernelTable* table = h2o::choose(isa);
+    const KernelTable* table = choose(isa);
     if (table == nullptr) return H2O_UNSUPPORTED;
-    if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     try {
-        *context = new h2o_cpu(threads > 0 ? threads : 1, table);
+        *context = new h2o_cpu(threads, table);
         return H2O_OK;
     } catch (...) {  // no memory, or no more threads
         return H2O_OUT_OF_WORKSPACE;
     }
+}
+
+}  // namespace
+}  // namespace h2o
+
+h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context) {
+    if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
+    return h2o::create(threads > 0 ? threads : 1, isa, context);
+}
+
+h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_cpu** context) {
+    if (executor == nullptr || executor->run == nullptr || executor->threads <= 0) return H2O_BAD_ARGUMENT;
+    return h2o::create(*executor, isa, context);
 }
 
 void h2o_cpu_destroy(h2o_cpu* context) {

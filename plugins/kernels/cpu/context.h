@@ -55,7 +55,9 @@ class Carver {
 }  // namespace h2o
 
 struct h2o_cpu {
-    h2o_cpu(int threads, const h2o::KernelTable* table)
+    // threads: a number, or an h2o_executor
+    template <class Threads>
+    h2o_cpu(Threads threads, const h2o::KernelTable* table)
         : kernels(table), pool(threads), own(static_cast<size_t>(pool.size())), scratch(own.size()) {}
 
     float* shared_floats(int64_t count) {

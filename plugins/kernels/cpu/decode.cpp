@@ -9,8 +9,9 @@ namespace h2o {
 namespace {
 
 // A run has so many numbers of keys and values at least, where there are as many: fewer take less time than
-// waking a thread for them. All runs have about as many, so that threads end together.
-constexpr int64_t kRunNumbers = 3 << 16;
+// waking a thread for them. Threads that are awake take less. All runs have about as many, so that threads
+// end together.
+constexpr int64_t kRunNumbers = 3 << 16, kAwakeNumbers = 3 << 13;
 constexpr int64_t kLeastRun = 64, kMostRun = 512;  // rows, at least
 constexpr int64_t kDecodeRows = 16;   // most query rows a key/value head that are taken one by one
 constexpr int64_t kLatentRows = 144;  // most that are where values lie in keys
@@ -21,16 +22,17 @@ bool together(const Cached& op) {
     return h2o_kv_latent(&op.kv) && op.rows() >= kTogether && op.seen == nullptr;
 }
 
-int64_t rows_of_a_run(const Cached& op) {
+int64_t rows_of_a_run(const Cached& op, bool awake) {
     const int64_t numbers = op.shape.kv_heads * (op.shape.head_size + op.dv());
-    const int64_t least = std::clamp(kRunNumbers / numbers, kLeastRun, kMostRun);
+    const int64_t least = std::clamp((awake ? kAwakeNumbers : kRunNumbers) / numbers, kLeastRun, kMostRun);
     const int64_t runs = std::max<int64_t>(1, op.length / least);
     return round_up((op.length + runs - 1) / runs, 16);
 }
 
 class Decode {
   public:
-    Decode(h2o_cpu* context, const Cached& op) : context_(context), op_(op), run_(rows_of_a_run(op)) {
+    Decode(h2o_cpu* context, const Cached& op)
+        : context_(context), op_(op), run_(rows_of_a_run(op, context->pool.awake())) {
         Carver shared(nullptr);
         carve_shared(shared);
         Carver placed(context->shared.at_least(shared.used()));

@@ -37,9 +37,19 @@ Pool::~Pool() {
 
 void Pool::run(int64_t count, Call call, void* self) {
     if (count <= 0) return;
-    if (workers_.empty() || count == 1) {
+    if (size() == 1 || count == 1) {
         for (int64_t i = 0; i < count; ++i) call(self, i, 0);
         return;
+    }
+    if (executor_.run != nullptr) {
+        count_ = count;
+        call_ = call;
+        self_ = self;
+        next_.store(0, std::memory_order_relaxed);
+        const auto work = [](void* pool, size_t thread) {
+            static_cast<Pool*>(pool)->drain(static_cast<int>(thread));
+        };
+        return executor_.run(executor_.self, size(), work, this);
     }
     {
         std::lock_guard<std::mutex> hold(mutex_);

@@ -1,4 +1,5 @@
-// A fixed set of threads that share out numbered items. The caller works too, so size 1 starts no thread.
+// A fixed set of threads that share out numbered items. The caller works too, so size 1 starts no thread. Or
+// threads of somebody else's do all of the work.
 #pragma once
 
 #include <atomic>
@@ -9,16 +10,24 @@
 #include <type_traits>
 #include <vector>
 
+#include "h2o/cpu.h"
+
 namespace h2o {
 
 class Pool {
   public:
     explicit Pool(int threads);
+    explicit Pool(const h2o_executor& executor) : executor_(executor) {}
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
-    int size() const { return static_cast<int>(workers_.size()) + 1; }
+    int size() const {
+        return executor_.run != nullptr ? executor_.threads : static_cast<int>(workers_.size()) + 1;
+    }
+
+    // Whether threads of somebody else's take the work, who are at work before it and after it.
+    bool awake() const { return executor_.run != nullptr; }
 
     // Calls work(item, thread) once for every item below count and returns when all are done. Items start
     // in ascending order, on whichever thread is free: a result must not depend on which thread made it.
@@ -39,6 +48,7 @@ class Pool {
     void await_round(uint64_t seen);
     bool join(uint64_t* seen);
 
+    const h2o_executor executor_{};  // where its `run` is null, workers_ are the threads
     std::vector<std::thread> workers_;
     std::mutex mutex_;
     std::condition_variable wake_;

@@ -71,9 +71,13 @@ def each_tile(
 
 
 class AttentionProvider(Protocol):
-    """Executes the operators of design domain ``h2o`` for one model shape."""
+    """Executes the operators of design domain ``h2o`` for one model shape.
+
+    in_graphs  whether ONNX Runtime's graphs may do instead what it does to a step, by the same kernels
+    """
 
     name: str
+    in_graphs: bool
 
     def activate(self, shape: AttentionShape) -> None:
         """Prepare to run; called once before any operator."""

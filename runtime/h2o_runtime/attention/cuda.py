@@ -26,6 +26,7 @@ class NativeCudaProvider:
     """Enqueues on the device's attention lane; nothing waits, and nothing is allocated once sizes have been met."""
 
     name = "native-cuda"
+    in_graphs = False
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device

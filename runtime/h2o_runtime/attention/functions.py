@@ -45,6 +45,7 @@ class FunctionProvider(HostRows):
     """Runs each operator as a one-node ONNX model."""
 
     name = "functions"
+    in_graphs = False
 
     def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
         self.bundle = bundle

@@ -31,6 +31,7 @@ class NativeCpuProvider(HostRows):
         self._module = load_cpu_kernels()
         self._threads = threads
         self._isa = isa
+        self.in_graphs = isa is None  # they take the best instruction set
         self._kernels: Kernels | None = None
 
     def activate(self, shape: AttentionShape) -> None:
@@ -127,6 +128,10 @@ class NativeCpuProvider(HostRows):
 
     def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         self._active.cached_attention(q, kv.k, kv.v, kv.length, o, kv.pages, kv.page_rows, kv.scales)
+
+    def step_attention(self, q: Tensor, k: Tensor, v: Tensor | None, kv: KV, o: Tensor) -> None:
+        values = k if v is None else v
+        self._active.step_attention(q, k, values, kv.k, kv.v, kv.length, o, kv.pages, kv.page_rows, kv.scales)
 
     def scored_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
         if self._group > MOST_SCORED:

@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from h2o_runtime.devices import Tensor
+from h2o_runtime.kv import KV
 
 Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class StepTensors:
+    """What a step reads and writes, always in the same memory.
+
+    token, position, length  int64 [1]; length is that of the caches with the step's row
+    caches                   of every layer, without pages; its row is appended
+    logits                   float32 [1, vocab]
+    scale                    of attention's scores
+    """
+
+    token: Tensor
+    position: Tensor
+    length: Tensor
+    caches: Sequence[KV]
+    logits: Tensor
+    scale: float
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        caches = {
+            f"{i}/cache/{name}": part for i, kv in enumerate(self.caches) for name, part in kv.parts.items()
+        }
+        return {"tokens": self.token, "positions": self.position, "length": self.length, **caches}
 
 
 class Backend(Protocol):
@@ -39,6 +66,13 @@ class Backend(Protocol):
 
         Where the backend is `recordable`, the call that is returned can be recorded.
         """
+
+    def whole_step(self, tensors: StepTensors) -> Callable[[], None] | None:
+        """A decode step through all layers, attention included, as one call that is always on these arrays.
+
+        None: it can only run its graphs one by one.
+        """
+        return None
 
     def deactivate(self) -> None:
         """Give back sessions and memory."""

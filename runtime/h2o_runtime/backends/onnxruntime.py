@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.backends.base import Tensors
+from h2o_runtime.backends.base import StepTensors, Tensors
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError
@@ -22,6 +22,7 @@ from h2o_runtime.ort.fusion import fuse
 from h2o_runtime.ort.native import is_fast, multiply_natively, operators
 from h2o_runtime.ort.packed import takes
 from h2o_runtime.ort.session import BoundSession, open_session
+from h2o_runtime.ort.whole_step import Part, whole_step
 from h2o_runtime.process import default_threads
 
 # What lies between two products of an MLP takes at most so much on a CPU, but for calls of few rows. More rows are
@@ -58,6 +59,7 @@ class OnnxRuntimeBackend:
         on_cpu = self.device.memory == "cpu"
         self.form = _form(bundle.manifest, self.threads, form) if on_cpu else "exact"
         self._sessions: dict[str, BoundSession] = {}
+        self._parts: dict[str, Part] = {}  # what sessions of products of our own were made from
         self._steps: dict[str, BoundSession] = {}  # for one row, where weights are there in two forms
 
     def activate(self, only: Sequence[str] | None = None) -> None:
@@ -80,8 +82,24 @@ class OnnxRuntimeBackend:
             raise _failed(graph, error) from error
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
-        run = self._loaded(graph, one_row=True).bound(inputs, outputs)
+        return self._told(graph, self._loaded(graph, one_row=True).bound(inputs, outputs))
 
+    def whole_step(self, tensors: StepTensors) -> Callable[[], None] | None:
+        names = [graph.name for graph in self.bundle.manifest.dense_graphs()]
+        if not self._parts.keys() >= set(names):
+            return None
+        step = whole_step([self._parts[name] for name in names], tensors, self.threads)
+        folder = self.bundle.path(self.bundle.graph(names[0])).parent
+        session = BoundSession(self._open(step, folder))
+        return self._told("decode step", session.bound(tensors.inputs, {"logits": tensors.logits}))
+
+    def deactivate(self) -> None:
+        self._parts.clear()
+        self._sessions.clear()
+        self._steps.clear()
+
+    @staticmethod
+    def _told(graph: str, run: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
             try:
                 run()
@@ -90,9 +108,15 @@ class OnnxRuntimeBackend:
 
         return call
 
-    def deactivate(self) -> None:
-        self._sessions.clear()
-        self._steps.clear()
+    def _open(self, part: Part, folder: Path) -> Any:
+        library = operators() if self.form == "native" else None
+        return open_session(
+            part.model.SerializeToString(),
+            self.threads,
+            beside=folder,
+            operators=library,
+            weights=part.weights,
+        )
 
     def _loaded(self, graph: str, one_row: bool) -> BoundSession:
         try:
@@ -104,11 +128,10 @@ class OnnxRuntimeBackend:
         path = self.bundle.path(graph)
         try:
             if self.device.memory == "cpu":
-                library = operators() if form == "native" else None
-                model, weights = _rewritten(path, form)
-                session = open_session(
-                    model, self.threads, beside=path.parent, operators=library, weights=weights
-                )
+                part = _rewritten(path, form)
+                session = self._open(part, path.parent)
+                if form == "native" and takes(part.model.graph):
+                    self._parts[graph.name] = part
             else:
                 session = open_session(str(path), threads=1, device=self.device)  # they would be idle
             return BoundSession(session, self.device.memory)
@@ -136,7 +159,7 @@ def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:
     return sum(manifest.files[file].bytes for file in graph.weights)
 
 
-def _rewritten(path: Path, form: DenseForm) -> tuple[bytes, Mapping[str, NDArray[Any]]]:
+def _rewritten(path: Path, form: DenseForm) -> Part:
     """A graph as ONNX Runtime's CPU runs it fastest, and weights that it only names.
 
     Those that stay as they are stay in their files.
@@ -154,7 +177,7 @@ def _rewritten(path: Path, form: DenseForm) -> tuple[bytes, Mapping[str, NDArray
     elif form != "exact":
         model = multiply_integers(model, path.parent, form == "rows")
     fuse(model)
-    return model.SerializeToString(), weights
+    return Part(model, weights)
 
 
 def _failed(graph: str, error: Exception) -> BackendError:

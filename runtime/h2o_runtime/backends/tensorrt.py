@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.backends.base import Tensors
+from h2o_runtime.backends.base import StepTensors, Tensors
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
@@ -84,6 +84,9 @@ class TensorRTBackend:
         for name, array in outputs.items():
             if placed[name] is not array:
                 lane.copy(placed[name].address, array.address, array.nbytes)
+
+    def whole_step(self, tensors: StepTensors) -> None:
+        """A recorded step is one call already."""
 
     def deactivate(self) -> None:
         self._device.synchronize()  # contexts must not go while they run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -117,6 +117,11 @@ class KVStore(Protocol):
     def hold(self, rows: int) -> HeldRows | None:
         """The first `rows` rows, which stay while another sequence takes its turn. None: they would have to be
         copied elsewhere."""
+        return None
+
+    def fixed_rows(self) -> Sequence[KV] | None:
+        """Every layer's rows, if they always lie where they are, a row of the host's memory at each place, and all
+        that a step has to do to them is to append its own. None: `open` tells more."""
         return None
 
     def report(self) -> dict[str, Any]:

@@ -52,6 +52,9 @@ class ContiguousStore(KVStore):
     def open(self, layer: int) -> LayerRows:
         return self._open[layer]
 
+    def fixed_rows(self) -> list[KV]:
+        return [rows.view(0) for rows in self.layers]
+
     @property
     def nbytes(self) -> int:
         return sum(rows.nbytes for rows in self.layers) + self._fresh_bytes

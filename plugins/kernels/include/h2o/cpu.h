@@ -43,6 +43,18 @@ typedef struct h2o_shape {
 // threads <= 0 takes what the process may use. isa is null for the best that this machine has, or one of
 // "scalar", "avx2", "avx512", "neon"; H2O_UNSUPPORTED when the build or the machine lacks it.
 h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context);
+
+// Threads of somebody else's. run calls work(data, i) for every i below count and returns when all are done;
+// two calls with the same i are never at once.
+typedef struct h2o_executor {
+    void* self;
+    int threads;
+    void (*run)(void* self, int count, void (*work)(void* data, size_t i), void* data);
+} h2o_executor;
+
+// A context that works on these threads alone, all of them below `threads`.
+h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_cpu** context);
+
 void h2o_cpu_destroy(h2o_cpu* context);
 int h2o_cpu_threads(const h2o_cpu* context);
 const char* h2o_cpu_isa(const h2o_cpu* context);

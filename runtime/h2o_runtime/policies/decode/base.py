@@ -45,6 +45,7 @@ class DecodePolicy(ABC, Generic[State]):
     title  as people read it
     exact  whether a token sees everything before it
     latent whether its operators take values that are a part of keys
+    plain  whether a step is attention to all that is kept, and nothing else
     appends whether `attend` brings the token's row into the cache where it is given: as `step_attention` does
     """
 
@@ -52,6 +53,7 @@ class DecodePolicy(ABC, Generic[State]):
     title: ClassVar[str]
     exact: ClassVar[bool] = False
     latent: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

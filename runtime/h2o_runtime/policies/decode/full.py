@@ -14,6 +14,7 @@ class FullDecode(DecodePolicy[None]):
     title: ClassVar[str] = "full"
     exact: ClassVar[bool] = True
     latent: ClassVar[bool] = True
+    plain: ClassVar[bool] = True
     appends: ClassVar[bool] = True
 
     def attend(self, call: StepCall, state: None) -> None:

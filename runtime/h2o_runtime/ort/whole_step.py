@@ -1,0 +1,107 @@
+"""A decode step as one graph: all dense graphs of a model, as they were rewritten, with StepAttention between them.
+
+A step through every layer by itself is some sixty calls, and threads fall asleep between them. In one graph ONNX
+Runtime's threads go from product to product, and attention is on them too. Its weights are those of the other
+sessions, in the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from h2o_runtime.backends.base import StepTensors
+from h2o_runtime.devices import Tensor
+from h2o_runtime.ort.native import DOMAIN
+
+CARRIED = ("residual", "cos", "sin")  # from one dense graph to the next
+
+
+@dataclass(frozen=True)
+class Part:
+    """One dense graph as its own session has it: a ModelProto, and weights that it only names."""
+
+    model: Any
+    weights: Mapping[str, NDArray[Any]]
+
+
+def whole_step(parts: Sequence[Part], tensors: StepTensors, threads: int) -> Part:
+    """One graph of all dense graphs, in their order: a model's layers, then its head."""
+    from onnx import ModelProto, helper
+
+    nodes: list[Any] = []
+    initializers: list[Any] = []
+    weights: dict[str, NDArray[Any]] = {}
+    opsets: dict[str, Any] = {}
+    made: dict[str, str] = {"tokens": "tokens", "positions": "positions"}  # by what the next graph calls it
+    for i, part in enumerate(parts):
+        graph = part.model.graph
+        names = _names(graph, i, made)
+        nodes.extend(_renamed(graph, names))
+        for tensor in graph.initializer:
+            copy = type(tensor)()
+            copy.CopyFrom(tensor)
+            copy.name = names[tensor.name]
+            initializers.append(copy)
+        weights |= {names[name]: array for name, array in part.weights.items()}
+        opsets |= {opset.domain: opset for opset in part.model.opset_import}
+        results = {value.name: names[value.name] for value in graph.output}
+        if i < len(parts) - 1:
+            made |= {"residual": results["residual_out"], "attention": f"{i}/attended"}
+            made |= {name: results[name] for name in CARRIED[1:] if name in results}
+            nodes.append(_attention(i, results, tensors, threads))
+    result = ModelProto(ir_version=parts[0].model.ir_version)
+    result.opset_import.extend(opsets.values())
+    given = [_value(name, array) for name, array in tensors.inputs.items()]
+    logits = _value("logits", tensors.logits)
+    result.graph.CopyFrom(helper.make_graph(nodes, "step", given, [logits], initializers))
+    return Part(result, weights)
+
+
+def _names(graph: Any, i: int, made: Mapping[str, str]) -> dict[str, str]:
+    """What graph i's tensors are called in the whole. Its inputs are what is made there already."""
+    names = {"": ""} | {value.name: made[value.name] for value in graph.input}
+    for name in _tensors(graph):
+        names.setdefault(name, "logits" if name == "logits" else f"{i}/{name}")
+    return names
+
+
+def _tensors(graph: Any) -> Iterator[str]:
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from node.output
+
+
+def _renamed(graph: Any, names: Mapping[str, str]) -> Iterator[Any]:
+    for node in graph.node:
+        copy = type(node)()
+        copy.CopyFrom(node)
+        del copy.input[:], copy.output[:]
+        copy.input.extend(names[name] for name in node.input)
+        copy.output.extend(names[name] for name in node.output)
+        copy.name = copy.output[0]
+        yield copy
+
+
+def _attention(i: int, results: Mapping[str, str], tensors: StepTensors, threads: int) -> Any:
+    from onnx import helper
+
+    k, v, *scales = (f"{i}/cache/{name}" for name in tensors.caches[i].parts)
+    return helper.make_node(
+        "StepAttention",
+        [*(results[name] for name in "qkv"), k, v, "length", *scales],
+        [f"{i}/attended"],
+        name=f"{i}/attended",
+        domain=DOMAIN,
+        scale=tensors.scale,
+        threads=threads,
+    )
+
+
+def _value(name: str, array: Tensor) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
