@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from rounds import measure
 
 from h2o_plugins._cpu import Kernels
 from h2o_runtime.caches.stored import RowForm, StoredRows
@@ -52,20 +51,6 @@ def token(kernels: Kernels, layers: list[StoredRows], table: Any) -> Callable[[]
             )
 
     return work
-
-
-def measure(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, float]]:
-    """Milliseconds by form."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds + 1):
-        for name, work in works.items():
-            begin = time.perf_counter()
-            work()
-            times[name].append(1e3 * (time.perf_counter() - begin))
-    return {
-        name: {"median": statistics.median(taken[1:]), "least": min(taken[1:])}
-        for name, taken in times.items()
-    }
 
 
 def main() -> None:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from rounds import measure
 
 from h2o_plugins._cpu import Kernels
 from h2o_runtime.devices.host import HostDevice
@@ -110,20 +109,6 @@ def step(kernels: Kernels) -> dict[str, Work]:
 
     exact = {"exact": lambda: kernels.cached_attention(q, k, v, n, o)}
     return exact | {"quest": quest, "subquadratic": pattern}
-
-
-def measure(works: dict[str, Work], rounds: int) -> dict[str, dict[str, float]]:
-    """Milliseconds by contender."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds + 1):
-        for name, work in works.items():
-            begin = time.perf_counter()
-            work()
-            times[name].append(1e3 * (time.perf_counter() - begin))
-    return {
-        name: {"median_ms": statistics.median(each[1:]), "least_ms": min(each[1:])}
-        for name, each in times.items()
-    }
 
 
 def main() -> None:

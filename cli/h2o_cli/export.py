@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,16 +24,18 @@ from h2o_cli.common import (
     start_logging,
     verbose_option,
 )
-from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_cli.progress import stages
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime import PrefillConfig
-from h2o_runtime.errors import BackendError
+from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
 from h2o_runtime.ort.library import import_onnxruntime
 
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
+
+log = logging.getLogger(__name__)
 
 WEIGHTS = ("float", "int8", "int4")  # names of h2o_export.formats, which is slow to import
 BLOCK_SIZES = (16, 32, 64, 128, 256)
@@ -99,7 +102,8 @@ def main(
 ) -> None:
     """Turn CHECKPOINT, a Hugging Face folder, hub name or GGUF file, into a bundle of ONNX graphs and weights.
 
-    The prefill flags become the bundle's defaults; they can be changed at every run.
+    The prefill flags become the bundle's defaults; they can be changed at every run. Those of a policy that is not
+    the bundle's own are kept for runs that choose it.
     """
     start_logging(verbose)
     if output is None and not dry_run:
@@ -108,7 +112,7 @@ def main(
         checkpoint, "CHECKPOINT"
     )  # it goes into the manifest, and ONNX wants UTF-8 too
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
-    prefill = prefill_config(PrefillConfig(), flags)
+    prefill = _bundle_prefill(GivenPrefill.of(flags))
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(
         checkpoint,
@@ -156,6 +160,16 @@ def main(
             err=True,
         )
         sys.exit(Exit.TOLERANCE)
+
+
+def _bundle_prefill(given: GivenPrefill) -> PrefillConfig:
+    """The bundle's defaults. A setting of another policy is worth keeping, and worth a word."""
+    prefill = given.over(PrefillConfig())
+    try:
+        given.check_used(prefill)
+    except ConfigError as unused:
+        log.warning("%s; the bundle keeps it for runs that choose so", unused)
+    return prefill
 
 
 def _import_exporter(validate: bool) -> tuple[Any, Any]:

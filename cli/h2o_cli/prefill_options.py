@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -10,7 +11,7 @@ import click
 from h2o_runtime import PrefillConfig
 from h2o_runtime.options import Option
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.quality import MEANING, QUALITIES, configured
+from h2o_runtime.quality import MEANING, QUALITIES, Quality, configured
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,12 +50,36 @@ def prefill_options(command: Command) -> Command:
     return click.option("--quality", type=click.Choice(QUALITIES), help=MEANING)(command)
 
 
-def prefill_config(defaults: PrefillConfig, given: dict[str, Any]) -> PrefillConfig:
+def prefill_config(defaults: PrefillConfig, flags: dict[str, Any]) -> PrefillConfig:
     """`defaults` (a bundle's, or the built-in ones) overridden by the flags that were given.
 
-    Takes its own arguments out of `given`. Raises ConfigError for flags that contradict each other.
+    Takes its own arguments out of `flags`. Raises ConfigError for flags that contradict each other, and for
+    one that the policy does not have.
     """
-    values = {one.name: given.pop(one.name) for one in PREFILL.options}
-    return configured(
-        defaults, {name: value for name, value in values.items() if value is not None}, given.pop("quality")
-    )
+    given = GivenPrefill.of(flags)
+    config = given.over(defaults)
+    given.check_used(config)
+    return config
+
+
+@dataclass(frozen=True)
+class GivenPrefill:
+    """The prefill flags that were given, for a command that runs more policies than one."""
+
+    settings: Mapping[str, Any]
+    quality: Quality | None
+
+    @classmethod
+    def of(cls, flags: dict[str, Any]) -> GivenPrefill:
+        """Takes its own arguments out of `flags`."""
+        values = {one.name: flags.pop(one.name) for one in PREFILL.options}
+        given = {name: value for name, value in values.items() if value is not None}
+        return cls(given, flags.pop("quality"))
+
+    def over(self, defaults: PrefillConfig) -> PrefillConfig:
+        """Raises ConfigError for flags that contradict each other."""
+        return configured(defaults, self.settings, self.quality)
+
+    def check_used(self, *configs: PrefillConfig) -> None:
+        """Raises ConfigError for a flag that the policies of none of `configs` have."""
+        PREFILL.check_used(self.settings, *(one.algorithm for one in configs))

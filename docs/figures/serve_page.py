@@ -46,7 +46,7 @@ def take_pictures(browser: Browser, url: str) -> None:
     page = opened(browser, url, viewport={"width": 1200, "height": 760}, color_scheme="dark")
     ask(page, QUESTION, start=1806)
     show_memory(page)
-    page.locator("#tokens p > span").nth(31).hover()
+    page.locator("#tokens p > span").nth(3).hover()
     shoot(page, "serve_memory.png")
 
     page = opened(browser, url, viewport={"width": 360, "height": 720}, device_scale_factor=2, is_mobile=True)
@@ -80,7 +80,7 @@ def ask(page: Page, question: str, start: int = 0) -> None:
 def show_memory(page: Page) -> None:
     page.get_by_role("button", name="Show memory").click()
     page.get_by_label("Layer").fill("1")
-    page.get_by_label("After").fill("2")
+    page.get_by_label("After").fill("16")  # what the fourth chunk's first tile sees
     page.locator("#tokens section").nth(4).wait_for(state="attached")
 
 

@@ -23,6 +23,11 @@ _SETTINGS: Final[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType(
 )
 
 
+def stands_for(quality: Quality) -> Mapping[str, Any]:
+    """Settings of a `PrefillConfig`, the policy among them."""
+    return _SETTINGS[quality]
+
+
 def configured(base: PrefillConfig, given: Mapping[str, Any], quality: Quality | None) -> PrefillConfig:
     """`base`, overridden by what a quality stands for and by the settings that were given.
 

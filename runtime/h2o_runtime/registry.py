@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -108,22 +108,35 @@ class Registry(Generic[T]):
     def chosen(self, given: Mapping[str, Any]) -> T:
         """What `make` makes of settings that somebody gave. Raises ConfigError for one that would do nothing."""
         made = self.make(given)
-        own = {self._field} | {one.name for one in options_of(type(made))}
-        for option in self.options:
-            if option.name in given and option.name not in own:
-                kinds = (kind for kind in (*self, *self._variants) if option in options_of(kind))
-                raise ConfigError(
-                    f"{option.flags[0]} does nothing with {self._flag} {made.name}: it goes with "
-                    f"{' or '.join(map(self._asked_for_by, kinds))}",
-                    field=option.name,
-                )
+        self.check_used(given, made)
         return made
 
-    def _asked_for_by(self, kind: type[Named]) -> str:
+    def check_used(self, given: Iterable[str], *made: T, flags: bool = True) -> None:
+        """Raises ConfigError for a setting that somebody gave and that none of `made` has.
+
+        given: names of settings. made: entries, and what need not be registered. flags: whether the sentence calls
+        settings as the command line does.
+        """
+        used = {self._field} | {one.name for entry in made for one in options_of(type(entry))}
+        choice = self._flag if flags else self._field
+        for option in self.options:
+            if option.name in given and option.name not in used:
+                mine = (f"{choice} {one.name}" for one in made if one.name in self.names)
+                kinds = (
+                    self._asked_for_by(kind, choice, flags)
+                    for kind in (*self, *self._variants)
+                    if option in options_of(kind)
+                )
+                raise ConfigError(
+                    f"{_name(option, flags)} does nothing with {' and '.join(dict.fromkeys(mine))}: it goes with "
+                    f"{' or '.join(dict.fromkeys(kinds))}",
+                    field=option.name,
+                )
+
+    def _asked_for_by(self, kind: type[Named], choice: str, flags: bool) -> str:
         entry = self[kind.name]
-        if kind is entry:
-            return f"{self._flag} {kind.name}"
-        return next(option.flags[0] for option in options_of(kind) if option not in options_of(entry))
+        own = [option for option in options_of(kind) if option not in options_of(entry)]
+        return _name(own[0], flags) if own else f"{choice} {kind.name}"
 
     def _choice(self) -> Option:
         titles = ", ".join(one.name if one.title == one.name else f"{one.name} ({one.title})" for one in self)
@@ -140,3 +153,7 @@ class Registry(Generic[T]):
             least=None,
             numeric=True,
         )
+
+
+def _name(option: Option, flags: bool) -> str:
+    return option.flags[-1] if flags else option.name

@@ -21,11 +21,13 @@ from safetensors.numpy import load_file
 from tests import bundles
 from tests.cli.conftest import Run, Start
 
-from h2o_cli.bench.contestants import Contestant
+from h2o_cli.bench.contestants import Contestant, Entry, models
 from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, dense_flop, visible_pairs
 from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
 from h2o_cli.bench.measure import Measurement, Rounds
+from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.report import COLUMNS
+from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense import checkpoint_tensors
 from h2o_runtime import PrefillConfig
@@ -183,6 +185,8 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
+        (("--dense-form", "rows"), "form rows does nothing with weights that are floats"),
+        (("--vertical", 9), "--vertical does nothing with --prefill h2o and --prefill full: it goes with"),
     ],
 )
 def test_wrong_flags(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], says: str) -> None:
@@ -208,7 +212,7 @@ def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, 
 
 
 def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
-    settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto"}
+    settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto", "form": "auto"}
     broken = Contestant("h2o", "h2o", "", settings | {"backend": "onnxruntime", "device": "cpu"})
     measurement = Measurement([broken], Rounds((64,), 1, 1, 0, 60.0), lambda text: None)
     measurement.run()
@@ -280,6 +284,17 @@ def test_llama_cpp_gets_as_many_bits(shared_folder: Path, tmp_path: Path, form: 
 
 
 # Forms of integer weights
+
+
+def test_ours_is_measured_in_the_form_that_is_asked_for(shared_folder: Path, tmp_path: Path) -> None:
+    bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
+    model = BenchmarkModel.open(str(bundle), tmp_path, "float32", None)
+    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto", form="rows")
+    for ours in models(entry, (), decoding=False):
+        assert ours.label.endswith(" form=rows")
+        system = H2OSystem(ours.settings)
+        system.open(64)
+        assert system._generator.backend.form == "rows"  # type: ignore[attr-defined]
 
 
 def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def settings(shared_folder: Path) -> dict[str, Any]:
         "backend": "onnxruntime",
         "device": "cuda",
         "attention": "auto",
+        "form": "auto",
         "kind": "h2o",
     }
 

@@ -133,9 +133,9 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
 def test_the_provider_that_was_asked_for_is_the_one_compared(
     compare_here: Callable[..., Any], small: Path
 ) -> None:
-    for provider, policy in (("native", "h2o"), ("functions", "full")):
-        flags = ("--stage", "attention", "--stage", "pipeline", "--json", *SMALL)
-        done = compare_here(small, "--attention", provider, "--prefill", policy, *flags)
+    stages = ("--stage", "attention", "--stage", "pipeline", "--json")
+    for provider, policy, flags in (("native", "h2o", SMALL), ("functions", "full", ("-n", 300, "-b", 128))):
+        done = compare_here(small, "--attention", provider, "--prefill", policy, *stages, *flags)
         document = _json(done.stdout)
         assert (done.exit_code, document["passed"]) == (0, True)
         assert {row["subject"] for row in _of(document, "attention")} == {provider}

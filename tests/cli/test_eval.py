@@ -116,6 +116,12 @@ def test_a_report_that_is_stopped_goes_on(
         (("--depths", "2"), 2, "depths must be from 0 to 1"),
         (("-c", 100), 2, "context is 100, and 264 tokens are needed"),
         (("--h2o-local", 64), 2, "must be below chunk_size"),
+        (("--vertical", 9), 2, "--vertical does nothing with --prefill full and --prefill h2o: it goes with"),
+        (
+            ("--also", "vertical=9"),
+            2,
+            "vertical does nothing with policy h2o: it goes with policy minference",
+        ),
     ],
 )
 def test_misuse(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], code: int, words: str) -> None:

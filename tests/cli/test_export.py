@@ -218,6 +218,16 @@ def test_the_flags_of_the_export_are_the_defaults_of_the_bundle(h2o: Run, export
 # What --dry-run prints
 
 
+def test_another_policys_flag_is_kept_and_told(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
+    done = h2o("export", checkpoint, "-o", tmp_path / "bundle", "--dry-run", "--vertical", 64, "--json")
+    plan = _json(done.stdout)["prefill"]
+    assert (plan["policy"], plan["vertical"]) == ("h2o", 64)
+    assert (
+        "--vertical does nothing with --prefill h2o: it goes with --prefill minference; the bundle keeps"
+        in (" ".join(done.stderr.decode().split()))
+    )
+
+
 def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
     args = ("export", checkpoint, "-o", tmp_path / "bundle", *FLAGS, "--dry-run", "-c", 3000)
     done = h2o(*args, "--json")

@@ -147,6 +147,16 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
         "quality exact stands for policy=full",
     ),
     "H auto": (("-p", "a", "--h2o-heavy", "auto", "--score", "window"), 2, "goes with score=query alone"),
+    "another policy's": (
+        ("-p", "a", "--prefill", "h2o", "--vertical", 64),
+        2,
+        "--vertical does nothing with --prefill h2o: it goes with --prefill minference",
+    ),
+    "no policy's chunk": (
+        ("-p", "a", "--quality", "exact", "-ub", 64),
+        2,
+        "--chunk-size does nothing with --prefill full: it goes with --prefill h2o or --prefill minference",
+    ),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
     "top-p": (("-p", "a", "--top-p", 1.5), 2, "top_p is 1.5: it must be between 0 and 1"),

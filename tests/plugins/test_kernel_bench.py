@@ -33,3 +33,13 @@ def test_every_kernel_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         call()
         assert work > 0
         assert against in ("matmul", "read")
+
+
+def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
+    turns: list[str] = []
+    with importable(BENCH):
+        rounds, caches, policies = map(importlib.import_module, ("rounds", "caches", "policies"))
+    assert caches.measure is policies.measure is rounds.measure
+    found = rounds.measure({name: lambda name=name: turns.append(name) for name in "ab"}, 2)
+    assert "".join(turns) == "ababab"
+    assert all(0 <= times["least_ms"] <= times["median_ms"] for times in found.values())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.footprint import weight_bytes
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.names import DenseForm
@@ -62,10 +65,21 @@ def test_both_has_rows_for_many_and_blocks_for_one(bundle: Path) -> None:
     np.testing.assert_array_equal(one, logits(bundle, "blocks", tokens=1))
 
 
-def test_a_bundle_of_floats_has_one_form(shared_folder: Path) -> None:
+def test_a_bundle_of_floats_has_no_form_of_integers(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, TIED)[1]
-    with Generator.load(folder, context=64, form="rows") as generator:
-        assert generator.backend.form == "exact"  # type: ignore[attr-defined]
+    with Generator.load(folder, context=64) as generator:
+        assert generator.backend.form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
+    for form in ("blocks", "rows", "both"):
+        with pytest.raises(ConfigError, match=f"form {form} does nothing with weights that are floats"):
+            Generator.load(folder, context=64, form=form)  # type: ignore[arg-type]
+
+
+def test_a_form_is_for_a_cpu_alone(bundle: Path) -> None:
+    gpu = Mock(memory="cuda")
+    with pytest.raises(ConfigError, match="form rows does nothing here"):
+        make_backend("onnxruntime", Bundle.open(bundle), gpu, 1, 64, "rows")
+    with pytest.raises(ConfigError, match="form native does nothing here"):
+        make_backend("tensorrt", Bundle.open(bundle), gpu, 1, 64, "native")
 
 
 def test_blocks_become_rows_within_half_a_step() -> None:

@@ -26,8 +26,9 @@ from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
-from h2o_cli.model_options import decode_options, decode_policy
-from h2o_cli.prefill_options import prefill_config
+from h2o_cli.model_options import decode_options, decode_policy, form_option
+from h2o_cli.prefill_options import GivenPrefill
+from h2o_runtime.backends.select import check_form
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
@@ -51,6 +52,7 @@ def main() -> None:
 @main.command()
 @bench_options(PEERS, "1024,2048,4096,8192")
 @beside_option
+@form_option
 @guarded
 def prefill(**flags: Any) -> None:
     """Time to the first token, and where it goes."""
@@ -61,6 +63,7 @@ def prefill(**flags: Any) -> None:
 @bench_options(PEERS, "1024,8192")
 @click.option("--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens a round.")
 @decode_options
+@form_option
 @guarded
 def decode(tokens: int, **flags: Any) -> None:
     """Time of one more token, at contexts of the given lengths."""
@@ -89,16 +92,20 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
             f"threads must be at most the {default_threads()} cores of this process", field="threads"
         )
     backend, device = flags["backend"], resolve_device(flags["device"], flags["backend"])
+    given = GivenPrefill.of(flags)
     entry = Entry(
         model,
         threads,
-        prefill_config(model.manifest.prefill, flags),
+        given.over(model.manifest.prefill),
         backend,
         device,
         flags["attention"],
         beside=flags.get("beside", ()),
         decoding=decode_policy(flags),
+        form=flags.get("form", "auto"),
     )
+    check_form(entry.form, backend, device == "cpu", model.manifest.model.quantized)
+    given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))
     rounds = Rounds(
         flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
     )

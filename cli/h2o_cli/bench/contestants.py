@@ -12,7 +12,7 @@ from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import H2OError
-from h2o_runtime.names import BackendName, DeviceName, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceName, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PREFILL
 
@@ -56,6 +56,7 @@ class Entry:
     beside    prefill policies besides the configured one and full attention
     decoding  a decode policy beside the exact one
     prompt    what is read, as far as a length goes; random tokens where there is nothing
+    form      of our integer weights, of peers' never
     """
 
     model: BenchmarkModel
@@ -67,6 +68,7 @@ class Entry:
     beside: tuple[str, ...] = ()
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     prompt: tuple[int, ...] = ()
+    form: DenseChoice = "auto"
 
     @property
     def lead(self) -> str:
@@ -96,6 +98,11 @@ class Entry:
             "vocabulary": model.vocab_size,
             "prompt": self.prompt,
         }
+
+    def settings_of(self, policy: str) -> str:
+        """Ours, as rows tell them."""
+        form = "" if self.form == "auto" else f" form={self.form}"
+        return self.prefill.altered(policy=policy).in_short() + form
 
     def on_cpu_only(self) -> None:
         """For a peer that is measured there and nowhere else. Raises Absent."""
@@ -146,9 +153,10 @@ def _ours(
             "decoding": {"decode": decoding.name} | asdict(decoding),
             "backend": entry.backend,
             "attention": entry.attention,
+            "form": entry.form,
             "kind": OWN_SYSTEM,
         }
-        name, label = policy, config.in_short()
+        name, label = policy, entry.settings_of(policy)
         if not decoding.exact:
             name, label = f"{name}, {decoding.name}", f"{label}; {steps}"
         exact = config.algorithm.exact and decoding.exact

@@ -42,7 +42,7 @@ def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
         "model": model.name,
         "precision": model.manifest.model.dtype,
         "threads": entry.threads,
-        "settings": entry.prefill.altered(policy=entry.lead).in_short(),
+        "settings": entry.settings_of(entry.lead),
     }
     for row in rows:
         of_ours = row["name"] == entry.lead

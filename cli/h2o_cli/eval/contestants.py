@@ -122,6 +122,7 @@ def _others(one: Option, value: Any) -> Iterator[Any]:
 
 def _variant(rule: Contestant, changes: dict[str, Any], kind: Kind) -> Contestant:
     config = rule.config.altered(**changes)
+    PREFILL.check_used(changes, config.algorithm, flags=False)
     told = [f"{name}={value}" for name, value in changes.items() if name != "policy"]
     return Contestant(" ".join([config.algorithm.name, *told]), config, kind)
 

@@ -15,7 +15,7 @@ from h2o_cli.eval.plan import METRICS, Extent
 from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.tasks import TASKS
 from h2o_cli.model_options import model_options
-from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.generator import DEFAULT_CONTEXT
 from h2o_runtime.manifest import Manifest
@@ -145,7 +145,10 @@ def eval_options(command: Command) -> Command:
 def make_contestants(manifest: Manifest, flags: dict[str, Any], ablate: bool) -> tuple[Contestant, ...]:
     """Takes its own arguments out of `flags`. Raises ConfigError."""
     also = [argument_text(text, "--also") for text in flags.pop("also")]
-    return contestants(prefill_config(manifest.prefill, flags), also, flags.pop("baselines"), ablate)
+    given = GivenPrefill.of(flags)
+    found = contestants(given.over(manifest.prefill), also, flags.pop("baselines"), ablate)
+    given.check_used(*(one.config for one in found))
+    return found
 
 
 def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:

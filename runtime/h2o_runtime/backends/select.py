@@ -20,8 +20,9 @@ def make_backend(
 ) -> Backend:
     """For at most `context` tokens; `form` is for integer weights on ONNX Runtime.
 
-    Raises ConfigError for an unknown name.
+    Raises ConfigError for an unknown name, and for a form that would do nothing.
     """
+    check_form(form, name, device.memory == "cpu", bundle.manifest.model.quantized)
     if name == "onnxruntime":
         from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 
@@ -33,3 +34,20 @@ def make_backend(
         assert isinstance(device, CudaDevice), "make_device gives TensorRT a GPU"
         return TensorRTBackend(bundle, device, name, context)
     raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, but is {name!r}", field="backend")
+
+
+def check_form(form: DenseChoice, backend: str, on_cpu: bool, quantized: bool) -> None:
+    """Raises ConfigError for a form that does nothing there."""
+    if form in ("auto", "exact"):  # which ask for nothing
+        return
+    if backend != "onnxruntime" or not on_cpu:
+        raise ConfigError(
+            f"form {form} does nothing here: it is how ONNX Runtime multiplies on a CPU; leave out --dense-form",
+            field="form",
+        )
+    if not quantized and form in ("blocks", "rows", "both"):
+        raise ConfigError(
+            f"form {form} does nothing with weights that are floats: leave out --dense-form, or export with "
+            "--weights int8 or int4",
+            field="form",
+        )

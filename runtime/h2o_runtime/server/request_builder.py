@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from h2o_runtime.compatibility import check_policy
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
-from h2o_runtime.quality import configured
+from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.quality import QUALITIES, configured, stands_for
 from h2o_runtime.sampling import Sampling
 from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
 from h2o_runtime.server.choices import Choices
@@ -91,15 +93,28 @@ class RequestBuilder:
             raise ConfigError(f"prompt: {error}", field="prompt") from error
 
     def prefill_config(self, given: Prefill | None) -> PrefillConfig:
-        """The server's configuration with what the request overrides."""
+        """The server's configuration with what the request overrides, each of which the policy must have."""
         if given is None:
             return self.prefill
         values = {name: value for name, value in given.model_dump().items() if value is not None}
         quality = values.pop("quality", None)
         try:
-            return configured(self.prefill, values, quality)
+            config = configured(self.prefill, values, quality)
+            PREFILL.check_used(values, config.algorithm, flags=False)
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
+        return config
+
+    def qualities(self) -> dict[str, dict[str, Any]]:
+        """What each quality stands for. Without those that this server's configuration or model cannot have."""
+        found: dict[str, dict[str, Any]] = {}
+        for quality in QUALITIES:
+            try:
+                check_policy(self.model.generator.model, configured(self.prefill, {}, quality).algorithm)
+            except ConfigError:
+                continue
+            found[quality] = dict(stands_for(quality))
+        return found
 
     def _requests(
         self,

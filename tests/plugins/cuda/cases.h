@@ -75,7 +75,8 @@ struct StateBuffers {
 };
 
 // The precision whose own error a kernel is measured by. In float32 the tolerance is absolute, but where
-// scores reach +-100, rounding them in float32 alone moves a probability by more than that.
+// scores reach +-100, rounding them in float32 alone moves a probability by more than that: how far is
+// counted.
 inline Precision yardstick(const Case& c) {
     if (c.shape.dtype == H2O_F16) return Precision::kHalf;
     return c.spread > 1 ? Precision::kFloat : Precision::kExact;

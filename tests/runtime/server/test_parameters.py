@@ -64,6 +64,8 @@ BOTH = [
     *wrong("prefill", {"batch_size": 0}, param="prefill.batch_size"),
     *wrong("prefill", {"local": 0}, {"local": -1}, {"local": 1.5}, param="prefill.local"),
     *wrong("prefill", {"heavy": -1}, {"heavy": 1024}, {"chunk_size": 64}, param="prefill.heavy"),
+    *wrong("prefill", {"policy": "full", "local": 128}, param="prefill.local"),  # which full has none of
+    *wrong("prefill", {"vertical": 64}, {"policy": "full", "vertical": 64}, param="prefill.vertical"),
     *wrong("prefill", {"score": "mean"}, param="prefill.score"),
     *wrong("prefill", {"score": "window", "score_window": 0}, param="prefill.score_window"),
     *wrong("prefill", {"score": "window", "score_window": 257}, param="prefill.score_window"),
@@ -273,7 +275,6 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("completion", {"prompt": "\x00"}),
         ("completion", {"logprobs": 20, "echo": False, "best_of": 1, "n": 1}),
         ("completion", {"prefill": {}}),
-        ("completion", {"prefill": {"policy": "full", "local": 9999}}),
         ("completion", {"prefill": {"chunk_size": 2, "local": 1, "heavy": 0, "dense_tail": 0, "sink": 0}}),
     ],
 )

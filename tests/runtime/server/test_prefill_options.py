@@ -77,6 +77,14 @@ def test_a_quality_stands_for_settings(server: Server) -> None:
     assert "quality fast stands for heavy=192, and heavy=100 was given" in error["message"]
 
 
+def test_another_policys_option_is_refused_with_its_policy(server: Server) -> None:
+    error = error_of(server.post("/props/prefill", {"prefill": {"vertical": 64}}), 400)
+    assert error["param"] == "prefill.vertical"
+    assert (
+        error["message"] == "prefill: vertical does nothing with policy h2o: it goes with policy minference"
+    )
+
+
 @pytest.mark.parametrize(
     ("values", "param"), [({"heavy": 1024}, "prefill.heavy"), ({"local": 1.5}, "prefill.local")]
 )

@@ -174,15 +174,15 @@ def test_timings_are_llama_cpps(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize("policy", ["h2o", "full"])
-def test_progress_goes_up_to_the_whole_prompt(server: Server, path: str, policy: str) -> None:
+@pytest.mark.parametrize("prefill", [SPARSE, {"policy": "full"}])
+def test_progress_goes_up_to_the_whole_prompt(server: Server, path: str, prefill: dict[str, Any]) -> None:
     server.complete("something else", max_tokens=0)
     prompt = (
         {"prompt": WORDS * 28}
         if "chat" not in path
         else {"messages": [{"role": "user", "content": WORDS * 28}]}
     )
-    body = {**prompt, "max_tokens": 3, "return_progress": True, "prefill": SPARSE | {"policy": policy}}
+    body = {**prompt, "max_tokens": 3, "return_progress": True, "prefill": prefill}
     told = streamed(server, path, body)[:-1]
     where = [index for index, chunk in enumerate(told) if "prompt_progress" in chunk]
     progress = [told[index]["prompt_progress"] for index in where]

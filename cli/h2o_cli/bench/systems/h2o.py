@@ -15,8 +15,8 @@ from h2o_runtime.policies.decode import DECODE
 
 
 class H2OSystem:
-    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention; and decoding (of a
-    decode policy), where it is not exact.
+    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention, form; and
+    decoding (of a decode policy), where it is not exact.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -29,7 +29,7 @@ class H2OSystem:
             self._settings["bundle"],
             context=context,
             decoding=DECODE.make(self._settings.get("decoding", {})),
-            **{name: self._settings[name] for name in ("backend", "device", "attention", "threads")},
+            **{name: self._settings[name] for name in ("backend", "device", "attention", "threads", "form")},
         )
 
     def prefill(self, ids: Ids) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from h2o_runtime.options import MOST
+from h2o_runtime.quality import MEANING
 from h2o_runtime.server.inference import InferenceState
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE
@@ -130,6 +131,7 @@ def _props(service: Service) -> dict[str, Any]:
         "prefill": asdict(service.prefill),
         "prefill_summary": service.prefill.algorithm.summary(),
         "prefill_options": form(),
+        "prefill_quality": {"meaning": MEANING, "choices": service.builder.qualities()},
         "limits": {
             "max_queue": limits.queue,
             "queue_timeout": limits.queue_timeout,

@@ -5,19 +5,23 @@ import { byId, element } from "./dom.js";
 const YES_NO = { true: "yes", false: "no" };
 
 export class PrefillForm {
-  /** options: as /props lists them; standard: the server's own configuration. */
-  constructor(options, standard) {
+  /** options and quality: as /props tells of them; standard: the server's own configuration. */
+  constructor(options, standard, quality) {
     this._standard = standard;
+    this._qualities = quality.choices; // what each stands for
+    this._quality = control({ name: "quality", meaning: quality.meaning, choices: offered(quality.choices) });
+    const qualityLabel = element("label", { hidden: !Object.keys(quality.choices).length }, "Quality ", this._quality);
     this._options = options.filter((option) => option.numeric); // the others are not for people who want an answer
     this._controls = new Map(this._options.map((option) => [option.name, control(option)]));
     this._labels = new Map(
       this._options.map((option) => [option.name, element("label", {}, `${option.label} `, this._controls.get(option.name))]),
     );
-    byId("prefill-fields").replaceChildren(...this._labels.values());
+    byId("prefill-fields").replaceChildren(qualityLabel, ...this._labels.values());
   }
 
   /** Take over values by name; where there is none, the server's own stand in their place. */
   fill(values) {
+    this._quality.value = values.quality in this._qualities ? values.quality : "";
     for (const option of this._options) {
       const field = this._controls.get(option.name);
       const standard = this._standard[option.name];
@@ -30,14 +34,14 @@ export class PrefillForm {
     this.show();
   }
 
-  /** Show the chosen policy's options only. */
+  /** Show the chosen policy's options only, and of them none that the quality stands for. */
   show() {
     for (const option of this._options) this._labels.get(option.name).hidden = !this._chosen(option);
   }
 
   /** Values that differ from the server's own, by name. all: those of the other policies too. */
   values(all = false) {
-    const values = {};
+    const values = this._quality.value ? { quality: this._quality.value } : {};
     for (const option of this._options) {
       const { value } = this._controls.get(option.name);
       if (value === "" || !(all || this._chosen(option))) continue;
@@ -48,8 +52,14 @@ export class PrefillForm {
   }
 
   _chosen(option) {
-    return option.policies.includes(this._controls.get("policy").value);
+    const settled = this._qualities[this._quality.value] ?? {};
+    return !(option.name in settled) && option.policies.includes(settled.policy ?? this._controls.get("policy").value);
   }
+}
+
+/** The qualities by what a person reads, and the choice of none. */
+function offered(qualities) {
+  return { "": "as below", ...Object.fromEntries(Object.keys(qualities).map((name) => [name, name])) };
 }
 
 function control(option) {

@@ -25,10 +25,10 @@ export class Settings {
   }
 
   /** Take in what the server does unless told otherwise (GET /props), then what was changed before. */
-  begin({ prefill, prefill_options, prefill_summary }) {
+  begin({ prefill, prefill_options, prefill_quality, prefill_summary }) {
     this.known = true;
     this._standardSummary = prefill_summary;
-    this._prefill = new PrefillForm(prefill_options, prefill);
+    this._prefill = new PrefillForm(prefill_options, prefill, prefill_quality);
     this._fill(kept());
   }
 

@@ -24,6 +24,7 @@ def labels(page: Page) -> list[str]:
 def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
     page.get_by_text("Chunks of 1,024, memory 512").click()
     whole = [
+        "Quality",
         "Attention",
         "Chunk size",
         "Local window",
@@ -38,9 +39,50 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
     whole += ["Sink tokens", "Dense tail"]
     assert labels(page) == whole
     page.get_by_label("Attention").select_option("full")
-    assert labels(page) == ["Attention"]
+    assert labels(page) == ["Quality", "Attention"]
     page.get_by_label("Attention").select_option(label="sparse")
     assert labels(page) == whole
+
+
+def test_a_quality_in_the_place_of_what_it_stands_for(page: Page) -> None:
+    choose(page, heavy=300, sink=4)
+    choose(page, quality="fast")
+    page.get_by_text("Chunks of 512, memory 256").wait_for()
+    page.locator("#summary").click()
+    assert labels(page) == [
+        "Quality",
+        "Score window",
+        "Score candidates",
+        "Score heads",
+        "Sink tokens",
+        "Dense tail",
+    ]
+    page.get_by_role("button", name="Done").click()
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == {"quality": "fast", "sink": 4}
+    choose(page, quality="exact")
+    page.get_by_text("Full attention").wait_for()
+    page.reload()
+    page.get_by_text("Full attention").wait_for()  # it is kept
+    page.locator("#summary").click()
+    assert labels(page) == ["Quality"]
+    page.get_by_label("Quality").select_option("as below")
+    assert page.get_by_label("Heavy hitters").input_value() == "300"
+    page.get_by_role("button", name="Done").click()
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == {"heavy": 300, "sink": 4}
+
+
+@pytest.mark.timeout(180)
+def test_a_quality_that_the_server_cannot_have_is_not_offered(browser: Browser, tiny_bundle: Path) -> None:
+    """Batches of 64 have no room for its chunks, but for full attention's."""
+    server = Server(tiny_bundle, "--batch-size", 64, "--prefill", "full")
+    try:
+        server.wait_until_ready()
+        assert server.get("/props").json()["prefill_quality"]["choices"] == {"exact": {"policy": "full"}}
+        with watched_page(browser, server.url) as page:
+            page.get_by_text("Full attention").click()
+            assert page.get_by_label("Quality").locator("option").all_inner_texts() == ["as below", "exact"]
+    finally:
+        server.stop()
 
 
 def test_settings_that_contradict(page: Page) -> None:
@@ -65,7 +107,7 @@ def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: 
             choose(page, temperature=0, max_tokens=4, policy="typed", stride=3, careful="true", share=0.25)
             page.get_by_text("Every 3th token").wait_for()
             page.get_by_role("button", name="Settings").click()
-            assert labels(page) == ["Attention", "Stride", "Share", "Careful"]
+            assert labels(page) == ["Quality", "Attention", "Stride", "Share", "Careful"]
             page.get_by_role("button", name="Done").click()
             body = sent(page, lambda: ask(page, "Hello."))
             assert body["prefill"] == {"policy": "typed", "stride": 3, "share": 0.25, "careful": True}
