@@ -20,6 +20,12 @@ int64_t pieces_of(int64_t all, int64_t one) {
     return (all + one - 1) / one;
 }
 
+// Pieces have about as many rows, whole tiles of them: a few that are left would cost all weights once more.
+int64_t rows_of_a_piece(int64_t n, int64_t tile) {
+    const int64_t most = kMostRows / tile * tile, pieces = std::max<int64_t>(1, pieces_of(n, most));
+    return std::max<int64_t>(1, pieces_of(pieces_of(n, pieces), tile)) * tile;
+}
+
 enum Input : size_t { kX, kWeights, kScales, kOffsets, kUp, kNorm, kAddend, kCos, kSin, kInputs };
 
 // One node: what does not change from run to run.
@@ -29,7 +35,7 @@ struct Kernel {
     size_t count;
     int64_t rotated;  // matrices whose y is turned
     float epsilon;
-    int64_t rows;  // of a piece
+    int64_t tile_rows;
     int64_t heads[kMostMatrices];
     h2o_block_matrix matrices[kMostMatrices];
     std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
@@ -55,16 +61,17 @@ class Run {
         : kernel_(kernel),
           given_(given),
           n_(given.n),
+          rows_(rows_of_a_piece(given.n, kernel.tile_rows)),
           x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon} {}
 
     Status* outputs(KernelContext* context);
     Status* work(KernelContext* context);
 
   private:
-    int64_t rows_of(int64_t piece) const { return std::min(kernel_.rows, n_ - piece * kernel_.rows); }
+    int64_t rows_of(int64_t piece) const { return std::min(rows_, n_ - piece * rows_); }
     void prepare(int64_t piece) const {
-        h2o_products_prepare(kernel_.products, kernel_.matrices, n_, &x_, piece * kernel_.rows,
-                             rows_of(piece), scratch_);
+        h2o_products_prepare(kernel_.products, kernel_.matrices, n_, &x_, piece * rows_, rows_of(piece),
+                             scratch_);
     }
     void multiply(int64_t piece) const;
     void rotate(int64_t piece) const;
@@ -75,6 +82,7 @@ class Run {
     const Kernel& kernel_;
     const Given& given_;
     int64_t n_;
+    int64_t rows_;  // of a piece
     h2o_activations x_;
     float* y_[kMostMatrices];
     void* scratch_ = nullptr;
@@ -113,8 +121,8 @@ Status* Run::outputs(KernelContext* context) {
 
 Status* Run::work(KernelContext* context) {
     const h2o_block_matrix& first = kernel_.matrices[0];
-    wide_ = std::max<int64_t>(2, pieces_of(kPieceBytes, first.inputs * kPanel * first.bits / 8));
-    const int64_t down = pieces_of(n_, kernel_.rows);
+    wide_ = std::max<int64_t>(4, pieces_of(kPieceBytes, first.inputs * kPanel * first.bits / 8));
+    const int64_t down = pieces_of(n_, rows_);
     int64_t across = 0;
     for (size_t i = 0; i < kernel_.count; ++i) across += pieces_of(panels_of(kernel_.matrices[i]), wide_);
     if (prepared_ == scratch_) H2O_RETURN_IF(share<&Run::prepare>(context, down));
@@ -126,19 +134,19 @@ void Run::rotate(int64_t piece) const {
     for (int64_t i = 0; i < kernel_.rotated; ++i) {
         const int64_t heads = kernel_.heads[i];
         h2o_products_rotate(kernel_.products, heads, kernel_.matrices[i].outputs / heads, given_.cos.floats(),
-                            given_.sin.floats(), piece * kernel_.rows, rows_of(piece), y_[i]);
+                            given_.sin.floats(), piece * rows_, rows_of(piece), y_[i]);
     }
 }
 
 // Matrix by matrix, of each all panels of some rows, then the next rows.
 void Run::multiply(int64_t piece) const {
-    const int64_t down = pieces_of(n_, kernel_.rows);
+    const int64_t down = pieces_of(n_, rows_);
     for (size_t i = 0; i < kernel_.count; ++i) {
         const h2o_block_matrix& matrix = kernel_.matrices[i];
         const int64_t panels = panels_of(matrix), across = pieces_of(panels, wide_);
         if (piece < down * across) {
             const int64_t rows = piece / across, panel = piece % across * wide_;
-            return h2o_products_multiply(kernel_.products, &matrix, n_, prepared_, rows * kernel_.rows,
+            return h2o_products_multiply(kernel_.products, &matrix, n_, prepared_, rows * rows_,
                                          rows_of(rows), panel, std::min(wide_, panels - panel),
                                          given_.addend.floats(), y_[i]);
         }
@@ -274,8 +282,7 @@ Status* create(const Operator*, const Table* table, const KernelInfo* info, void
         delete kernel;
         return status;
     }
-    const int64_t tile = h2o_products_tile_rows(products, kernel->matrices);
-    kernel->rows = kMostRows / tile * tile;
+    kernel->tile_rows = h2o_products_tile_rows(products, kernel->matrices);
     *out = kernel;
     return nullptr;
 }

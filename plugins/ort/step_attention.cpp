@@ -86,12 +86,14 @@ Status* Kernel::compute(KernelContext* context) {
         failed = nullptr;
         return thrown;
     }
+    if (status == H2O_OUT_OF_WORKSPACE) return ort.error("StepAttention: no memory");
     return status == H2O_OK ? nullptr
                             : ort.error("StepAttention: the cache has no such row, or no kernel its sizes");
 }
 
 void run_on_session(void* self, int count, void (*work)(void*, size_t), void* data) {
     Kernel& kernel = *static_cast<Kernel*>(self);
+    if (kernel.failed != nullptr) return;  // one tells enough
     kernel.failed = kernel.ort.parallel(kernel.running, work, static_cast<size_t>(count), data);
 }
 

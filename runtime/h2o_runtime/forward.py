@@ -178,8 +178,7 @@ class Forward:
 
         `length` is that of the cache with the step's row; on the device where a recording reads it there.
         """
-        if not self._step_parts and self._whole_step is None:
-            self._bind_steps(rows)
+        self._bind_steps()
         if self._whole_step is not None:
             self._whole_step()
             return self.buffers.logits[:1]
@@ -199,7 +198,12 @@ class Forward:
         return self.buffers.logits[:1]
 
     def warm_up(self, rows: int, session: Session) -> None:
-        """Do what a first prompt of `rows` tokens would pay for: on the CPU nothing. The session must be empty."""
+        """Do what a first prompt of `rows` tokens and a first step would pay for. The session must be empty."""
+        self._whole_step = self._bind_whole_step()
+
+    def release(self) -> None:
+        """Forget what was bound, with all that it keeps in memory."""
+        self._whole_step, self._step_parts, self._step_head = None, [], lambda: None
 
     def give(self, tokens: IntArray) -> None:
         """Put the new tokens [n] of a call where the first dense graph finds them."""
@@ -241,9 +245,13 @@ class Forward:
         """Most rows that `logits` takes at once."""
         return min(len(self.buffers.logits), self.backend.most_rows)
 
-    def _bind_steps(self, rows: Rows) -> None:
+    def _bind_steps(self) -> None:
+        """Once: a step's calls are always on the same memory."""
+        if self._step_parts or self._whole_step is not None:
+            return
         self._whole_step = self._bind_whole_step()
         if self._whole_step is None:
+            rows = Rows(0, 1, at=self._where[1:2])
             self._step_parts = [self._bind_step(layer, rows) for layer in range(self.model.layers)]
             self._step_head = self._bind_head()
 

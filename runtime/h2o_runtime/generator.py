@@ -167,6 +167,7 @@ class Generator:
         """Give back sessions and memory; the generator is of no use afterwards."""
         self.parked.close(self)
         self.device.synchronize()
+        self._forward.release()
         self.backend.deactivate()
         self.provider.deactivate()
         if self._expanded is not None:

@@ -22,7 +22,7 @@ from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import TensorSpec
 from h2o_runtime.ort.fusion import fuse
 from h2o_runtime.ort.native import multiply_natively, operators
-from h2o_runtime.ort.packed import takes
+from h2o_runtime.ort.packed import aligned, takes
 from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 from h2o_runtime.ort.session import open_session
 
@@ -289,6 +289,32 @@ def test_graphs_in_half_precision_stay_with_onnx_runtime(shared_folder: Path) ->
     assert not takes(onnx.load(folder / "onnx" / "dense_01.onnx", load_external_data=False).graph)
     with Generator.load(folder, context=16, device="cpu", threads=1, form="native") as generator:
         assert np.isfinite(generator.prefill([1, 2, 3])).all()
+        assert np.isfinite(generator.decode(4)).all()
+
+
+def test_one_head_is_no_dimension(tmp_path: Path) -> None:
+    checkpoints.make_checkpoint(tmp_path / "checkpoint", query_heads=1, kv_heads=1)
+    bundles.export(tmp_path / "checkpoint", tmp_path / "bundle")
+    logits = []
+    for form in ("native", "exact"):
+        with Generator.load(tmp_path / "bundle", context=16, device="cpu", threads=1, form=form) as generator:
+            logits.append([np.array(generator.prefill([1, 2, 3])), np.array(generator.decode(4))])
+    np.testing.assert_allclose(*logits, atol=1e-4)
+
+
+def test_without_the_library_nothing_is_native(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+    monkeypatch.setattr(h2o_plugins, "__path__", [])
+    with Generator.load(folder, context=16, device="cpu", threads=1) as generator:
+        assert generator.backend.form == "exact"  # type: ignore[attr-defined]
+
+
+def test_packed_weights_begin_at_a_line() -> None:
+    for sizes in ((5, 64), (100_000,), (7, 9, 11)):
+        parts = [np.arange(size, dtype=np.float32) for size in sizes]
+        found = aligned(parts)
+        assert found.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(found, np.concatenate(parts))
 
 
 def test_a_missing_library_is_said(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,14 @@ def test_graphs_of_onnx_runtimes_own_products_run_one_by_one(shared_folder: Path
         assert generator._forward._whole_step is None
 
 
+def test_a_closed_generator_keeps_no_session(shared_folder: Path) -> None:
+    generator = load(bundles.named(shared_folder, "llama-g2-d64-llama3")[1])
+    assert generator._forward._whole_step is not None  # at loading, so that no answer waits for it
+    generator.close()
+    assert not generator._forward._whole_step
+    assert not generator.backend._parts  # type: ignore[attr-defined]
+
+
 def test_a_failure_says_where(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
     with load(folder) as generator:

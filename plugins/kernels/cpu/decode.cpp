@@ -8,11 +8,11 @@
 namespace h2o {
 namespace {
 
-// A run has so many numbers of keys and values at least, where there are as many: fewer take less time than
-// waking a thread for them. Threads that are awake take less. All runs have about as many, so that threads
-// end together.
-constexpr int64_t kRunNumbers = 3 << 16, kAwakeNumbers = 3 << 13;
-constexpr int64_t kLeastRun = 64, kMostRun = 512;  // rows, at least
+// Rows of the cache that an item of work has at most, and at least where kRuns items are not enough for that.
+// Each costs a little, so a short cache is not cut finer.
+constexpr int64_t kMostRun = 512, kLeastRun = 64, kRuns = 4;
+// So many numbers of keys and values are read sooner than another thread is awake.
+constexpr int64_t kWakeNumbers = 3 << 17;
 constexpr int64_t kDecodeRows = 16;   // most query rows a key/value head that are taken one by one
 constexpr int64_t kLatentRows = 144;  // most that are where values lie in keys
 constexpr int64_t kTogether = 9;  // fewest that are taken together there: less leaves lanes of vectors empty
@@ -22,17 +22,20 @@ bool together(const Cached& op) {
     return h2o_kv_latent(&op.kv) && op.rows() >= kTogether && op.seen == nullptr;
 }
 
-int64_t rows_of_a_run(const Cached& op, bool awake) {
-    const int64_t numbers = op.shape.kv_heads * (op.shape.head_size + op.dv());
-    const int64_t least = std::clamp((awake ? kAwakeNumbers : kRunNumbers) / numbers, kLeastRun, kMostRun);
-    const int64_t runs = std::max<int64_t>(1, op.length / least);
-    return round_up((op.length + runs - 1) / runs, 16);
+// Of keys and values, in a row.
+int64_t numbers(const Cached& op) {
+    return op.shape.kv_heads * (op.shape.head_size + op.dv());
+}
+
+// All runs have about as many rows, so that threads end together.
+int64_t rows_of_a_run(int64_t length) {
+    const int64_t runs = std::max((length + kMostRun - 1) / kMostRun, std::min(kRuns, length / kLeastRun));
+    return runs == 0 ? kLeastRun : round_up((length + runs - 1) / runs, 16);
 }
 
 class Decode {
   public:
-    Decode(h2o_cpu* context, const Cached& op)
-        : context_(context), op_(op), run_(rows_of_a_run(op, context->pool.awake())) {
+    Decode(h2o_cpu* context, const Cached& op) : context_(context), op_(op), run_(rows_of_a_run(op.length)) {
         Carver shared(nullptr);
         carve_shared(shared);
         Carver placed(context->shared.at_least(shared.used()));
@@ -45,7 +48,11 @@ class Decode {
     void run() {
         if (op_.seen) std::fill(op_.seen, op_.seen + op_.length * op_.shape.kv_heads, 0.0f);
         for (int64_t r = 0; r < rows(); ++r) load_query(r);
-        context_->pool.each(runs(), [&](int64_t index, int thread) { attend(index, thread); });
+        if (context_->pool.awake() || op_.length * numbers(op_) >= kWakeNumbers) {
+            context_->pool.each(runs(), [&](int64_t index, int thread) { attend(index, thread); });
+        } else {
+            for (int64_t index = 0; index < runs(); ++index) attend(index, 0);
+        }
         // A run's output is a thousandth of what was read for it: less than it costs to wake a thread.
         for (int64_t r = 0; r < rows(); ++r) combine(r);
     }

@@ -116,7 +116,7 @@ void multiply_floats(const h2o_products& kernels, const h2o_block_matrix& matrix
                      const Part& part, const TileOfY& out) {
     const int64_t inputs = matrix.inputs;
     const float* const weights = static_cast<const float*>(matrix.weights);
-    each_tile(part, kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
+    each_tile(part, part.rows == 1 ? kRowPanels : kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
               [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
                   kernels.multiply_floats({inputs, x + row * inputs, weights + panel * inputs * kPanel,
                                            from(out, row, panel, width)},

@@ -8,6 +8,7 @@
 namespace h2o {
 
 constexpr int64_t kPanel = H2O_PANEL;
+constexpr int kRowPanels = 4;  // that a tile of floats has where it has one row
 
 // Rows of activations as integers; a row of x is `parts` of them. [rows][K], and of each block [rows][K /
 // block]:

@@ -34,36 +34,9 @@ void multiply_float_tile(const FloatTile& tile) {
     store_sums<1>(tile.out, total);
 }
 
-// Four sums of a column, for one would wait for itself at each step.
-void multiply_float_row(const float* weights, const float* x, int64_t inputs, const TileOfY& out) {
-    constexpr int kSums = 4;
-    Simd::Vec sums[kSums][kVectors], total[1][kVectors];
-#pragma GCC unroll 4
-    for (auto& sum : sums) {
-#pragma GCC unroll 8
-        for (Simd::Vec& one : sum) one = Simd::zero();
-    }
-    for (int64_t k = 0; k < inputs; k += kSums) {
-#pragma GCC unroll 4
-        for (int i = 0; i < kSums; ++i) {
-            const Simd::Vec number = Simd::set(x[k + i]);
-            const float* const at = weights + (k + i) * kPanel;
-#pragma GCC unroll 8
-            for (int c = 0; c < kVectors; ++c) {
-                sums[i][c] = Simd::fma(Simd::load(at + c * Simd::kWidth), number, sums[i][c]);
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int c = 0; c < kVectors; ++c) {
-        total[0][c] = Simd::add(Simd::add(sums[0][c], sums[1][c]), Simd::add(sums[2][c], sums[3][c]));
-    }
-    store_sums<1>(out, total);
-}
-
 template <int kPanels, int kRows = Products::kFloatRows>
 void multiply_float_rows(const FloatTile& tile, int64_t rows) {
-    if constexpr (kRows > 1) {
+    if constexpr (kRows > 0) {
         if (rows == kRows) {
             multiply_float_tile<kRows, kPanels>(tile);
         } else {
@@ -73,15 +46,8 @@ void multiply_float_rows(const FloatTile& tile, int64_t rows) {
 }
 
 void multiply_floats(const FloatTile& tile, int64_t rows, int64_t panels) {
-    if (rows == 1) {
-        for (int64_t panel = 0; panel < panels; ++panel) {
-            const int64_t column = panel * kPanel;
-            TileOfY out = tile.out;
-            out.columns = tile.out.columns - column < kPanel ? tile.out.columns - column : kPanel;
-            out.y += column;
-            if (out.addend != nullptr) out.addend += column;
-            multiply_float_row(tile.weights + column * tile.inputs, tile.x, tile.inputs, out);
-        }
+    if (panels == h2o::kRowPanels) {
+        multiply_float_tile<1, h2o::kRowPanels>(tile);
     } else if (panels == 1) {
         multiply_float_rows<1>(tile, rows);
     } else {

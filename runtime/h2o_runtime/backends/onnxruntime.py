@@ -28,6 +28,7 @@ from h2o_runtime.process import default_threads
 # What lies between two products of an MLP takes at most so much on a CPU, but for calls of few rows. More rows are
 # hardly faster, take more memory, and what they leave is out of every cache when it is read.
 BETWEEN_BYTES, FEW_ROWS = 32 << 20, 512
+STEP = "decode step"
 
 
 def rows_on_cpu(model: ModelSpec) -> int:
@@ -36,10 +37,10 @@ def rows_on_cpu(model: ModelSpec) -> int:
 
 
 class OnnxRuntimeBackend:
-    """One session a dense graph. On the CPU weights are mapped from the bundle's files, not read.
+    """One session a dense graph, and on the CPU one more for a whole decode step where it can be a single graph.
 
-    On the CPU graphs are rewritten as they are loaded: see h2o_runtime.ort.fusion, and for weights that are
-    integers, `form` and h2o_runtime.ort.forms.
+    On the CPU graphs are rewritten as they are loaded, by `form`: see h2o_runtime.ort.native, .forms and .fusion.
+    Weights that stay as they are stay in the bundle's files and are mapped.
     """
 
     name = "onnxruntime"
@@ -90,8 +91,11 @@ class OnnxRuntimeBackend:
             return None
         step = whole_step([self._parts[name] for name in names], tensors, self.threads)
         folder = self.bundle.path(self.bundle.graph(names[0])).parent
-        session = BoundSession(self._open(step, folder))
-        return self._told("decode step", session.bound(tensors.inputs, {"logits": tensors.logits}))
+        try:
+            session = BoundSession(self._open(step, folder))
+        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+            raise _failed(STEP, error) from error
+        return self._told(STEP, session.bound(tensors.inputs, {"logits": tensors.logits}))
 
     def deactivate(self) -> None:
         self._parts.clear()
@@ -130,7 +134,7 @@ class OnnxRuntimeBackend:
             if self.device.memory == "cpu":
                 part = _rewritten(path, form)
                 session = self._open(part, path.parent)
-                if form == "native" and takes(part.model.graph):
+                if part.native:
                     self._parts[graph.name] = part
             else:
                 session = open_session(str(path), threads=1, device=self.device)  # they would be idle
@@ -144,15 +148,11 @@ class OnnxRuntimeBackend:
 
 
 def _form(manifest: Manifest, threads: int, form: DenseChoice) -> DenseForm:
+    if form != "auto":
+        return form
     if manifest.model.quantized:
-        return chosen_form(manifest, threads) if form == "auto" else form
-    if form == "auto":
-        return "native" if manifest.model.dtype == "float32" and is_fast() else "exact"
-    if form not in ("exact", "native"):
-        raise BackendError(
-            f"--dense-form {form} is for weights that are integers, and these are not: leave it out"
-        )
-    return form
+        return chosen_form(manifest, threads)
+    return "native" if manifest.model.dtype == "float32" and is_fast() else "exact"
 
 
 def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:
@@ -172,12 +172,13 @@ def _rewritten(path: Path, form: DenseForm) -> Part:
         ) from None
     model = onnx.load(str(path), load_external_data=False)
     weights: Mapping[str, NDArray[Any]] = {}
-    if form == "native" and takes(model.graph):
+    native = form == "native" and takes(model.graph)
+    if native:
         model, weights = multiply_natively(model, path)
     elif form != "exact":
         model = multiply_integers(model, path.parent, form == "rows")
     fuse(model)
-    return Part(model, weights)
+    return Part(model, weights, native)
 
 
 def _failed(graph: str, error: Exception) -> BackendError:

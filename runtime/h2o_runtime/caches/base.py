@@ -120,8 +120,8 @@ class KVStore(Protocol):
         return None
 
     def fixed_rows(self) -> Sequence[KV] | None:
-        """Every layer's rows, if they always lie where they are, a row of the host's memory at each place, and all
-        that a step has to do to them is to append its own. None: `open` tells more."""
+        """Every layer's rows on the device, if they always lie where they are, row i at place i, and all that a
+        step has to do to them is to append its own. None: `open` tells more."""
         return None
 
     def report(self) -> dict[str, Any]:

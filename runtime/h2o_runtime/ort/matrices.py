@@ -36,10 +36,6 @@ class QuantizedProduct:
         made: str = (self.product if self.offset is None else self.offset).output[0]
         return made
 
-    @property
-    def nodes(self) -> list[Any]:
-        return [node for node in (self.dequantize, self.product, self.offset) if node]
-
 
 def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
     """All of a GraphProto. Rows that are looked up are none: they are few, and become floats by themselves."""
@@ -84,10 +80,6 @@ class FloatProduct:
     def output(self) -> str:
         made: str = self.product.output[0]
         return made
-
-    @property
-    def nodes(self) -> list[Any]:
-        return [self.product]
 
 
 def float_products(graph: Any) -> Iterator[FloatProduct]:

@@ -35,7 +35,13 @@ Arrays = Mapping[str, NDArray[Any]]
 def is_fast() -> bool:
     """Whether products of our own are there and this CPU has instructions for them."""
     kernels = cpu_kernels()
-    return kernels is not None and kernels.product_instructions() != "scalar"
+    if kernels is None or kernels.product_instructions() == "scalar":
+        return False
+    try:
+        onnxruntime_operators()
+    except NativeKernelsMissing:
+        return False
+    return True
 
 
 def operators() -> Path:
@@ -184,7 +190,8 @@ def _before(x: str, view: GraphView) -> _Before:
     if norm is not None:
         return _Before(norm.x, norm=norm.weight, epsilon=norm.epsilon)
     reshape = view.maker(x, "Reshape")
-    if reshape is not None and len(view.shape(reshape.input[0])) == 3:
+    shape = () if reshape is None else view.shape(reshape.input[0])
+    if reshape is not None and len(shape) == 3 and shape[1] > 1:
         return _Before(reshape.input[0])  # [n, heads, K / heads]
     return _Before(x)
 

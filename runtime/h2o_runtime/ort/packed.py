@@ -22,6 +22,7 @@ from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 
 BLOCKS = range(16, 257, 16)  # sizes of integers' blocks
 STEP = 16  # of float matrices' K
+LINE = 64  # bytes: vectors across two lines take twice as long
 
 Product: TypeAlias = QuantizedProduct | FloatProduct
 
@@ -53,13 +54,12 @@ class Packed:
 
 
 def takes(graph: Any) -> bool:
-    """Whether all integer products of a GraphProto can be of our own: float32, in blocks that kernels know."""
+    """Whether a GraphProto's products can be of our own: float32 throughout, and blocks that kernels know."""
     from onnx import TensorProto
 
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return all(
-        types[product.scales] == TensorProto.FLOAT and product.block_size in BLOCKS
-        for product in quantized_products(graph)
+    return TensorProto.FLOAT16 not in types.values() and all(
+        product.block_size in BLOCKS for product in quantized_products(graph)
     )
 
 
@@ -76,10 +76,19 @@ def pack_matrices(parts: Sequence[Product], tensors: Mapping[str, Any], folder: 
     return Packed(
         made[0].inputs,
         tuple(n for one in made for n in one.outputs),
-        np.concatenate([one.weights for one in made]),
+        aligned([one.weights for one in made]),
         _together([one.scales for one in made if one.scales is not None]),
         _together([one.offsets for one in made if one.offsets is not None]),
     )
+
+
+def aligned(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays of one dimension and dtype, one behind the other from a cache line's begin on."""
+    nbytes = sum(array.nbytes for array in arrays)
+    memory = np.empty(nbytes + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
+    out = memory[start : start + nbytes].view(arrays[0].dtype)
+    return np.concatenate(arrays, out=out)
 
 
 def _pack(part: Product, tensors: Mapping[str, Any], folder: Path) -> Packed:
@@ -99,4 +108,4 @@ def _pack(part: Product, tensors: Mapping[str, Any], folder: Path) -> Packed:
 
 
 def _together(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    return np.concatenate(arrays) if arrays else None
+    return aligned(arrays) if arrays else None

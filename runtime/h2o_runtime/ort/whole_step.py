@@ -17,15 +17,19 @@ from h2o_runtime.backends.base import StepTensors
 from h2o_runtime.devices import Tensor
 from h2o_runtime.ort.native import DOMAIN
 
-CARRIED = ("residual", "cos", "sin")  # from one dense graph to the next
+CARRIED = ("cos", "sin")  # from the first layer to all others
 
 
 @dataclass(frozen=True)
 class Part:
-    """One dense graph as its own session has it: a ModelProto, and weights that it only names."""
+    """One dense graph as its own session has it: a ModelProto, and weights that it only names.
+
+    native  whether its products are of our own
+    """
 
     model: Any
     weights: Mapping[str, NDArray[Any]]
+    native: bool
 
 
 def whole_step(parts: Sequence[Part], tensors: StepTensors, threads: int) -> Part:
@@ -39,7 +43,7 @@ def whole_step(parts: Sequence[Part], tensors: StepTensors, threads: int) -> Par
     made: dict[str, str] = {"tokens": "tokens", "positions": "positions"}  # by what the next graph calls it
     for i, part in enumerate(parts):
         graph = part.model.graph
-        names = _names(graph, i, made)
+        names = _names(graph, i, made, last=i == len(parts) - 1)
         nodes.extend(_renamed(graph, names))
         for tensor in graph.initializer:
             copy = type(tensor)()
@@ -51,21 +55,23 @@ def whole_step(parts: Sequence[Part], tensors: StepTensors, threads: int) -> Par
         results = {value.name: names[value.name] for value in graph.output}
         if i < len(parts) - 1:
             made |= {"residual": results["residual_out"], "attention": f"{i}/attended"}
-            made |= {name: results[name] for name in CARRIED[1:] if name in results}
+            made |= {name: results[name] for name in CARRIED if name in results}
             nodes.append(_attention(i, results, tensors, threads))
     result = ModelProto(ir_version=parts[0].model.ir_version)
     result.opset_import.extend(opsets.values())
     given = [_value(name, array) for name, array in tensors.inputs.items()]
     logits = _value("logits", tensors.logits)
     result.graph.CopyFrom(helper.make_graph(nodes, "step", given, [logits], initializers))
-    return Part(result, weights)
+    return Part(result, weights, native=True)
 
 
-def _names(graph: Any, i: int, made: Mapping[str, str]) -> dict[str, str]:
+def _names(graph: Any, i: int, made: Mapping[str, str], last: bool) -> dict[str, str]:
     """What graph i's tensors are called in the whole. Its inputs are what is made there already."""
     names = {"": ""} | {value.name: made[value.name] for value in graph.input}
+    if last:
+        names |= {value.name: value.name for value in graph.output}
     for name in _tensors(graph):
-        names.setdefault(name, "logits" if name == "logits" else f"{i}/{name}")
+        names.setdefault(name, f"{i}/dense/{name}")
     return names
 
 

@@ -44,8 +44,8 @@ typedef struct h2o_shape {
 // "scalar", "avx2", "avx512", "neon"; H2O_UNSUPPORTED when the build or the machine lacks it.
 h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context);
 
-// Threads of somebody else's. run calls work(data, i) for every i below count and returns when all are done;
-// two calls with the same i are never at once.
+// Threads of somebody else's. run calls work(data, i) once for every i below count, on as many threads as it
+// likes, and returns when all are done.
 typedef struct h2o_executor {
     void* self;
     int threads;
