@@ -25,6 +25,7 @@ from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 BLOCK = 32
 SHAPES = ((576, 3072), (1536, 576), (2048, 2048))  # K, N
 ROWS = (1, 16, 1024)
+ALONE: dict[str, Any] = {"heads": [0], "rotated": 0, "epsilon": 0.0}  # nothing around the product
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -62,7 +63,17 @@ def contestants(
     ours = {"q": pack(q, bits, BLOCK).reshape(-1), "scales": pack_scales(scales).reshape(-1)}
     made = {
         f"ours, {8 * parts - parts + 1} bits": session(
-            OPERATOR, DOMAIN, ours, ["scratch", "y"], threads, K=k, N=[n], block=BLOCK, bits=bits, parts=parts
+            OPERATOR,
+            DOMAIN,
+            ours,
+            ["scratch", "y"],
+            threads,
+            K=k,
+            N=[n],
+            block=BLOCK,
+            bits=bits,
+            parts=parts,
+            **ALONE,
         )
         for parts in (1, 2)
     }
@@ -82,7 +93,7 @@ def contestants(
     made["MatMul"] = session("MatMul", "", floats, ["y"], threads)
     packed = {"w": pack_floats(floats["w"].T).reshape(-1).view(np.uint8)}
     made["ours, floats"] = session(
-        OPERATOR, DOMAIN, packed, ["scratch", "y"], threads, K=k, N=[n], block=0, bits=32, parts=1
+        OPERATOR, DOMAIN, packed, ["scratch", "y"], threads, K=k, N=[n], block=0, bits=32, parts=1, **ALONE
     )
     return made
 
