@@ -63,6 +63,13 @@ bool is_float(const h2o_block_matrix& matrix) {
     return matrix.bits == 32;
 }
 
+// Floats from one prepared row to the next. Rows that are whole pages apart would share a few lines of the
+// first cache, from which a tile reads them all at once.
+int64_t prepared_stride(const h2o_block_matrix& matrix) {
+    constexpr int64_t kPage = 1024, kLine = 16;
+    return matrix.inputs % kPage == 0 ? matrix.inputs + kLine : matrix.inputs;
+}
+
 // Which rows and panels of y.
 struct Part {
     int64_t row, rows, panel, end_panel;
@@ -114,12 +121,12 @@ void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matr
 
 void multiply_floats(const h2o_products& kernels, const h2o_block_matrix& matrix, const float* x,
                      const Part& part, const TileOfY& out) {
-    const int64_t inputs = matrix.inputs;
+    const int64_t inputs = matrix.inputs, stride = prepared_stride(matrix);
     const float* const weights = static_cast<const float*>(matrix.weights);
     each_tile(part, part.rows == 1 ? kRowPanels : kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
               [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
-                  kernels.multiply_floats({inputs, x + row * inputs, weights + panel * inputs * kPanel,
-                                           from(out, row, panel, width)},
+                  kernels.multiply_floats({inputs, x + row * stride, stride,
+                                           weights + panel * inputs * kPanel, from(out, row, panel, width)},
                                           rows, width);
               });
 }
@@ -166,13 +173,14 @@ int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matr
 }
 
 size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n) {
-    if (h2o::is_float(*matrix)) return h2o::aligned(n * matrix->inputs * 4);
+    if (h2o::is_float(*matrix)) return h2o::aligned(n * h2o::prepared_stride(*matrix) * 4);
     const int64_t rows = n * matrix->parts, blocks = matrix->inputs / matrix->block;
     return h2o::aligned(rows * matrix->inputs) + 3 * h2o::aligned(rows * blocks * 4);
 }
 
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x) {
-    return h2o::is_float(*matrix) && x->up == nullptr && x->norm == nullptr;
+    const bool plain = x->up == nullptr && x->norm == nullptr;
+    return h2o::is_float(*matrix) && plain && h2o::prepared_stride(*matrix) == matrix->inputs;
 }
 
 void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
@@ -185,7 +193,7 @@ void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* m
     if (h2o::is_float(*matrix)) {
         float* const out = static_cast<float*>(scratch);
         for (int64_t row = first; row < first + count; ++row) {
-            kernels->prepare_floats(row_of_x(row), out + row * inputs);
+            kernels->prepare_floats(row_of_x(row), out + row * h2o::prepared_stride(*matrix));
         }
         return;
     }

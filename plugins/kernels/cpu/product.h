@@ -57,7 +57,8 @@ struct ProductTile {
 // Likewise with weights and rows that are floats.
 struct FloatTile {
     int64_t inputs;
-    const float* x;        // [rows][K]
+    const float* x;  // [rows][K], one `stride` behind the other
+    int64_t stride;
     const float* weights;  // [panels][K][16]
     TileOfY out;
 };

@@ -26,7 +26,7 @@ void multiply_float_tile(const FloatTile& tile) {
         }
 #pragma GCC unroll 16
         for (int row = 0; row < kRows; ++row) {
-            const Simd::Vec x = Simd::set(tile.x[row * tile.inputs + k]);
+            const Simd::Vec x = Simd::set(tile.x[row * tile.stride + k]);
 #pragma GCC unroll 8
             for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::fma(weights[c], x, total[row][c]);
         }

@@ -49,7 +49,8 @@ inline const float* multiplied(const RowOfX& row, float factor, int64_t at, int6
 }
 
 void prepare_floats(const RowOfX& row, float* out) {
-    multiplied(row, norm_factor(row), 0, row.inputs, out);
+    const float* const made = multiplied(row, norm_factor(row), 0, row.inputs, out);
+    if (made != out) __builtin_memcpy(out, made, static_cast<size_t>(row.inputs) * sizeof(float));
 }
 
 void rotate(int64_t heads, int64_t half, const float* cos, const float* sin, float* row) {

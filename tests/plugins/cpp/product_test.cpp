@@ -309,6 +309,20 @@ TEST_P(Products, OfFloats) {
     }
 }
 
+// Rows of so many numbers have gaps between them once they are prepared, or are copied to get some.
+TEST_P(Products, OfRowsThatAreWholePages) {
+    constexpr int64_t kInputs = 2048, kOutputs = 33;
+    const FloatMatrix matrix(kInputs, kOutputs, 25);
+    for (int64_t n : {1, 3, 15}) {
+        const Floats x = numbers(n * kInputs, 26), norm = numbers(kInputs, 27);
+        const Floats plain = multiply(matrix.c(), x, 4, 2), expected = matrix.multiply(x);
+        for (size_t i = 0; i < plain.size(); ++i) ASSERT_NEAR(plain[i], expected[i], 3e-4f);
+        const Floats of_norm = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f}, n, 4, 2);
+        const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
+        for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 3e-4f);
+    }
+}
+
 TEST_P(Products, TurnTheirRows) {
     constexpr int64_t kRows = 5, kHeads = 3, kSize = 64;
     const Floats before = numbers(kRows * kHeads * kSize, 23), angle = numbers(kRows * kSize / 2, 24);

@@ -61,7 +61,7 @@ typedef struct h2o_activations {
     float epsilon;
 } h2o_activations;
 
-// Whether they need no preparing: floats with neither.
+// Whether they need no preparing: floats with neither, but for some K.
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x);
 
 // What rows first ... first + count are multiplied as -> scratch, as integers where weights are integers. A
