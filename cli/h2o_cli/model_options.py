@@ -42,8 +42,8 @@ form_option = click.option(
     type=click.Choice(("auto", *DENSE_FORMS)),
     default="auto",
     show_default=True,
-    help="How ONNX Runtime multiplies with integer weights on a CPU: auto is what h2o-bench dense found best; both "
-    "keeps weights in memory twice.",
+    help="How ONNX Runtime multiplies on a CPU: auto is native for float32, if this CPU is fast at it, and for "
+    "integer weights what h2o-bench dense found best; both keeps weights in memory twice.",
 )
 _LATENT = click.option(
     "--latent",

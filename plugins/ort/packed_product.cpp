@@ -5,6 +5,7 @@
 #include <new>
 
 #include "h2o/products.h"
+#include "operator_of.h"
 #include "tensor.h"
 
 namespace h2o::ort {
@@ -170,10 +171,12 @@ Status* Run::share(KernelContext* context, int64_t pieces) {
 }
 
 Status* Kernel::find_weights(KernelContext* context) {
+    size_t inputs = 0;
+    H2O_RETURN_IF(ort.input_count(context, &inputs));
     Tensor weights, scales, offsets;
-    H2O_RETURN_IF(weights.read(ort, context, kWeights));
-    H2O_RETURN_IF(scales.read(ort, context, kScales));
-    H2O_RETURN_IF(offsets.read(ort, context, kOffsets));
+    H2O_RETURN_IF(weights.read(ort, context, inputs, kWeights));
+    H2O_RETURN_IF(scales.read(ort, context, inputs, kScales));
+    H2O_RETURN_IF(offsets.read(ort, context, inputs, kOffsets));
     size_t bytes = 0, blocks = 0;
     for (size_t i = 0; i < count; ++i) {
         h2o_block_matrix& matrix = matrices[i];
@@ -196,12 +199,14 @@ Status* Kernel::find_weights(KernelContext* context) {
 
 Status* Given::read(const Kernel& kernel, KernelContext* context) {
     const Interface& ort = kernel.ort;
-    H2O_RETURN_IF(x.read(ort, context, kX));
-    H2O_RETURN_IF(up.read(ort, context, kUp));
-    H2O_RETURN_IF(norm.read(ort, context, kNorm));
-    H2O_RETURN_IF(addend.read(ort, context, kAddend));
-    H2O_RETURN_IF(cos.read(ort, context, kCos));
-    H2O_RETURN_IF(sin.read(ort, context, kSin));
+    size_t count = 0;
+    H2O_RETURN_IF(ort.input_count(context, &count));
+    H2O_RETURN_IF(x.read(ort, context, count, kX));
+    H2O_RETURN_IF(up.read(ort, context, count, kUp));
+    H2O_RETURN_IF(norm.read(ort, context, count, kNorm));
+    H2O_RETURN_IF(addend.read(ort, context, count, kAddend));
+    H2O_RETURN_IF(cos.read(ort, context, count, kCos));
+    H2O_RETURN_IF(sin.read(ort, context, count, kSin));
     const int64_t inputs = kernel.matrices[0].inputs;
     leading = x.dimensions;
     int64_t behind = 1;
@@ -288,16 +293,12 @@ Status* create(const Operator*, const Table* table, const KernelInfo* info, void
 }
 
 constexpr Operator make_operator() {
-    Operator op{};
-    op.version = kVersion;
-    op.name = [](const Operator*) { return "PackedProduct"; };
-    op.provider = [](const Operator*) -> const char* { return nullptr; };
+    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedProduct"; }, create);
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) { return index == kWeights ? kUint8 : kFloat; };
     op.input_characteristic = [](const Operator*, size_t index) {
         return index <= kWeights ? kRequired : kOptional;
     };
-    op.input_memory = [](const Operator*, size_t) { return 0; };
     op.outputs = [](const Operator*) -> size_t { return 2; };
     op.output_type = [](const Operator*, size_t index) { return index == 0 ? kUint8 : kFloat; };
     op.output_characteristic = [](const Operator*, size_t index) {
@@ -305,13 +306,6 @@ constexpr Operator make_operator() {
     };
     op.variadic_outputs = [](const Operator*) { return 1; };
     op.variadic_outputs_alike = [](const Operator*) { return 1; };
-    op.first_version = [](const Operator*) { return 1; };
-    op.last_version = [](const Operator*) { return 1; };
-    op.create = create;
-    op.compute = [](void* kernel, KernelContext* context) {
-        return static_cast<Kernel*>(kernel)->compute(context);
-    };
-    op.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
     return op;
 }
 

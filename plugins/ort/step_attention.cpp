@@ -4,6 +4,7 @@
 #include <new>
 
 #include "h2o/cpu.h"
+#include "operator_of.h"
 #include "tensor.h"
 
 namespace h2o::ort {
@@ -27,7 +28,9 @@ struct Given {
     Tensor all[kInputs];
 
     Status* read(const Interface& ort, KernelContext* context) {
-        for (size_t i = 0; i < kInputs; ++i) H2O_RETURN_IF(all[i].read(ort, context, i));
+        size_t count = 0;
+        H2O_RETURN_IF(ort.input_count(context, &count));
+        for (size_t i = 0; i < kInputs; ++i) H2O_RETURN_IF(all[i].read(ort, context, count, i));
         for (size_t i : {kQ, kK, kV, kKCache, kVCache}) {
             if (all[i].dimensions != 3)
                 return ort.error("StepAttention: rows and caches have three dimensions");
@@ -115,10 +118,7 @@ Status* create(const Operator*, const Table* table, const KernelInfo* info, void
 }
 
 constexpr Operator make_operator() {
-    Operator op{};
-    op.version = kVersion;
-    op.name = [](const Operator*) { return "StepAttention"; };
-    op.provider = [](const Operator*) -> const char* { return nullptr; };
+    Operator op = operator_of<Kernel>([](const Operator*) { return "StepAttention"; }, create);
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) {
         return index == kLength ? kInt64 : index == kKCache || index == kVCache ? kAny : kFloat;
@@ -126,17 +126,9 @@ constexpr Operator make_operator() {
     op.input_characteristic = [](const Operator*, size_t index) {
         return index <= kLength ? kRequired : kOptional;
     };
-    op.input_memory = [](const Operator*, size_t) { return 0; };
     op.outputs = [](const Operator*) -> size_t { return 1; };
     op.output_type = [](const Operator*, size_t) { return kFloat; };
     op.output_characteristic = [](const Operator*, size_t) { return kRequired; };
-    op.first_version = [](const Operator*) { return 1; };
-    op.last_version = [](const Operator*) { return 1; };
-    op.create = create;
-    op.compute = [](void* kernel, KernelContext* context) {
-        return static_cast<Kernel*>(kernel)->compute(context);
-    };
-    op.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
     return op;
 }
 

@@ -22,9 +22,8 @@ struct Tensor {
     float* floats() const { return static_cast<float*>(data); }
     bool is_of(int64_t count) const { return data == nullptr || elements == static_cast<size_t>(count); }
 
-    Status* read(const Interface& ort, KernelContext* context, size_t index) {
-        size_t inputs = 0;
-        H2O_RETURN_IF(ort.input_count(context, &inputs));
+    // `inputs`: how many the node has, which may end before `index`.
+    Status* read(const Interface& ort, KernelContext* context, size_t inputs, size_t index) {
         const Value* value = nullptr;
         if (index < inputs) H2O_RETURN_IF(ort.input(context, index, &value));
         if (value == nullptr) return nullptr;

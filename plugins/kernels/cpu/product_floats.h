@@ -1,7 +1,8 @@
 // Products with weights that are floats. A tile keeps sums of some rows and panels in registers while K
 // passes: of each step along it, panels' vectors are loaded once for all rows, and each row's number once for
-// all columns. One row alone is bound by reading weights: a panel after the other, in the order in which they
-// lie.
+// all columns. One row alone is bound by reading weights, and has more panels at once: additions to one sum
+// wait for each other. Sums are added up in the order of K whatever the tile, so a row's result does not
+// depend on the others.
 #pragma once
 
 namespace {
@@ -12,11 +13,7 @@ template <int kRows, int kPanels>
 void multiply_float_tile(const FloatTile& tile) {
     constexpr int kColumns = kPanels * kVectors;
     Simd::Vec total[kRows][kColumns];
-#pragma GCC unroll 16
-    for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 8
-        for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::zero();
-    }
+    clear_sums(total);
     for (int64_t k = 0; k < tile.inputs; ++k) {
         Simd::Vec weights[kColumns];
 #pragma GCC unroll 8

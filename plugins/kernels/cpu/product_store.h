@@ -1,4 +1,4 @@
-// The end of a tile: sums in registers become numbers of y.
+// The begin and the end of a tile: sums in registers, which become numbers of y.
 #pragma once
 
 namespace {
@@ -7,6 +7,15 @@ using h2o::kPanel;
 using h2o::TileOfY;
 
 constexpr int kVectors = static_cast<int>(kPanel) / Simd::kWidth;  // of a panel
+
+template <int kRows, int kColumns>
+__attribute__((always_inline)) inline void clear_sums(Simd::Vec (&total)[kRows][kColumns]) {
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+        for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::zero();
+    }
+}
 
 // The last columns of all may be fewer than a panel.
 template <int kColumns>

@@ -96,11 +96,7 @@ template <int kBits, int kSteps, bool kOffsets, int kParts, int kRows, int kPane
 __attribute__((always_inline)) inline void multiply_blocks(const ProductTile& tile) {
     constexpr int kColumns = kPanels * kVectors;
     Simd::Vec total[kRows][kColumns];
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 8
-        for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::zero();
-    }
+    clear_sums(total);
     for (int64_t block = 0; block < tile.blocks; ++block) {
         Sums<kRows, kColumns> sums;
 #pragma GCC unroll 8

@@ -18,7 +18,7 @@ def make_backend(
     context: int,
     form: DenseChoice = "auto",
 ) -> Backend:
-    """For at most `context` tokens; `form` is for integer weights on ONNX Runtime.
+    """For at most `context` tokens; `form` is how ONNX Runtime multiplies on a CPU.
 
     Raises ConfigError for an unknown name, and for a form that would do nothing.
     """
