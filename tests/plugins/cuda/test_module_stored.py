@@ -19,10 +19,11 @@ from h2o_runtime.devices.cuda import CudaDevice
 class OnHost:
     """A provider on a device, called with NumPy arrays: all go there before a call, and come back after it."""
 
-    def __init__(self, rows: Stored | Sizes) -> None:
+    def __init__(self, rows: Stored | Sizes | None = None) -> None:
         self._device = CudaDevice()
         self._provider = NativeCudaProvider(self._device)
-        self._provider.activate(rows.shape)
+        if rows is not None:
+            self._provider.activate(rows.shape)
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> None:
