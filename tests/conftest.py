@@ -31,6 +31,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--first-of-each-module", action="store_true", help="run one test of every test module")
+
+
+@pytest.hookimpl(trylast=True)  # markers have left out theirs by then
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--first-of-each-module"):
+        first = {item.path: item for item in reversed(items)}
+        config.hook.pytest_deselected(items=[item for item in items if first[item.path] is not item])
+        items[:] = [item for item in items if first[item.path] is item]
+
+
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A temporary folder of the whole test session, the same one for all pytest-xdist workers."""
