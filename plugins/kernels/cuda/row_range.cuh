@@ -40,7 +40,8 @@ __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySour
         e.keys = tokens;
         e.first_position = 0;
     } else {
-        // Causal rows are the last of the keys, so that there is a key for each. Others may outnumber the keys.
+        // Causal rows are the last of the keys, so that there is a key for each. Others may outnumber the
+        // keys.
         const int fewest = keys.causal ? tokens : 1;
         e.keys = keys.length ? bounded(keys.length[piece], fewest, keys.keys) : keys.keys;
         e.first_position = keys.length ? e.keys - tokens : keys.first_position;
