@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests import bundles
-from tests.golden import golden
 from tests.reference.checkpoints import EXAMPLE, TOKENIZER_FILES
+from tests.reference.golden import GOLDEN
 
 MODELS = ("v2_noqlora_yarn", "v3_qlora_default", "v3_yarn_moe")
 
@@ -56,7 +56,7 @@ YARN = {
 
 def arrays(name: str) -> dict[str, NDArray[Any]]:
     """The golden arrays of a model by their names; cached latents as [layers, n, r + dr]."""
-    found = {path.stem: np.load(path) for path in (golden("mla_tiny") / name).glob("*.npy")}
+    found = {path.stem: np.load(path) for path in (GOLDEN / "mla_tiny" / name).glob("*.npy")}
     parts = [found["cache_c_kv_prefill"], found["cache_k_rope_prefill"]]
     return found | {"latents": np.concatenate(parts, axis=-1)}
 
@@ -64,7 +64,7 @@ def arrays(name: str) -> dict[str, NDArray[Any]]:
 def golden_checkpoint(root: Path, name: str) -> Path:
     """A copy of a golden model with a tokenizer, made below `root` by whoever comes first."""
     folder = root / f"checkpoint-{name}"
-    source = golden("mla_tiny") / name
+    source = GOLDEN / "mla_tiny" / name
     with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.golden import golden
+from tests.reference.golden import GOLDEN
 from tests.runtime.stored_cases import HKV, HQ, OPERATORS, PAGE, Array, Stored, assert_alike
 
 from h2o_runtime.attention.base import AttentionShape
@@ -140,7 +140,7 @@ def test_what_is_no_cache_is_refused() -> None:
 
 
 def test_golden_sequences_on_pages() -> None:
-    folder = golden("paged")
+    folder = GOLDEN / "paged"
     load = {path.stem: np.load(path) for path in folder.glob("*.npy")}
     k, v, tables = load["k_cache_poisoned"], load["v_cache_poisoned"], load["block_tables"]
     blocks, rows, heads, d = k.shape

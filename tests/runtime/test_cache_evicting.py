@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
-from tests.golden import golden
 from tests.reference import operators
+from tests.reference.golden import GOLDEN
 from tests.runtime.operator_cases import Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import NATIVE, native
 
@@ -52,7 +52,7 @@ def plain(bundle: Path) -> Generator:
 
 def replayed(entry: dict[str, object], keep: int) -> tuple[list[list[int]], list[list[int]]]:
     """Tokens that are kept after each one: ours, with the scores that the crate was given, and the crate's."""
-    folder, memory = golden("ruvllm"), Memory(1, 32, Rule(6, keep))
+    folder, memory = GOLDEN / "ruvllm", Memory(1, 32, Rule(6, keep))
     slots = np.load(folder / "out" / f"ev_{entry['name']}_slot_ids.npy").astype(int)
     scores = np.load(folder / "in" / f"{entry['scores']}.npy")
     ours = []
@@ -65,7 +65,7 @@ def replayed(entry: dict[str, object], keep: int) -> tuple[list[list[int]], list
 
 
 def test_slot_by_slot_as_the_crate() -> None:
-    entries = json.loads((golden("ruvllm") / "out" / "manifest.json").read_text())["evict"]
+    entries = json.loads((GOLDEN / "ruvllm" / "out" / "manifest.json").read_text())["evict"]
     by_name = {entry["name"]: entry for entry in entries}
     for name in ("e0_random_scores", "e3_h2o_accumulated"):
         ours, theirs = replayed(by_name[name], keep=1)

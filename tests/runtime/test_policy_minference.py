@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
-from tests.golden import golden
 from tests.reference import lines, operators
+from tests.reference.golden import GOLDEN
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import case_of, native
 
@@ -124,7 +124,7 @@ def test_tiles_see_all_that_their_lines_are(n: int, past: int, seed: int) -> Non
 
 
 def test_published_lines_and_outputs(tiny_bundle: Path) -> None:
-    folder = golden("minference")
+    folder = GOLDEN / "minference"
     q, k, v = (np.load(folder / f"struct_{name}.npy") for name in "qkv")
     case, published = case_of(q, k), np.load(folder / "struct_indices.npz")
     for name, chunk in (("whole", 1000), ("chunk128", 128)):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
-from tests.golden import golden
 from tests.reference import operators, quest
+from tests.reference.golden import GOLDEN
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import case_of, native
 
@@ -84,7 +84,7 @@ def same_but_for_near_ties(pages: Array, expected: Array, bounds: Array) -> bool
 
 def test_published_pages(tiny_bundle: Path) -> None:
     """The kernel's mode; pages of its evaluation mode by the reference alone: there the last one is not special."""
-    folder = golden("quest")
+    folder = GOLDEN / "quest"
     q, k, v, k_min, k_max = (np.load(folder / f"{name}.npy") for name in ("q", "k", "v", "kmin", "kmax"))
     q, case = q[None], case_of(q[None], k)
     chosen = np.load(folder / "selected.npz")

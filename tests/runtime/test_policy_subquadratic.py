@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
-from tests.golden import golden
 from tests.reference import subquadratic
+from tests.reference.golden import GOLDEN
 from tests.reference.subquadratic import Pattern
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 
@@ -126,7 +126,7 @@ def pattern_of(entry: dict[str, Any]) -> Pattern:
 
 def test_prompts_of_the_crate(tiny_bundle: Path) -> None:
     """Not causal ones too, by the reference alone: no decoder has them."""
-    folder = golden("ruvllm")
+    folder = GOLDEN / "ruvllm"
     for entry in json.loads((folder / "out" / "manifest.json").read_text())["forward"]:
         q, k, v = (np.load(folder / "in" / f"{entry['input']}_{name}.npy") for name in "qkv")
         expected = np.load(folder / "out" / f"fwd_{entry['name']}.npy")
@@ -141,7 +141,7 @@ def test_prompts_of_the_crate(tiny_bundle: Path) -> None:
 
 
 def test_steps_of_the_crate() -> None:
-    folder = golden("ruvllm")
+    folder = GOLDEN / "ruvllm"
     q, k, v = (np.load(folder / "in" / f"s2_{name}.npy") for name in "qkv")
     case = case_of(q, k)
     provider = native(case)
