@@ -1,4 +1,4 @@
-"""python -m tools.kernel_table [--json FILE] [--before FILE] [--keep FOLDER] [--no-page] [ARCHITECTURE ...]"""
+"""python -m tools.kernel_table [--json FILE] [--keep FOLDER] [--no-page] [ARCHITECTURE ...]"""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tools.kernel_table.model import GPUS
 
 USUAL = (86, 87, 90, 120)
 PAGE = toolkit.REPO / "docs" / "kernel_table.md"
-BEFORE = Path(__file__).with_name("before.json")
 BEGIN, END = "<!-- by python -m tools.kernel_table -->", "<!-- end -->"
 
 
@@ -40,9 +39,6 @@ def main() -> int:
     parser.add_argument("architectures", nargs="*", type=int, help=f"of {sorted(GPUS)}; default: {USUAL}")
     parser.add_argument("--json", type=Path, help="every row, too")
     parser.add_argument(
-        "--before", type=Path, default=BEFORE, help="rows of an earlier --json to show beside"
-    )
-    parser.add_argument(
         "--keep", type=Path, help="folder for machine code, which a later run need not compile"
     )
     parser.add_argument("--sources", type=Path, default=toolkit.SOURCES, help="folder with the kernels")
@@ -63,8 +59,7 @@ def main() -> int:
         listed = ",\n".join(json.dumps(each, ensure_ascii=False) for each in table.as_json(rows))
         options.json.write_text(f"[\n{listed}\n]\n")
     if not options.no_page:
-        before = table.from_json(json.loads(options.before.read_text())) if options.before.exists() else []
-        rewrite(PAGE, table.markdown(rows, before))
+        rewrite(PAGE, table.markdown(rows))
     return 0
 
 

@@ -47,10 +47,6 @@ class Row:
     in_turn: float | None = None
     busiest: str | None = None
 
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.kernel, self.architecture
-
 
 def row(kernel: Kernel, dynamic: dict[str, int]) -> Row:
     gpu = GPUS[kernel.architecture]
@@ -70,37 +66,28 @@ def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [asdict(each) for each in rows]
 
 
-def from_json(listed: Iterable[dict[str, Any]]) -> list[Row]:
-    return [Row(**each) for each in listed]
-
-
-def markdown(rows: list[Row], before: list[Row]) -> str:
+def markdown(rows: list[Row]) -> str:
     """The loops of the main kernels, a table a GPU, and one line for each of all kernels."""
     lines: list[str] = []
-    earlier = {each.key: each for each in before}
     architectures = sorted({each.architecture for each in rows})
     for architecture in architectures:
         here = {each.kernel: each for each in rows if each.architecture == architecture}
         lines += [f"### SM{architecture}, {GPUS[architecture].name}", ""]
-        lines += list(_loops([here[name] for name in MAIN if name in here], earlier))
+        lines += list(_loops([here[name] for name in MAIN if name in here]))
         lines += [""]
     return "\n".join([*lines, "### All kernels", "", *_all(rows, architectures)])
 
 
-def _loops(rows: list[Row], before: dict[tuple[str, int], Row]) -> Iterator[str]:
+def _loops(rows: list[Row]) -> Iterator[str]:
     titles = ("kernel", "registers", "shared KB", "blocks", "issued", "products", "matrix loads", "copies")
     titles += ("exponentials", "compares", "overlapped", "in turn", "busiest")
     yield f"| {' | '.join(titles)} |"
     yield "|---|" + "---:|" * (len(titles) - 2) + "---|"
     for each in rows:
-        cells = zip(_cells(before.get(each.key)) or _cells(each), _cells(each), strict=True)
-        shown = [new if old == new else f"{old} → {new}" for old, new in cells]
-        yield f"| {' | '.join([MAIN[each.kernel], *shown])} |"
+        yield f"| {' | '.join([MAIN[each.kernel], *_cells(each)])} |"
 
 
-def _cells(row: Row | None) -> list[str]:
-    if row is None:
-        return []
+def _cells(row: Row) -> list[str]:
     spilled = f" + {row.spills} B spilled" if row.spills else ""
     start = [f"{row.registers}{spilled}", f"{row.shared / 1024:.3g}", str(row.blocks)]
     if row.counted is None or row.overlapped is None or row.in_turn is None:
