@@ -1,5 +1,7 @@
 """Randomly initialised Llama checkpoints of a real model's shape, one shard a layer.
 
+    python -m h2o_cli.bench.random_checkpoint llama-3.2-1b FOLDER
+
 Tensors are drawn and written one shard at a time: memory stays at one layer plus the embedding.
 """
 
@@ -9,11 +11,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from h2o_cli.bench.shapes import Shape
+from h2o_cli.bench.shapes import SHAPES, Shape
 
 
 def layer_tensors(shape: Shape, layer: int, draw: torch.Generator) -> dict[str, torch.Tensor]:
@@ -97,3 +100,20 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+@click.command()
+@click.argument("shape", type=click.Choice(list(SHAPES)))
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")
+def main(shape: str, folder: Path, dtype: str) -> None:
+    """Write a random checkpoint of SHAPE into the new folder FOLDER."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise click.UsageError(f"{folder} exists: give a folder that does not") from error
+    write(SHAPES[shape], folder, dtype)
+
+
+if __name__ == "__main__":
+    main()
