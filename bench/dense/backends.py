@@ -74,7 +74,7 @@ def measure(path: Path, threads: int, rows: int, rounds: int) -> None:
     bundle = Bundle.open(path)
     graph = bundle.manifest.dense_graphs()[1]
     forms: tuple[DenseForm, ...] = (
-        ("exact", "native", "blocks", "rows") if bundle.manifest.model.quantized else ("exact",)
+        ("exact", "native", "blocks") if bundle.manifest.model.quantized else ("exact",)
     )
     runs = {f"ONNX Runtime {form}": ours(bundle, graph, form, threads) for form in forms}
     for name, size in (("floats", 0), ("integers", 32)):

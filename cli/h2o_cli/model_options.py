@@ -43,7 +43,7 @@ form_option = click.option(
     default="auto",
     show_default=True,
     help="How ONNX Runtime multiplies on a CPU: auto is native for float32, if this CPU is fast at it, and for "
-    "integer weights what h2o-bench dense found best; both keeps weights in memory twice.",
+    "integer weights what h2o-bench dense found best.",
 )
 _LATENT = click.option(
     "--latent",

@@ -12,7 +12,7 @@ from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.latent import is_plain, latent_bytes
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import DenseForm, LatentChoice
+from h2o_runtime.names import LatentChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 
@@ -20,8 +20,7 @@ from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 class Footprint:
     """Bytes by purpose, for a full context.
 
-    weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix. Integers
-                 of 4 bits take 8 in the form "rows"; "both" has the layers twice
+    weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix
     cache        keys and values of every layer
     activations  buffers between dense graphs and attention, those of both forms of latent attention, and a few
                  rows of logits
@@ -47,7 +46,6 @@ def footprint(
     prefill: PrefillConfig,
     cache: Cache | None = None,
     decode: DecodePolicy[Any] | None = None,
-    form: DenseForm = "blocks",
     latent: LatentChoice = "auto",
     most_rows: int | None = None,
 ) -> Footprint:
@@ -63,7 +61,7 @@ def footprint(
     cache = cache or Contiguous()
     between = latent_bytes(model, context, latent, is_plain(model, cache)) if model.latent else 0
     return Footprint(
-        weights=weight_bytes(model, form),
+        weights=weight_bytes(model),
         cache=cache.store_bytes(model, context),
         activations=context * ((row + 2 * model.hidden_size) * item + model.rotary_size * 4 + 16)
         + logits
@@ -90,16 +88,13 @@ def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
     }
 
 
-def weight_bytes(model: ModelSpec, form: DenseForm) -> int:
-    """Weights in memory while the model runs. `form` counts where they are integers.
+def weight_bytes(model: ModelSpec) -> int:
+    """Weights in memory while the model runs.
 
-    "exact" keeps a layer's matrices as floats for the length of a call; that is scratch, and not counted.
+    The dense form "exact" makes floats of one matrix at a time; that is scratch, and not counted.
     """
     item = np.dtype(model.dtype).itemsize
     stored, weights = model.weight_bytes, model.weights
     if model.tied:
         stored += weights.table_bytes if weights else model.vocab_size * model.hidden_size * item
-    if weights is None or not weights.quantized or form in ("exact", "native", "blocks"):
-        return stored
-    rows = weights.projection_elements  # int8; a scale a column is a thousandth of it
-    return stored + rows if form == "both" else stored - weights.projection_bytes + rows
+    return stored

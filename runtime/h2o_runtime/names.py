@@ -14,9 +14,8 @@ ProviderChoice: TypeAlias = Literal["auto", ProviderName]
 DeviceName: TypeAlias = Literal["cpu", "cuda"]
 DeviceChoice: TypeAlias = Literal["auto", DeviceName]
 
-# How ONNX Runtime multiplies with weights that are integers, see h2o_runtime.ort.forms; "both" has blocks for one
-# row and rows for more, and so weights in memory twice.
-DenseForm: TypeAlias = Literal["exact", "native", "blocks", "rows", "both"]
+# How ONNX Runtime multiplies with weights that are integers, see h2o_runtime.ort.forms.
+DenseForm: TypeAlias = Literal["exact", "native", "blocks"]
 DenseChoice: TypeAlias = Literal["auto", DenseForm]
 
 # How latent attention is computed: on the latents themselves, or on keys and values made of them.

@@ -185,7 +185,7 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
-        (("--dense-form", "rows"), "form rows does nothing with weights that are floats"),
+        (("--dense-form", "blocks"), "form blocks does nothing with weights that are floats"),
         (("--vertical", 9), "--vertical does nothing with --prefill h2o and --prefill full: it goes with"),
     ],
 )
@@ -289,12 +289,12 @@ def test_llama_cpp_gets_as_many_bits(shared_folder: Path, tmp_path: Path, form: 
 def test_ours_is_measured_in_the_form_that_is_asked_for(shared_folder: Path, tmp_path: Path) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     model = BenchmarkModel.open(str(bundle), tmp_path, "float32", None)
-    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto", form="rows")
+    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto", form="blocks")
     for ours in models(entry, (), decoding=False):
-        assert ours.label.endswith(" form=rows")
+        assert ours.label.endswith(" form=blocks")
         system = H2OSystem(ours.settings)
         system.open(64)
-        assert system._generator.backend.form == "rows"  # type: ignore[attr-defined]
+        assert system._generator.backend.form == "blocks"  # type: ignore[attr-defined]
 
 
 def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Pat
     done = h2o("bench", "dense", bundle, "--rows", 64, "--repetitions", 2, "-t", 1, "--json", env=env)
     assert (done.returncode, done.stderr) == (0, b"")
     document = json.loads(done.stdout)
-    assert set(document["forms"]) - {"native"} == {"exact", "blocks", "rows"}
+    assert set(document["forms"]) - {"native"} == {"exact", "blocks"}
     assert ("native" in document["forms"]) == is_fast()
     assert document["forms"]["exact"]["loss"] == 0.0
     assert document["best"] in document["forms"]

@@ -19,8 +19,6 @@ from h2o_runtime.manifest import Manifest
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort import native
 from h2o_runtime.ort.choice import FormTimes, Measured, choice_file, chosen_form, default_form, keep, machine
-from h2o_runtime.ort.forms import one_scale
-from h2o_runtime.ort.matrices import Matrix
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"
 FULL = PrefillConfig(policy="full")
@@ -49,78 +47,56 @@ def logits(bundle: Path, form: DenseForm, tokens: int = 48) -> tuple[Any, Any]:
 
 def test_every_form_computes_the_model(bundle: Path) -> None:
     exact = logits(bundle, "exact")
-    for form in ("native", "blocks", "rows", "both"):
+    for form in ("native", "blocks"):
         for found, expected in zip(logits(bundle, form), exact, strict=True):  # type: ignore[arg-type]
             error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
             assert 1e-5 < error < 0.05, form
-
-
-def test_both_has_rows_for_many_and_blocks_for_one(bundle: Path) -> None:
-    ids, found = bundles.random_ids(48), {}
-    for form in ("both", "rows"):
-        with Generator.load(bundle, context=64, threads=1, form=form) as generator:  # type: ignore[arg-type]
-            found[form] = generator.logprobs(ids, FULL)  # the head too has many rows here
-    np.testing.assert_array_equal(found["both"], found["rows"])
-    one = logits(bundle, "both", tokens=1)
-    np.testing.assert_array_equal(one, logits(bundle, "blocks", tokens=1))
 
 
 def test_a_bundle_of_floats_has_no_form_of_integers(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, TIED)[1]
     with Generator.load(folder, context=64) as generator:
         assert generator.backend.form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
-    for form in ("blocks", "rows", "both"):
-        with pytest.raises(ConfigError, match=f"form {form} does nothing with weights that are floats"):
-            Generator.load(folder, context=64, form=form)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="form blocks does nothing with weights that are floats"):
+        Generator.load(folder, context=64, form="blocks")
 
 
 def test_a_form_is_for_a_cpu_alone(bundle: Path) -> None:
     gpu = Mock(memory="cuda")
-    with pytest.raises(ConfigError, match="form rows does nothing here"):
-        make_backend("onnxruntime", Bundle.open(bundle), gpu, 1, 64, "rows")
+    with pytest.raises(ConfigError, match="form blocks does nothing here"):
+        make_backend("onnxruntime", Bundle.open(bundle), gpu, 1, 64, "blocks")
     with pytest.raises(ConfigError, match="form native does nothing here"):
         make_backend("tensorrt", Bundle.open(bundle), gpu, 1, 64, "native")
-
-
-def test_blocks_become_rows_within_half_a_step() -> None:
-    draw = np.random.default_rng(0)
-    scales = draw.random((6, 4), np.float32) + 0.1
-    matrix = Matrix(draw.integers(-128, 128, (6, 128)).astype(np.int8), scales)
-    values = (matrix.q.reshape(6, 4, 32) * scales[..., None]).reshape(6, 128)
-    q, one = one_scale(matrix)
-    assert np.abs(q.astype(int)).max() <= 127
-    assert (np.abs(q * one[:, None] - values) <= 0.501 * one[:, None]).all()
 
 
 # Choosing
 
 
-def measured(loss_of_rows: float = 0.0, both_s: float = 1e-9) -> Measured:
+def measured(loss_of_native: float = 0.0) -> Measured:
     return Measured(
         machine=machine(1),
         forms={
             "exact": FormTimes(row_s=3e-3, many_s=1e-3, loss=0.0),
             "blocks": FormTimes(row_s=1e-3, many_s=1e-3, loss=0.001),
-            "rows": FormTimes(row_s=1.2e-3, many_s=3e-4, loss=loss_of_rows),
-            "both": FormTimes(row_s=both_s, many_s=both_s, loss=0.0),
+            "native": FormTimes(row_s=1.2e-3, many_s=3e-4, loss=loss_of_native),
         },
     )
 
 
-def test_the_fastest_that_loses_little_and_has_weights_once_is_best() -> None:
-    assert measured().best == "rows"
-    assert measured(loss_of_rows=0.02).best == "blocks"
+def test_the_fastest_that_loses_little_is_best() -> None:
+    assert measured().best == "native"
+    assert measured(loss_of_native=0.02).best == "blocks"
 
 
 def test_what_was_measured_is_chosen(bundle: Path) -> None:
     manifest = Bundle.open(bundle).manifest
     assert chosen_form(manifest, 1) == default_form()
-    keep(measured(), manifest, 1)
-    assert chosen_form(manifest, 1) == "rows"
+    keep(measured(loss_of_native=0.02), manifest, 1)
+    assert chosen_form(manifest, 1) == "blocks"
     assert chosen_form(manifest, 2) == default_form()  # other threads are another measurement
     assert chosen_form(otherwise_rounded(manifest), 1) == default_form()
     with Generator.load(bundle, context=64, threads=1) as generator:
-        assert generator.backend.form == "rows"  # type: ignore[attr-defined]
+        assert generator.backend.form == "blocks"  # type: ignore[attr-defined]
 
 
 def test_products_of_our_own_are_the_default_where_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +127,8 @@ def test_a_broken_file_is_ignored_with_a_warning(
 # Memory
 
 
-def test_the_footprint_knows_the_form(bundle: Path) -> None:
+def test_a_tied_table_counts_twice(bundle: Path) -> None:
+    """As a table, and packed as the head's matrix."""
     model = Bundle.open(bundle).manifest.model
     assert model.weights is not None
-    tied = model.weights.table_bytes if model.tied else 0
-    blocks, rows, both = (weight_bytes(model, form) for form in ("blocks", "rows", "both"))  # type: ignore[arg-type]
-    assert weight_bytes(model, "native") == blocks
-    assert blocks == model.weight_bytes + tied
-    assert rows - blocks == model.weights.projection_elements - model.weights.projection_bytes
-    assert both - blocks == model.weights.projection_elements
+    assert weight_bytes(model) == model.weight_bytes + (model.weights.table_bytes if model.tied else 0)

@@ -68,8 +68,8 @@ def dense(
 
 
 def _forms() -> tuple[DenseForm, ...]:
-    """Without "both", whose times are theirs, and products of our own where a CPU has no instructions for them."""
-    return tuple(form for form in DENSE_FORMS if form != "both" and (form != "native" or is_fast()))
+    """All but "native" where this CPU has no instructions for it."""
+    return tuple(form for form in DENSE_FORMS if form != "native" or is_fast())
 
 
 def _speeds(

@@ -61,7 +61,6 @@ class OnnxRuntimeBackend:
         self.form = _form(bundle.manifest, self.threads, form) if on_cpu else "exact"
         self._sessions: dict[str, BoundSession] = {}
         self._parts: dict[str, Part] = {}  # what sessions of products of our own were made from
-        self._steps: dict[str, BoundSession] = {}  # for one row, where weights are there in two forms
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all graphs that hold weights, or those named in `only`.
@@ -71,19 +70,17 @@ class OnnxRuntimeBackend:
         manifest = self.bundle.manifest
         for graph in sorted(manifest.weighty_graphs(), key=lambda graph: -_bytes_of(graph, manifest)):
             if only is None or graph.name in only:
-                self._sessions[graph.name] = self._load(graph, "rows" if self.form == "both" else self.form)
-                if self.form == "both":
-                    self._steps[graph.name] = self._load(graph, "blocks")
+                self._sessions[graph.name] = self._load(graph)
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
-        session = self._loaded(graph, one_row=len(next(iter(inputs.values()))) == 1)
+        session = self._loaded(graph)
         try:
             session.run(inputs, outputs)
         except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
             raise _failed(graph, error) from error
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
-        return self._told(graph, self._loaded(graph, one_row=True).bound(inputs, outputs))
+        return self._told(graph, self._loaded(graph).bound(inputs, outputs))
 
     def whole_step(self, tensors: StepTensors) -> Callable[[], None] | None:
         names = [graph.name for graph in self.bundle.manifest.dense_graphs()]
@@ -100,7 +97,6 @@ class OnnxRuntimeBackend:
     def deactivate(self) -> None:
         self._parts.clear()
         self._sessions.clear()
-        self._steps.clear()
 
     @staticmethod
     def _told(graph: str, run: Callable[[], None]) -> Callable[[], None]:
@@ -122,17 +118,17 @@ class OnnxRuntimeBackend:
             weights=part.weights,
         )
 
-    def _loaded(self, graph: str, one_row: bool) -> BoundSession:
+    def _loaded(self, graph: str) -> BoundSession:
         try:
-            return self._steps[graph] if one_row and graph in self._steps else self._sessions[graph]
+            return self._sessions[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
 
-    def _load(self, graph: GraphSpec, form: DenseForm) -> BoundSession:
+    def _load(self, graph: GraphSpec) -> BoundSession:
         path = self.bundle.path(graph)
         try:
             if self.device.memory == "cpu":
-                part = _rewritten(path, form)
+                part = _rewritten(path, self.form)
                 session = self._open(part, path.parent)
                 if part.native:
                     self._parts[graph.name] = part
@@ -176,7 +172,7 @@ def _rewritten(path: Path, form: DenseForm) -> Part:
     if native:
         model, weights = multiply_natively(model, path)
     elif form != "exact":
-        model = multiply_integers(model, path.parent, form == "rows")
+        model = multiply_integers(model, path.parent)
     fuse(model)
     return Part(model, weights, native)
 

@@ -45,7 +45,7 @@ def check_form(form: DenseChoice, backend: str, on_cpu: bool, quantized: bool) -
             f"form {form} does nothing here: it is how ONNX Runtime multiplies on a CPU; leave out --dense-form",
             field="form",
         )
-    if not quantized and form in ("blocks", "rows", "both"):
+    if not quantized and form == "blocks":
         raise ConfigError(
             f"form {form} does nothing with weights that are floats: leave out --dense-form, or export with "
             "--weights int8 or int4",

@@ -55,8 +55,8 @@ class Measured(BaseModel):
 
     @property
     def best(self) -> DenseForm:
-        """The fastest that keeps weights in memory once and loses little; the default where none does."""
-        good = [name for name, times in self.forms.items() if name != "both" and times.loss <= MOST_LOSS]
+        """The fastest that loses little; the default where none does."""
+        good = [name for name, times in self.forms.items() if times.loss <= MOST_LOSS]
         return min(good, key=lambda name: self.forms[name].weighed_s, default=default_form())
 
 

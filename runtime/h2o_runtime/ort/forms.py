@@ -1,11 +1,9 @@
 """Forms in which ONNX Runtime multiplies with integer weights on a CPU: a dense graph rewritten as it is loaded.
 
 exact   as the graph says: every call makes floats of all weights, and multiplies those
+native  products of our own: see h2o_runtime.ort.native
 blocks  MatMulNBits: activations become integers too, in blocks as small as those of the weights; those of a head
         of 8 bits twice, first as they are and then what that has lost
-rows    activations become integers with one scale a row, weights get one scale a column: the CPU's own products of
-        small integers then run over the whole length. Fast for many rows; less precise where a few activations are
-        far larger than the rest of their row
 """
 
 from __future__ import annotations
@@ -21,15 +19,13 @@ from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, floats, quantized
 
 MICROSOFT = "com.microsoft"
 INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
-ROUNDED_AT_ONCE = 1 << 22  # elements
 
 
-def multiply_integers(model: Any, folder: Path, rows: bool) -> Any:
-    """A ModelProto with files in `folder` → one with products of the form "rows", or else "blocks".
+def multiply_integers(model: Any, folder: Path) -> Any:
+    """A ModelProto with files in `folder` → one with products of the form "blocks".
 
-    Weights that change are inside. A head is blocks in either form, for it runs on few rows. What rounding its
-    inputs loses goes straight into the logits, so they have 15 bits. Where activations are float16 all products
-    are plain blocks.
+    Weights that change are inside. What rounding a head's inputs loses goes straight into the logits, so they have
+    15 bits; but where activations are float16 a head is like all other products.
     """
     import onnx
 
@@ -53,8 +49,6 @@ def multiply_integers(model: Any, folder: Path, rows: bool) -> Any:
             half = tensors[product.scales].data_type == onnx.TensorProto.FLOAT16
             if node.output[0] in outputs and not half:
                 made.head(product)
-            elif rows and not half and not product.transposed:
-                made.rows(product)
             elif (group := together[x, product.bits, product.block_size])[0] is product:
                 made.blocks(group, x)
                 gone.update(one.output for one in group)
@@ -78,7 +72,6 @@ class _Rewritten:
         self.tensors: list[Any] = []
         self._given = tensors
         self._folder = folder
-        self._rounded: dict[str, tuple[str, str]] = {}  # activations → their integers, and a scale a row
 
     def head(self, product: QuantizedProduct) -> None:
         """Two rows for each in one product of blocks: activations as integers, and what that leaves of them."""
@@ -133,41 +126,8 @@ class _Rewritten:
         )
         return [len(part.q) for part in parts]
 
-    def rows(self, product: QuantizedProduct) -> None:
-        q, scales = one_scale(Matrix.read(product, self._given, self._folder))
-        integers, row_scales = self._round_rows(product.product.input[0])
-        weight = self._add(product.weight, np.ascontiguousarray(q.T))
-        columns = self._add(product.scales, scales)
-        out = product.product.output[0]
-        one, middle = self._constant("one", np.float32(1)), self._constant("middle", np.uint8(128))
-        product_of_integers = f"{out}/MatMulIntegerToFloat"
-        self._node(
-            "MatMulIntegerToFloat",
-            [integers, weight, one, columns, middle],
-            product_of_integers,
-            domain=MICROSOFT,
-        )
-        self._node("Mul", [product_of_integers, row_scales], out)
-
-    def _round_rows(self, x: str) -> tuple[str, str]:
-        """x [n, K] → uint8 [n, K] around 128, float32 [n, 1]. Once for all products that read x."""
-        if x not in self._rounded:
-            last = self._constant("last", np.array([1], np.int64))
-            self._node("Abs", [x], f"{x}/Abs")
-            self._node("ReduceMax", [f"{x}/Abs", last], f"{x}/ReduceMax", keepdims=0)
-            self._node("Max", [f"{x}/ReduceMax", self._constant("tiny", np.float32(1e-30))], f"{x}/Max")
-            self._node("Mul", [f"{x}/Max", self._constant("step", np.float32(1 / 127))], f"{x}/scale")
-            self._node("Shape", [f"{x}/scale"], f"{x}/Shape")
-            middle = self._constant("middle", np.uint8(128))
-            self._node("Expand", [middle, f"{x}/Shape"], f"{x}/middle")
-            rounded, column = f"{x}/QuantizeLinear", f"{x}/Unsqueeze"
-            self._node("QuantizeLinear", [x, f"{x}/scale", f"{x}/middle"], rounded, axis=0)
-            self._node("Unsqueeze", [f"{x}/scale", last], column)
-            self._rounded[x] = rounded, column
-        return self._rounded[x]
-
     def _constant(self, name: str, value: Any) -> str:
-        name = f"rows/{name}"
+        name = f"blocks/{name}"
         if all(tensor.name != name for tensor in self.tensors):
             self._add(name, np.asarray(value))
         return name
@@ -176,7 +136,7 @@ class _Rewritten:
         from onnx import numpy_helper
 
         self.tensors.append(
-            numpy_helper.from_array(array, name if name.startswith("rows/") else f"{name}/rewritten")
+            numpy_helper.from_array(array, name if name.startswith("blocks/") else f"{name}/rewritten")
         )
         return str(self.tensors[-1].name)
 
@@ -196,19 +156,3 @@ def _unsigned(q: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
     offset = np.bitwise_and(np.bitwise_xor(q.view(np.uint8), np.uint8(8)), np.uint8(15))
     packed: NDArray[np.uint8] = np.bitwise_or(offset[:, 0::2], np.left_shift(offset[:, 1::2], np.uint8(4)))
     return packed
-
-
-def one_scale(matrix: Matrix) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Blocks → int8 [N, K] with one scale a row of N, float32 [N]."""
-    n, k = matrix.q.shape
-    q = np.empty((n, k), np.int8)
-    scales = np.empty(n, np.float32)
-    step = max(1, ROUNDED_AT_ONCE // k)
-    for start in range(0, n, step):
-        cut = slice(start, start + step)
-        blocks = matrix.q[cut].reshape(-1, matrix.scales.shape[1], matrix.block_size)
-        values = blocks * matrix.scales[cut, :, None]
-        scale = np.maximum(np.abs(values).max(axis=(1, 2)) / 127, np.finfo(np.float32).tiny)
-        q[cut] = np.rint(values / scale[:, None, None]).reshape(-1, k)
-        scales[cut] = scale
-    return q, scales

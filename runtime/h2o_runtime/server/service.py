@@ -10,7 +10,6 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.footprint import footprint
 from h2o_runtime.grammar import GrammarCompiler
-from h2o_runtime.names import DenseForm
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.inference import InferenceThread
 from h2o_runtime.server.metrics import Metrics
@@ -102,14 +101,12 @@ class Service:
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
-        form: DenseForm = getattr(generator.backend, "form", "blocks")
         parts = (generator.cache, generator.decoding)
         return footprint(
             generator.model,
             generator.context,
             self.prefill,
             *parts,
-            form,
             generator.latent,
             generator.backend.most_rows,
         ).total
