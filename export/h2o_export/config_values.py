@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from h2o_runtime.errors import CheckpointError
@@ -23,9 +24,9 @@ def integer(
 
 
 def number(raw: dict[str, Any], key: str, default: float | None = None) -> float:
-    """As `integer`, of any positive number."""
+    """As `integer`, of any positive and finite number."""
     value = raw.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise CheckpointError(f"config.json: {key} must be a positive number, but is {value!r}")
     return float(value)

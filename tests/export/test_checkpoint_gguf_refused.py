@@ -18,6 +18,8 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.checkpoints.gguf.config import huggingface_config, model_config
 from h2o_export.checkpoints.gguf.header import read_header
 from h2o_export.dense import checkpoint_tensors
+from h2o_export.formats import FORMATS
+from h2o_export.weights import WeightFile
 from h2o_runtime.errors import CheckpointError, H2OError, UnsupportedModelError
 
 
@@ -72,6 +74,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "architecture 'gemma3' is not supported; supported are llama, qwen2, qwen3",
     ),
     "an adapter": ({"metadata": {"general.type": "adapter"}}, "holds no model but one's 'adapter'"),
+    "a base of 0": ({"metadata": {"llama.rope.freq_base": 0.0}}, "rope_theta must be a positive number"),
+    "an infinite base": (
+        {"metadata": {"llama.rope.freq_base": float("inf")}}, "rope_theta must be a positive number",
+    ),
     "a missing key": ({"metadata": {"llama.block_count": None}}, "its metadata lack llama.block_count"),
     "no embedding": ({"tensors": {"token_embd.weight": None}}, "no matrix 'token_embd.weight' in it"),
     "bad factors": (
@@ -173,6 +179,51 @@ def test_an_unknown_type_is_named(small_checkpoint: Path, tmp_path: Path) -> Non
     path.write_bytes(content)
     with pytest.raises(UnsupportedModelError, match=r"'blk.0.attn_norm.weight' has the type 99"):
         open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        (0, 0, "the tensor 'output_norm.weight' has a dimension of 0"),
+        (12, 0, "the tensors 'output.weight' and 'output_norm.weight' overlap"),
+    ],
+)
+def test_entries_that_cannot_be_are_named(
+    small_checkpoint: Path, tmp_path: Path, field: int, value: int, says: str
+) -> None:
+    """A vector's entry: a word with its number of dimensions, its size, its type, its offset."""
+    path = gguf_files.write(small_checkpoint, tmp_path / "model.gguf")
+    content, name = bytearray(path.read_bytes()), b"output_norm.weight"
+    at = content.index(name) + len(name) + 4 + field
+    content[at : at + 8] = value.to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"not a whole GGUF file: {says}"):
+        open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize("weights", ["float", "int4"])
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q4_K])
+@pytest.mark.filterwarnings("error")
+def test_scales_that_are_no_numbers_are_named(
+    small_checkpoint: Path, tmp_path: Path, kind: Kind, weights: str
+) -> None:
+    """In the first block of a matrix; its integers would be stored as they are, and the scale with them."""
+    path = gguf_files.write(small_checkpoint, tmp_path / "model.gguf", kind)
+    stored = read_header(path).tensors["blk.0.ffn_up.weight"]
+    if stored.kind != kind:
+        pytest.skip("rows too short")
+    content = bytearray(path.read_bytes())
+    content[stored.offset : stored.offset + 2] = np.float16(np.inf).tobytes()
+    path.write_bytes(content)
+    opened = open_checkpoint(str(path))
+    form = FORMATS[weights if weights == "float" else "int8" if kind == Kind.Q8_0 else "int4+offset"](
+        "float32", 32, False
+    )
+    with (
+        WeightFile(tmp_path, "weights.bin") as file,
+        pytest.raises(CheckpointError, match="holds NaN or infinity"),
+    ):
+        form.store(opened, "model.layers.0.mlp.up_proj.weight", stored.shape, file)
 
 
 def test_a_file_cut_anywhere_is_one_sentence(small_checkpoint: Path, tmp_path: Path) -> None:

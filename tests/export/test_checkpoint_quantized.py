@@ -17,8 +17,10 @@ from tests.reference.packed_folders import AWQ, GPTQ, Compressed, Packer
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense import checkpoint_tensors
+from h2o_export.formats import FORMATS
 from h2o_export.soundness import check_checkpoint
 from h2o_export.validate import validate
+from h2o_export.weights import WeightFile
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 Q = "model.layers.0.self_attn.q_proj"
@@ -32,13 +34,13 @@ def gptq(bits: int = 4, **changes: Any) -> dict[str, Any]:
     return {"quant_method": "gptq", "bits": bits, "group_size": 32, "desc_act": False, **changes}
 
 
-def compressed(form: str = "pack-quantized", **changes: Any) -> dict[str, Any]:
-    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+def compressed(form: str = "pack-quantized", group: int | None = 32, **changes: Any) -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group}
+    linear = {"targets": ["Linear"], "weights": weights, "input_activations": None}
     return {
         "quant_method": "compressed-tensors",
         "format": form,
-        "config_groups": {"group_0": group},
+        "config_groups": {"group_0": linear},
         "ignore": ["lm_head"],
         **changes,
     }
@@ -58,14 +60,19 @@ FORMS: dict[str, tuple[dict[str, Any], Packer, int | None, int]] = {
     "gptq-v2": (gptq(checkpoint_format="gptq_v2"), GPTQ(symmetric=False, stored_less_one=False), 4, 32),
     "gptq-no-index": (gptq(), GPTQ(with_index=False), 4, 32),
     "compressed-4": (compressed(), Compressed(), 4, 32),
-    "compressed-4-row": (compressed(), Compressed(group=0), 4, 0),
+    "compressed-4-row": (compressed(group=None), Compressed(group=0), 4, 0),
     "compressed-4-zeros": (compressed(), Compressed(symmetric=False), 4, 32),
     "compressed-8": (compressed(), Compressed(bits=8), 8, 32),
     "compressed-act-order": (compressed(), Compressed(act_order=True), None, 0),
-    "compressed-int8": (compressed("int-quantized"), Compressed(bits=8, group=0, packed=False), 8, 0),
-    "compressed-int8-one": (compressed("naive-quantized"), Compressed(bits=8, group=-1, packed=False), 8, 0),
+    "compressed-int8": (compressed("int-quantized", None), Compressed(bits=8, group=0, packed=False), 8, 0),
+    "compressed-int8-one": (
+        compressed("naive-quantized", None),
+        Compressed(bits=8, group=-1, packed=False),
+        8,
+        0,
+    ),
     "compressed-int8-zeros": (
-        compressed("int-quantized"),
+        compressed("int-quantized", None),
         Compressed(bits=8, group=0, packed=False, symmetric=False),
         None,
         0,
@@ -210,6 +217,11 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] 
                             for key in ("weight_packed", "weight_shape", "weight_scale")}),
         r"has shape \[160, 64\] unpacked, but config.json implies \[128, 64\]",
     ),
+    "too few scales": (
+        "compressed-4",
+        lambda w: w.update({f"{Q}.weight_scale": w[f"{Q}.weight_scale"][:, :1].contiguous()}),
+        r"1 scales for a row of 64 columns, which is not what config.json says \(group_size 32\)",
+    ),
     "float8 values": (
         "compressed-int8",
         lambda w: w.update({f"{Q}.weight": torch.ones(128, 64)}),
@@ -229,6 +241,42 @@ def test_damage_is_named(plain: Path, tmp_path: Path, what: str) -> None:
         opened.tensor(f"{Q}.weight", (128, 64))
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["awq", "gptq-4", "compressed-4"])
+def test_a_matrix_that_is_there_twice_is_refused(plain: Path, tmp_path: Path, form: str) -> None:
+    settings, packer, _, _ = FORMS[form]
+    packed_folders.write(plain, tmp_path / "model", settings, packer)
+    edit(tmp_path / "model", lambda weights: weights.update({f"{Q}.weight": torch.ones(128, 64)}))
+    with pytest.raises(CheckpointError, match=f"has '{Q}.weight' and the same matrix packed in '{Q}"):
+        open_checkpoint(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("size", [0, -2, "32"])
+def test_group_sizes_that_cannot_be_are_refused(plain: Path, tmp_path: Path, size: object) -> None:
+    groups = {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": size}}}
+    packed_folders.write(plain, tmp_path / "model", compressed(config_groups=groups), Compressed())
+    with pytest.raises(
+        CheckpointError, match=f"group_size must be a positive integer or -1, but is {size!r}"
+    ):
+        open_checkpoint(str(tmp_path / "model"))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", ["awq", "gptq-act-order", "compressed-4"])
+def test_scales_that_are_no_numbers_are_named(plain: Path, tmp_path: Path, form: str) -> None:
+    settings, packer, _, _ = FORMS[form]
+    packed_folders.write(plain, tmp_path / "model", settings, packer)
+    scale = f"{Q}.{'weight_scale' if form == 'compressed-4' else 'scales'}"
+    edit(tmp_path / "model", lambda weights: weights[scale].view(-1)[:1].fill_(torch.inf))
+    opened = open_checkpoint(str(tmp_path / "model"))
+    for weights in ("float", "int4", "int4+offset"):
+        stored = FORMATS[weights]("float32", 32, False)
+        with (
+            WeightFile(tmp_path, "weights.bin") as file,
+            pytest.raises(CheckpointError, match="holds NaN or"),
+        ):
+            stored.store(opened, f"{Q}.weight", (128, 64), file)
 
 
 def test_a_broken_folder_is_told_as_any_other(plain: Path, tmp_path: Path) -> None:

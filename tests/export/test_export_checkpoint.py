@@ -332,3 +332,15 @@ def test_values_beyond_float16_stop_a_float16_export(whole: Path, tmp_path: Path
     edit_weights(lambda w: w.update({NORM: torch.full((64,), 1e6)}))(folder)
     with pytest.raises(CheckpointError, match=f"'{NORM}' has values beyond float16's range"):
         bundles.export(folder, tmp_path / "bundle", dtype="float16")
+
+
+def test_a_tensor_in_two_shards_is_refused(sharded: Path, tmp_path: Path) -> None:
+    """Which of the two is the model's, nothing says."""
+    folder = copy(sharded, tmp_path)
+    first, last = (sorted(folder.glob("model-*.safetensors"))[place] for place in (0, -1))
+    name = next(iter(load_file(first)))
+    save_file(load_file(last) | {name: torch.zeros(1)}, last)
+    with pytest.raises(
+        CheckpointError, match=rf"{last.name}: has the tensor '{name}', and so has {first.name}"
+    ):
+        open_checkpoint(str(folder))

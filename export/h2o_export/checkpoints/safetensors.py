@@ -168,9 +168,16 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     for path in paths:
         try:
             with safe_open(path, framework="pt") as handle:
-                files.update(dict.fromkeys(handle.keys(), path))
+                names = handle.keys()
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"{path}: not a whole safetensors file ({error}); download it again"
             ) from error
+        twice = [name for name in names if name in files]
+        if twice:
+            raise CheckpointError(
+                f"{path}: has the tensor '{twice[0]}', and so has {files[twice[0]].name}; remove the file that is "
+                "not the model's"
+            )
+        files.update(dict.fromkeys(names, path))
     return files

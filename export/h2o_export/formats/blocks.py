@@ -95,14 +95,15 @@ class Blocks:
         return elements * self.bits // 8 + elements // self.block_size * np.dtype(self.dtype).itemsize
 
     def own(self, checkpoint: Checkpoint, name: str) -> QuantizedTensor | None:
-        """The blocks that a checkpoint has itself, where they can be stored as they are."""
-        found = self._of_this_kind(checkpoint.blocks(name))
+        """The blocks that a checkpoint has itself, where they can be stored as they are. Raises CheckpointError."""
+        stored = checkpoint.blocks(name)
+        found = None if stored is None else self._of_this_kind(stored.in_floats("float32", name))
         if found is None or found.bits > self.bits or found.block_size % self.block_size:
             return None
-        return found.in_blocks_of(self.block_size).in_floats(self.dtype)
+        return found.in_blocks_of(self.block_size).in_floats(self.dtype, name)
 
-    def _of_this_kind(self, own: QuantizedTensor | None) -> QuantizedTensor | None:
-        return None if own is None else own.without_offsets()
+    def _of_this_kind(self, own: QuantizedTensor) -> QuantizedTensor | None:
+        return own.without_offsets()
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raises UnsupportedModelError for a matrix that is not cut into whole blocks."""

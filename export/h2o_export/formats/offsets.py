@@ -45,7 +45,7 @@ class OffsetBlocks(Blocks):
     def nbytes(self, shape: tuple[int, ...]) -> int:
         return super().nbytes(shape) + int(np.prod(shape)) // self.block_size * np.dtype(self.dtype).itemsize
 
-    def _of_this_kind(self, own: QuantizedTensor | None) -> QuantizedTensor | None:
+    def _of_this_kind(self, own: QuantizedTensor) -> QuantizedTensor | None:
         return own
 
     def _write(self, found: QuantizedTensor, file: WeightFile) -> tuple[StoredTensor, ...]:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from h2o_export.formats.floats import to_dtype
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,14 @@ class QuantizedTensor:
         offsets = None if self.offsets is None else np.repeat(self.offsets, times, axis=1)
         return replace(self, block_size=size, scales=np.repeat(self.scales, times, axis=1), offsets=offsets)
 
-    def in_floats(self, dtype: str) -> QuantizedTensor:
-        """With scales and offsets as `dtype` holds them."""
+    def in_floats(self, dtype: str, name: str) -> QuantizedTensor:
+        """With scales and offsets as `dtype` holds them. Raises CheckpointError where it holds them not."""
 
         def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-            return values.astype(dtype).astype(np.float32)
+            stored: NDArray[np.float32] = (
+                to_dtype(torch.from_numpy(values), getattr(torch, dtype), name).float().numpy()
+            )
+            return stored
 
         offsets = None if self.offsets is None else rounded(self.offsets)
         return replace(self, scales=rounded(self.scales), offsets=offsets)

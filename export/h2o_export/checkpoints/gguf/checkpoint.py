@@ -80,7 +80,8 @@ class GGUFCheckpoint(CheckpointInFiles):
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor as float32. The file is opened anew, so no mapping outlives the call."""
         parts = [self._stored(name, own) for own in self._own(name)]
-        values = [gguf.dequantize(_read(part), part.kind).reshape(part.shape) for part in parts]
+        with np.errstate(all="ignore"):  # whoever stores the values looks for those that are no numbers
+            values = [gguf.dequantize(_read(part), part.kind).reshape(part.shape) for part in parts]
         whole = values[0] if len(values) == 1 else latent.joined(*values)
         if whole.shape != shape:
             raise CheckpointError(
@@ -97,7 +98,8 @@ class GGUFCheckpoint(CheckpointInFiles):
         unpack = BLOCKS.get(stored.kind)
         if unpack is None or len(stored.shape) != 2:
             return None
-        matrix = unpack(_read(stored), *stored.shape)
+        with np.errstate(all="ignore"):
+            matrix = unpack(_read(stored), *stored.shape)
 
         def rows(values: NDArray[Any]) -> NDArray[Any]:
             return np.ascontiguousarray(self._halves(name, values))

@@ -166,7 +166,8 @@ def _rope(header: Header, value: Any, latents: bool) -> dict[str, Any]:
     for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
         if name in header.tensors:
             raise UnsupportedModelError(f"{header.path}: RoPE scaling 'longrope' ({name}) is not supported")
-    theta = value("rope.freq_base") or 10000.0
+    base = value("rope.freq_base")
+    theta = 10000.0 if base is None else base
     factor = value("rope.scaling.factor") or value("rope.scale_linear") or 1.0
     kind = value("rope.scaling.type") or "linear"  # llama.cpp's default, which a factor of 1 makes none
     if kind == "none" or (kind == "linear" and factor == 1):

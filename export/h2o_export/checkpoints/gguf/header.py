@@ -11,6 +11,7 @@ import math
 import mmap
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -111,6 +112,9 @@ class _Reader:
             placed[tensor.name] = TensorEntry(
                 self._path, tensor.name, tensor.kind, tensor.shape, offset, tensor.length
             )
+        for before, after in pairwise(sorted(placed.values(), key=lambda tensor: tensor.offset)):
+            if before.offset + before.length > after.offset:
+                self._damaged(f"the tensors {before.name!r} and {after.name!r} overlap")
         return placed
 
     def _tensor(self) -> TensorEntry:
@@ -119,6 +123,8 @@ class _Reader:
         if dimensions > MAX_DIMENSIONS:
             self._damaged(f"the tensor {name!r} has {dimensions} dimensions")
         shape = tuple(reversed(self._numbers("Q", dimensions)))
+        if 0 in shape:
+            self._damaged(f"the tensor {name!r} has a dimension of 0")
         kind, offset = self._number("I"), self._number("Q")
         try:
             kind = GGMLQuantizationType(kind)

@@ -30,8 +30,8 @@ class AWQ(Method):
                 f"AWQ of version {version!r} with {bits} bits is not supported; version 'gemm' with {BITS} bits is"
             )
 
-    def packs(self, module: str, names: Mapping[str, Any]) -> bool:
-        return f"{module}.qweight" in names
+    def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
+        return f"{module}.qweight" if f"{module}.qweight" in names else None
 
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:
         q = _columns_in_order(read(f"{module}.qweight")).T

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -44,7 +45,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
 
     def _is_part(self, name: str) -> bool:
         module, _, kind = name.rpartition(".")
-        if not self.method.packs(module, self.files):
+        if self.method.integers(module, self.files) is None:
             return False
         return kind != "bias" or not bool(self.read(name).any())
 
@@ -72,7 +73,19 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
             )
         checkpoint = cls(path, source, config, tensor_files(path), method(settings))
         checkpoint.check_tokenizer()
+        checkpoint.check_packed_once()
         return checkpoint
+
+    def check_packed_once(self) -> None:
+        """Raises CheckpointError for a matrix that is there twice: one of the two is not the model's."""
+        for name in self.files:
+            module, _, kind = name.rpartition(".")
+            packed = self.method.integers(module, self.files) if kind == "weight" else None
+            if packed not in (None, name):
+                raise CheckpointError(
+                    f"{self.source}: has '{name}' and the same matrix packed in '{packed}'; remove the one that is "
+                    "not the model's, or download it again"
+                )
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor: in its stored dtype, or in float32 where it is packed."""
@@ -84,11 +97,13 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
                 f"{self.source}: tensor '{name}' has shape {list(matrix.q.shape)} unpacked, but config.json "
                 f"implies {list(shape)}"
             )
-        return torch.from_numpy(matrix.dequantize())
+        with np.errstate(all="ignore"):  # whoever stores the values looks for those that are no numbers
+            return torch.from_numpy(matrix.dequantize())
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         matrix = self._matrix(name)
-        return None if matrix is None else matrix.blocks()
+        with np.errstate(all="ignore"):
+            return None if matrix is None else matrix.blocks()
 
     def transformers_config(self) -> Any:
         config = super().transformers_config()
@@ -97,10 +112,11 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
 
     def _matrix(self, name: str) -> Grouped | None:
         module, _, kind = name.rpartition(".")
-        if kind != "weight" or not self.method.packs(module, self.files):
+        if kind != "weight" or self.method.integers(module, self.files) is None:
             return None
         try:
-            return self.method.matrix(module, self.files, self._array)
+            with np.errstate(all="ignore"):
+                return self.method.matrix(module, self.files, self._array)
         except (CheckpointError, UnsupportedModelError) as error:
             if str(error).startswith(str(self.path)):
                 raise

@@ -41,14 +41,18 @@ class CompressedTensors(Method):
                 raise UnsupportedModelError(
                     f"compressed-tensors weights of type {weights['type']!r} are not supported; integers are"
                 )
+        self._group_sizes = {_group_size(group.get("weights") or {}) for group in groups.values()}
         sparse = (settings.get("sparsity_config") or {}).get("format", "dense")
         if sparse != "dense" or settings.get("transform_config"):
             raise UnsupportedModelError(
                 "compressed-tensors with sparse weights or with transforms is not supported; plain integers are"
             )
 
-    def packs(self, module: str, names: Mapping[str, Any]) -> bool:
-        return f"{module}.weight_scale" in names
+    def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
+        packed = f"{module}.weight_packed"
+        if packed in names:
+            return packed
+        return f"{module}.weight" if f"{module}.weight_scale" in names else None
 
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:
         zeros = read(f"{module}.weight_zero_point") if f"{module}.weight_zero_point" in names else None
@@ -60,6 +64,7 @@ class CompressedTensors(Method):
                 raise UnsupportedModelError(f"{stored.dtype} with scales is not supported; int8 is")
             q = stored.astype(np.int16)
         scales = _for_each_row(read(f"{module}.weight_scale").astype(np.float32), len(q))
+        self._check_groups(q.shape[1], scales.shape[1])
         no_zeros = np.zeros_like(scales, np.int16)
         return Grouped(
             q,
@@ -67,6 +72,26 @@ class CompressedTensors(Method):
             scales,
             _groups(module, names, read, scales.shape[1]),
         )
+
+    def _check_groups(self, columns: int, groups: int) -> None:
+        """Raises CheckpointError where no group of config.json has so many scales for a row."""
+        counts = {1 if size is None else -(-columns // size) for size in self._group_sizes}
+        if counts and groups not in counts:
+            sizes = sorted(size for size in self._group_sizes if size is not None)
+            raise CheckpointError(
+                f"{groups} scales for a row of {columns:,} columns, which is not what config.json says (group_size "
+                f"{', '.join(map(str, sizes)) or 'none'}); download the checkpoint again"
+            )
+
+
+def _group_size(weights: Mapping[str, Any]) -> int | None:
+    """Columns that share a scale; None where a row or a matrix has one scale. Raises CheckpointError."""
+    size = weights.get("group_size")
+    if size is None or size == -1:
+        return None
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise CheckpointError(f"config.json: group_size must be a positive integer or -1, but is {size!r}")
+    return size
 
 
 def _for_each_row(values: NDArray[Any], rows: int) -> NDArray[Any]:

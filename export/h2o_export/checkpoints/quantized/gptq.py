@@ -38,8 +38,8 @@ class GPTQ(Method):
         self._added = _ADDED[form]
         self._bits = int(bits)
 
-    def packs(self, module: str, names: Mapping[str, Any]) -> bool:
-        return f"{module}.qweight" in names
+    def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
+        return f"{module}.qweight" if f"{module}.qweight" in names else None
 
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:
         words, scales = read(f"{module}.qweight"), as_columns(read(f"{module}.scales"))

@@ -25,8 +25,11 @@ class Method(ABC):
         self.settings = settings
 
     @abstractmethod
-    def packs(self, module: str, names: Mapping[str, Any]) -> bool:
-        """Whether the module is packed; `names` are those of all tensors. If not, its weight is a plain tensor."""
+    def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
+        """The tensor with the module's integers; None where it is not packed, and its weight a tensor of floats.
+
+        `names` are those of all tensors.
+        """
 
     @abstractmethod
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:
