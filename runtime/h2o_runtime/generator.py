@@ -153,7 +153,8 @@ class Generator:
         provider.activate(model.attention)
         expanded, shape = None, expansion(model, provider)
         if shape is not None:
-            expanded = make_provider(attention, opened, place, threads)
+            same = "functions" if provider.name == "functions" else attention
+            expanded = make_provider(same, opened, place, threads)
             expanded.activate(shape)
         kept = None
         if folder is not None:

@@ -55,8 +55,8 @@ class LatentAttention:
             )
         if choice == "expanded" and expanded is None:
             raise ConfigError(
-                f"--latent expanded has heads of {model.query_size} and {model.out_size} elements, and native "
-                f"kernels take multiples of {KERNEL_UNIT}: add --attention functions, or leave it out",
+                f"--latent expanded has heads of {model.query_size} and {model.out_size} elements, which no "
+                "kernel takes: add --attention functions, or leave it out",
                 field="latent",
             )
         self.model, self.sizes = model, model.latent
@@ -153,16 +153,13 @@ class LatentAttention:
 
 
 EXPANDED_AT_ONCE = 4096  # rows of the past
-KERNEL_UNIT = 4  # native kernels take heads of multiples of it
 
 
 def expansion(model: ModelSpec, provider: AttentionProvider) -> AttentionShape | None:
     """What another provider of the kind must be made for; None where its kernels do not take such heads."""
     if model.latent is None:
         return None
-    sizes = (model.query_size, model.out_size)
-    taken = provider.name == "functions" or not any(size % KERNEL_UNIT for size in sizes)
-    return model.expanded if taken else None
+    return model.expanded if provider.takes(model.expanded) else None
 
 
 def is_plain(model: ModelSpec, cache: Cache) -> bool:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests import latent_models
-from tests.latent_models import MODELS
+from tests import bundles, latent_models
+from tests.latent_models import EXPERTS, MODELS
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.attention import AttentionShape
+from h2o_runtime.attention.native import NativeCpuProvider
+from h2o_runtime.attention.select import make_provider
 from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.footprint import footprint
+from h2o_runtime.kv import KV
 from h2o_runtime.latent import LatentAttention, absorbed_cheaper, absorbed_rows, expansion
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.model import LatentSpec
@@ -194,13 +201,13 @@ def test_heads_that_kernels_do_not_take_are_not_expanded(bundle: Path) -> None:
     assert model.latent is not None
     odd = model.model_copy(update={"latent": model.latent.model_copy(update={"value_size": 10})})
     with load(bundle, attention="functions") as opened, load(bundle, attention="native") as native:
-        assert expansion(odd, opened.provider) is not None
-        assert expansion(odd, native.provider) is None
+        for sizes in ({"value_size": 10}, {"nope_size": 12}):  # queries of 12 + 8
+            changed = model.model_copy(update={"latent": model.latent.model_copy(update=sizes)})
+            assert expansion(changed, opened.provider) is not None
+            assert expansion(changed, native.provider) is None
         forward = opened._forward
         common = odd, forward.backend, None, forward.buffers, 128, opened.device
-        with pytest.raises(
-            ConfigError, match="heads of 24 and 10 elements, and native kernels take multiples of 4"
-        ):
+        with pytest.raises(ConfigError, match="heads of 24 and 10 elements, which no kernel takes"):
             LatentAttention(*common, "expanded", plain=True)
         settled = LatentAttention(*common, "auto", plain=True)
         settled.begin(FULL.algorithm, 0, 100)
@@ -210,3 +217,52 @@ def test_heads_that_kernels_do_not_take_are_not_expanded(bundle: Path) -> None:
 def test_other_models_have_no_latents(tiny_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="--latent is for models with latent attention"):
         load(tiny_bundle, latent="absorbed")
+
+
+# --- Sizes that kernels do not take ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache row of 44 + 8 elements: no multiple of what kernels take at once."""
+    folder = tmp_path_factory.mktemp("odd")
+    latent_models.make(folder / "checkpoint", "deepseek_v3", **{**EXPERTS, "kv_lora_rank": 44})
+    return bundles.export(folder / "checkpoint", folder / "bundle")
+
+
+def test_function_bodies_take_sizes_that_kernels_do_not(
+    odd: Path, prompt: NDArray[np.int64], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = []
+    for attention in ("auto", "functions"):
+        with load(odd, attention=attention) as model:
+            assert model.provider.name == "functions"
+            found.append([model.prefill(prompt, FULL).copy(), model.decode(3).copy()])
+    np.testing.assert_array_equal(*found)
+    (line,) = [record.getMessage() for record in caplog.records if "kernel" in record.getMessage()]
+    assert line.startswith("no kernel takes keys of 52 and values of 44 elements")
+    with pytest.raises(ConfigError, match=r"no kernel takes keys of 52.*: choose the attention functions"):
+        load(odd, attention="native")
+
+
+def test_a_gpu_takes_what_its_kernels_do(odd: Path) -> None:
+    gpu = Mock()
+    gpu.name = "cuda"
+    small = Mock()
+    small.manifest.model.attention = replace(Manifest.read(odd).model.attention, head_size=50)
+    with pytest.raises(ConfigError, match=r"no kernel takes keys of 50.* on a GPU: choose the device cpu"):
+        make_provider("auto", small, gpu, None)
+
+
+@pytest.mark.parametrize(("d", "dv"), [(8, 4), (16, 12), (12, 8), (8, 6), (4, 4), (24, 2)])
+def test_the_sizes_are_those_of_the_kernels(d: int, dv: int) -> None:
+    shape = AttentionShape(2, 1, d, 1.0, np.dtype(np.float32), dv)
+    provider = NativeCpuProvider(1)
+    provider.activate(shape)
+    q, k, v = (np.ones((1, heads, size), np.float32) for heads, size in ((2, d), (1, d), (1, dv)))
+    with (
+        contextlib.nullcontext()
+        if provider.takes(shape)
+        else pytest.raises(ValueError, match="multiple of 8")
+    ):
+        provider.cached_attention(q, KV(k, v, 1), np.empty((1, 2, dv), np.float32))

@@ -79,6 +79,9 @@ class AttentionProvider(Protocol):
     name: str
     in_graphs: bool
 
+    def takes(self, shape: AttentionShape) -> bool:
+        """Whether it has operators for heads of these sizes."""
+
     def activate(self, shape: AttentionShape) -> None:
         """Prepare to run; called once before any operator."""
 

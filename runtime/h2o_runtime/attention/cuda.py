@@ -21,6 +21,9 @@ from h2o_runtime.kv import KV
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Kernels
 
+MOST_KEY, MOST_VALUE = 576, 512  # elements of a head
+ROW_BYTES = 16  # of which a head's row is a multiple
+
 
 class NativeCudaProvider:
     """Enqueues on the device's attention lane; nothing waits, and nothing is allocated once sizes have been met."""
@@ -32,6 +35,11 @@ class NativeCudaProvider:
         self._device = device
         self._kernels: Kernels | None = None
         self._scratch = CudaScratch(device)
+
+    @staticmethod
+    def takes(shape: AttentionShape) -> bool:
+        sizes = (shape.head_size, MOST_KEY), (shape.value_size, MOST_VALUE)
+        return all(size <= most and size * shape.dtype.itemsize % ROW_BYTES == 0 for size, most in sizes)
 
     def activate(self, shape: AttentionShape) -> None:
         self._kv_heads = shape.kv_heads

@@ -52,6 +52,9 @@ class FunctionProvider(HostRows):
         self.threads = threads or default_threads()
         self._sessions: dict[tuple[Any, ...], Any] = {}
 
+    def takes(self, shape: AttentionShape) -> bool:
+        return True
+
     def activate(self, shape: AttentionShape) -> None:
         """Raises BackendError without the onnx package, BundleError for a broken graph."""
         try:

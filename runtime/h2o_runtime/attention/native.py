@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from h2o_plugins._cpu import Kernels
 
 MOST_SCORED = 16  # query heads that share a key, in scored_attention
+KEY_UNIT, VALUE_UNIT = 8, 4  # which sizes of keys and of values are multiples of
 
 
 class NativeCpuProvider(HostRows):
@@ -33,6 +34,10 @@ class NativeCpuProvider(HostRows):
         self._isa = isa
         self.in_graphs = isa is None  # they take the best instruction set
         self._kernels: Kernels | None = None
+
+    @staticmethod
+    def takes(shape: AttentionShape) -> bool:
+        return shape.head_size % KEY_UNIT == 0 and shape.value_size % VALUE_UNIT == 0
 
     def activate(self, shape: AttentionShape) -> None:
         self._group = shape.query_heads // shape.kv_heads

@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+import logging
+
 from h2o_plugins import NativeKernelsMissing, cpu_kernels
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.base import AttentionProvider, AttentionShape
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.names import PROVIDERS
 
+log = logging.getLogger(__name__)
+
 
 def make_provider(name: str, bundle: Bundle, device: Device, threads: int | None) -> AttentionProvider:
-    """ "auto" takes the native kernels where they are built, else the ONNX function bodies, which need a CPU.
+    """ "auto" takes the native kernels where they are built and take the model's heads, else the ONNX function
+    bodies, which need a CPU.
 
-    Raises ConfigError for a name that is unknown or not for the device, BackendError where kernels are missing.
+    Raises ConfigError for a name that is unknown, or not for the device or the model, and BackendError for missing
+    kernels.
     """
     if name not in PROVIDERS:
         raise ConfigError(
             f"attention must be one of {', '.join(PROVIDERS)}, but is {name!r}", field="attention"
         )
+    shape = bundle.manifest.model.attention
     if device.name == "cuda":
-        return _on_cuda(name, device)
+        return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):
         from h2o_runtime.attention.native import NativeCpuProvider
 
-        try:
-            return NativeCpuProvider(threads)
-        except NativeKernelsMissing as error:
-            raise BackendError(str(error)) from error
+        if NativeCpuProvider.takes(shape):
+            try:
+                return NativeCpuProvider(threads)
+            except NativeKernelsMissing as error:
+                raise BackendError(str(error)) from error
+        if name == "native":
+            raise ConfigError(f"{_no_kernel(shape)}: choose the attention functions", field="attention")
+        log.warning("%s: attention runs as ONNX function bodies, which are much slower", _no_kernel(shape))
     from h2o_runtime.attention.functions import FunctionProvider
 
     return FunctionProvider(bundle, threads)
 
 
-def _on_cuda(name: str, device: Device) -> AttentionProvider:
+def _no_kernel(shape: AttentionShape) -> str:
+    return f"no kernel takes keys of {shape.head_size} and values of {shape.value_size} elements"
+
+
+def _on_cuda(name: str, device: Device, shape: AttentionShape) -> AttentionProvider:
     if name == "functions":
         raise ConfigError(
             "the ONNX function bodies run on the CPU only: choose the attention native, or the device cpu",
@@ -42,5 +57,7 @@ def _on_cuda(name: str, device: Device) -> AttentionProvider:
     from h2o_runtime.attention.cuda import NativeCudaProvider
     from h2o_runtime.devices.cuda import CudaDevice
 
+    if not NativeCudaProvider.takes(shape):
+        raise ConfigError(f"{_no_kernel(shape)} on a GPU: choose the device cpu", field="device")
     assert isinstance(device, CudaDevice)
     return NativeCudaProvider(device)
