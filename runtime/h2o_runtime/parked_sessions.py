@@ -69,10 +69,10 @@ class ParkedSessions:
         self.set_aside(generator)
         if self._go_on(generator, best, config):
             log.info("went on with a conversation of %d tokens; %d wait", best.shape.length, len(self))
-        if isinstance(best, Talk) and best.held:
+        if isinstance(best, Talk):
             if best.shape.length - gains < WORTH_KEEPING:
                 best.release()
-            else:  # one that begins alike, and may go on too
+            else:  # the prompt only begins like it: it waits on
                 self._park(best, generator)
 
     def set_aside(self, generator: Generator, keeps: int = 0, patient: bool = False) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import Cache, Contiguous, Paged
 
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 FULL = replace(SPARSE, policy="full")
@@ -30,8 +31,8 @@ def alone(bundle: Path) -> Iterator[Generator]:
         yield generator
 
 
-def roomy(bundle: Path, most_bytes: int = 1 << 30) -> Generator:
-    return Generator.load(bundle, context=CONTEXT, threads=1, parked_bytes=most_bytes)
+def roomy(bundle: Path, most_bytes: int = 1 << 26, cache: Cache | None = None) -> Generator:
+    return Generator.load(bundle, context=CONTEXT, threads=1, parked_bytes=most_bytes, cache=cache)
 
 
 @pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
@@ -97,6 +98,28 @@ def test_what_goes_on_elsewhere_is_not_there_twice(bundle: Path) -> None:
         assert (generator.reused, len(generator.parked)) == (150, 1)
         generator.prefill([*OPENINGS[0], 5, 6, 7], FULL)
         assert (generator.reused, len(generator.parked)) == (153 - 2, 1)
+
+
+@pytest.mark.parametrize("cache", [Contiguous(), Paged()], ids=["contiguous", "paged"])
+@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
+def test_a_session_that_another_begins_like_waits_on(
+    bundle: Path, alone: Generator, config: PrefillConfig, cache: Cache
+) -> None:
+    """A waits, C is at work, B begins with A's document: B takes a copy of it, and A goes on where it was."""
+    first = [*OPENINGS[0], *bundles.random_ids(90, 3).tolist()]
+    same_document = [*OPENINGS[0], *bundles.random_ids(80, 4).tolist()]
+    second = [*first, 7, *bundles.random_ids(20, 5).tolist()]
+    with roomy(bundle, cache=cache) as generator:
+        generator.prefill(first, config)
+        generator.decode(7)
+        generator.prefill(OPENINGS[1], config)
+        generator.prefill(same_document, config)
+        assert generator.reused == (128 if config is SPARSE else 150)
+        logits = generator.prefill(second, config)
+        assert (generator.reused, len(generator.parked)) == (len(first) + 1, 2)
+    alone.prefill(first, config)
+    alone.decode(7)
+    np.testing.assert_array_equal(logits, alone.prefill(second, config))
 
 
 def test_a_fresh_start_keeps_the_conversation_too(bundle: Path) -> None:

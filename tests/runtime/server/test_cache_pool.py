@@ -9,7 +9,9 @@ import pytest
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server
 
-OPENINGS = ["The module defines a class. " * 30, "Another file is about numbers. " * 30]
+DOCUMENT = "The module defines a class. " * 30
+QUESTIONS = ["Which class does it define, and why? " * 9, "Who calls the module, and from where? " * 9]
+OPENINGS = [DOCUMENT + QUESTIONS[0], "Another file is about numbers. " * 30, DOCUMENT + QUESTIONS[1]]
 
 
 def taking_turns(server: Server) -> list[int]:
@@ -27,11 +29,11 @@ def taking_turns(server: Server) -> list[int]:
 
 
 @pytest.mark.parametrize("cache", ["contiguous", "paged"])
-def test_two_conversations_take_turns(cache: str, serve: Serve) -> None:
+def test_conversations_take_turns(cache: str, serve: Serve) -> None:
     server = serve("--cache-pool", 64, "--cache", cache)
     assert max(taking_turns(server)) < 40
     metrics = server.get("/metrics").text
-    assert "h2o_waiting_conversations 1.0" in metrics
+    assert "h2o_waiting_conversations 2.0" in metrics
     if cache == "paged":
         assert 0 < server.metric("h2o_cache_pages_in_use") < server.metric("h2o_cache_pages")
     server.stop()
