@@ -17,10 +17,11 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from h2o_runtime.caches import Cache
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
@@ -39,6 +40,7 @@ from h2o_runtime.request import (
     Timings,
 )
 from h2o_runtime.sampling import SampledToken, Sampling
+from h2o_runtime.sessions.transcript import Transcripts
 from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
 
 __all__ = [
@@ -53,8 +55,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-MOST_ANSWERED = 64  # chat prompts with their answers whose tokens are known
 
 
 class TextModel:
@@ -76,9 +76,10 @@ class TextModel:
         known = generator.model.vocab_size
         ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
         self.end_ids = frozenset(token for token in ends if token < known)
-        # The last chat prompt with its answer, and before it the one that this prompt went on from: should it come
-        # again, it is to have the same tokens again. Then those of other conversations, which may go on.
-        self._answered: tuple[Prompt, ...] = ()
+        self._transcripts = Transcripts()
+        for transcript in generator.transcripts():
+            if transcript.ids.max() < known:
+                self._transcripts.add(transcript)
 
     @classmethod
     def load(
@@ -146,10 +147,11 @@ class TextModel:
 
         Tools and calls that the template does not know are written out in plain words (`text.tool_use`).
 
-        Where it goes on from the last answer given here, or from the one before, that answer keeps the very tokens
-        it was generated with: encoding its text again may cut it differently, and the cache would be of no use.
-        Raises InputError for messages that the template refuses, ContextOverflowError for what is clearly longer
-        than the context, BundleError when there is no template.
+        Where it goes on from an answer that was given here, or that a session in the folder holds, the answer keeps
+        the tokens that were generated (`sessions.transcript`).
+
+        Raises InputError for messages that the template refuses, ContextOverflowError for what is clearly longer than
+        the context, BundleError when there is no template.
         """
         if self._tool_use is None:
             assert isinstance(self._template, BundleError)
@@ -210,23 +212,19 @@ class TextModel:
         Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
         be encoded apart.
         """
-        answered = self._answered  # replaced as a whole: a server makes prompts while another thread answers
-        known = [(len(one.text or ""), one) for one in answered if text.startswith(one.text or "")]
-        for length, last in sorted(known, key=itemgetter(0), reverse=True):
-            rest = self._encoded(text[length:])
+        for characters, ids in self._transcripts.beginnings(text):
+            rest = self._encoded(text[characters:])
             if rest and rest[0] in self.tokenizer.special_ids:
-                return last.ids + rest
+                return (*ids.tolist(), *rest)
         return ()
 
     def _remember(self, prompt: Prompt, completion: Completion) -> None:
         """Keep the tokens of a chat's answer for `_continued`, if they are exactly its text."""
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
-            answer = tuple(sampled.token for sampled in completion.tokens)
-            own = Prompt(prompt.ids + answer, prompt.text + completion.text, chat=True)
-            before = [one for one in self._answered if prompt.text.startswith(one.text or "")]
-            others = [one for one in self._answered if not prompt.text.startswith(one.text or "")]
-            several = self.generator.parked.several
-            self._answered = (own, *before[:1], *(others if several else ()))[:MOST_ANSWERED]
+            answer = np.array([sampled.token for sampled in completion.tokens], np.int64)
+            ids = np.array(prompt.ids, np.int64)
+            transcript = self._transcripts.answered(prompt.text, ids, completion.text, answer)
+            self.generator.session.transcript = transcript
 
 
 class _Answer:

@@ -38,6 +38,7 @@ from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.session import Float32, IntArray, Session
 from h2o_runtime.session_folder import SessionFolder
+from h2o_runtime.sessions.transcript import Transcript
 from h2o_runtime.timings import PrefillTimer
 from h2o_runtime.token_ids import checked_ids
 
@@ -307,6 +308,12 @@ class Generator:
                 raise Cancelled("generation was stopped")
             logits = self.decode(sampled.token)
         yield Finished("length", min(max_new_tokens, produced + 1) if max_new_tokens else 0)
+
+    def transcripts(self) -> list[Transcript]:
+        """Those of the sessions in the folder, the one not used for longest first."""
+        folder = self.parked.folder
+        found = [one.saved.transcript for one in folder.files()] if folder else []
+        return [transcript for transcript in found if transcript is not None]
 
     def report(self) -> PrefillReport:
         """Which keys the policy kept of the last prompt's past."""

@@ -124,7 +124,7 @@ class ParkedSessions:
                     held.release()
                 return None
             arrays[name] = array.copy()
-        return Talk(shape, arrays, held)
+        return Talk(shape, arrays, held, generator.session.transcript)
 
     def _park(self, talk: Talk, generator: Generator, patient: bool = False) -> None:
         self._parked.append(talk)
@@ -140,6 +140,7 @@ class ParkedSessions:
     def _go_on(self, generator: Generator, one: Talk | Filed, config: PrefillConfig) -> bool:
         if isinstance(one, Talk):
             fill(generator, one.shape, one.read, one.held)
+            generator.session.transcript = one.transcript
             return True
         assert self.folder is not None
         try:

@@ -25,6 +25,7 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
 from h2o_runtime.reuse import Provenance, same_arithmetic
 from h2o_runtime.session_arrays import SessionShape, arrays_of, decode_of, fill
+from h2o_runtime.sessions.transcript import Transcript
 
 if TYPE_CHECKING:
     from h2o_runtime.generator import Generator
@@ -33,6 +34,8 @@ FORMAT = 1
 ABOUT = "about"
 PARTIAL = ".partial"  # ends the name of a file that is being written
 MOST_ABOUT = 1 << 20  # bytes
+TRANSCRIPT = "transcript"  # of a session that is a chat; older files have none
+TRANSCRIPT_BYTES = 4096  # a token, at most: fewer than its keys and values take
 PIECE = 1 << 20  # bytes read at once
 
 
@@ -70,12 +73,16 @@ def save_session(generator: Generator, path: Path) -> None:
     Raises InputError where there is nothing to save, ConfigError for a policy whose state cannot be saved and
     OutputError.
     """
-    shape = SessionShape.of(generator)
-    write_session(path, generator.bundle.manifest.identity, shape, arrays_of(generator, shape))
+    shape, identity = SessionShape.of(generator), generator.bundle.manifest.identity
+    write_session(path, identity, shape, arrays_of(generator, shape), generator.session.transcript)
 
 
 def write_session(
-    path: Path, bundle: str, shape: SessionShape, arrays: Iterable[tuple[str, NDArray[Any]]]
+    path: Path,
+    bundle: str,
+    shape: SessionShape,
+    arrays: Iterable[tuple[str, NDArray[Any]]],
+    transcript: Transcript | None,
 ) -> None:
     """As `save_session`, of a session that may have left its generator. `bundle` is its identity."""
     about = _About.of(shape, bundle).model_dump_json().encode()
@@ -83,6 +90,8 @@ def write_session(
     try:
         with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as file:
             _write(file, ABOUT, np.frombuffer(about, np.uint8))
+            if transcript is not None:
+                _write(file, TRANSCRIPT, np.frombuffer(transcript.written(), np.uint8))
             for name, array in arrays:
                 _write(file, name, array)
         os.replace(beside, path)
@@ -105,26 +114,28 @@ class SavedSession:
     path: Path
     bundle: str
     shape: SessionShape
+    transcript: Transcript | None
 
     @classmethod
     def open(cls, path: Path) -> SavedSession:
         """Raises InputError where it cannot be read or is no saved session."""
         with _opened(path) as file:
-            with file.open(f"{ABOUT}.npy") as member:
-                shape, dtype = _header(member)
-                if dtype != np.uint8 or len(shape) != 1 or shape[0] > MOST_ABOUT:
-                    raise ValueError("not what it says of itself")
-                about = _About.model_validate_json(member.read())
+            about = _About.model_validate_json(_bytes(file, ABOUT, MOST_ABOUT))
             if about.format != FORMAT:
                 raise InputError(
                     f"{path}: saved in format {about.format}; this version reads format {FORMAT}"
                 )
             try:
-                return cls(path, about.bundle, about.shape())
+                shape = about.shape()
             except (TypeError, ConfigError) as error:
                 raise InputError(
                     f"{path}: saved with settings that this version does not have; run the prompt again"
                 ) from error
+            transcript = None
+            if f"{TRANSCRIPT}.npy" in file.namelist():
+                data = _bytes(file, TRANSCRIPT, TRANSCRIPT_BYTES * (about.length + 1))
+                transcript = Transcript.read(data)
+            return cls(path, about.bundle, shape, transcript)
 
     def tokens(self) -> NDArray[np.int64]:
         """Its tokens alone. Raises InputError."""
@@ -140,6 +151,7 @@ class SavedSession:
         self._check(generator, config)
         with _opened(self.path) as file:
             fill(generator, self.shape, partial(_read, file))
+        generator.session.transcript = self.transcript
 
     def _check(self, generator: Generator, config: PrefillConfig) -> None:
         path, shape = self.path, self.shape
@@ -198,6 +210,15 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if columns_first:
         raise ValueError("columns first")
     return shape, dtype
+
+
+def _bytes(file: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """An array of at most `most` bytes. Raises ValueError for another one."""
+    with file.open(f"{name}.npy") as member:
+        shape, dtype = _header(member)
+        if dtype != np.uint8 or len(shape) != 1 or shape[0] > most:
+            raise ValueError(f"{name} is not what it should be")
+        return member.read()
 
 
 def _read(file: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.reuse import Provenance
+from h2o_runtime.sessions.transcript import Transcript
 
 IntArray = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -24,6 +25,7 @@ class Session:
     generated  bool [cap], true where decode put the token, not a prompt
     origin     how they came about
     logits     float32 [vocab] after the last of them, where they are at hand
+    transcript the text that they stand for, where they are a chat
     """
 
     def __init__(self, capacity: int) -> None:
@@ -34,6 +36,7 @@ class Session:
         self.length = 0
         self.origin = Provenance()
         self.logits: Float32 | None = None
+        self.transcript: Transcript | None = None
         self.prefill_state: Any = None  # of the policy that `state_config` names
         self.state_config: PrefillConfig | None = None
         self.decode_state: Any = None
@@ -55,6 +58,7 @@ class Session:
     def truncate(self, length: int) -> None:
         """Forget every token from row `length` on."""
         self.length = min(self.length, length)
+        self.transcript = self.transcript and self.transcript.until(self.length)
 
     def reset(self) -> None:
         """Forget every token."""

@@ -26,6 +26,7 @@ from h2o_runtime.reuse import same_arithmetic
 from h2o_runtime.saved_session import PARTIAL, SavedSession, write_session
 from h2o_runtime.session import IntArray, Session
 from h2o_runtime.session_arrays import SessionShape, row_name
+from h2o_runtime.sessions.transcript import Transcript
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Talk:
     shape: SessionShape
     arrays: Mapping[str, NDArray[Any]]
     held: HeldRows | None = None
+    transcript: Transcript | None = None
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +64,7 @@ class Talk:
         arrays = dict(self.arrays)
         for layer in range(layers):
             arrays |= {row_name(part, layer): rows for part, rows in self.held.kept(layer).items()}
-        return Talk(self.shape, arrays)
+        return Talk(self.shape, arrays, transcript=self.transcript)
 
     def release(self) -> None:
         """It waits no more."""
@@ -211,8 +213,9 @@ class SessionFolder:
             one for one in self.files() if begins(one, talk)
         ]  # what it goes on from need not be there twice
         self._make_room(self.most_bytes - talk.nbytes, parts)
-        write_session(path, self._bundle, talk.shape, talk.arrays.items())
-        filed = Filed(SavedSession(path, self._bundle, talk.shape), talk.tokens, path.stat().st_size)
+        write_session(path, self._bundle, talk.shape, talk.arrays.items(), talk.transcript)
+        saved = SavedSession(path, self._bundle, talk.shape, talk.transcript)
+        filed = Filed(saved, talk.tokens, path.stat().st_size)
         with self._lock:
             self._files.append(filed)
         self._remove(parts)

@@ -153,6 +153,10 @@ def test_every_bit_of_an_array_counts(saved: Path, generator: Generator) -> None
             "about.npy": about(good, state={"has_last": 1, "turn_rows": 5000, "turn_had_last": 1})
         },
         "no state": {"about.npy": about(good, state={})},
+        "a transcript without turns": {
+            "transcript.npy": npy(np.frombuffer(b'{"text":"a","ids":[1],"turns":[]}', np.uint8))
+        },
+        "a transcript is huge": {"transcript.npy": npy(np.zeros(1 << 20, np.uint8))},
     }
     for name, changes in wrong.items():
         with zipfile.ZipFile(saved, "w") as file:

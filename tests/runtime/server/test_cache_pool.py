@@ -42,20 +42,19 @@ def test_conversations_take_turns(cache: str, serve: Serve) -> None:
 
 
 def test_a_conversation_goes_on_after_a_restart(serve: Serve, tmp_path: Path) -> None:
+    """With the tokens that were generated, which are others than those that the answer's text is encoded to."""
     talk: list[dict[str, Any]] = [{"role": "user", "content": OPENINGS[0]}]
-    read = []
-    for _ in range(2):
+    expected = 0
+    for _ in range(3):
         server = serve("--cache-dir", tmp_path / "conversations", "--prefill", "full")
-        request = {
-            "messages": talk,
-            "max_tokens": 8,
-            "temperature": 0,
-        }  # an answer that reads back as it was written
+        request = {"messages": talk, "max_tokens": 40, "temperature": 30, "seed": 1}
         answer = server.post("/v1/chat/completions", request).json()
-        read.append(answer["timings"]["prompt_n"])
-        talk += [answer["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+        words, found = answer["choices"][0]["message"], answer["timings"]
+        assert found["cache_n"] == expected
+        expected = found["cache_n"] + found["prompt_n"] + found["predicted_n"] - 1
+        cut_anew = server.post("/tokenize", {"content": words["content"]}).json()["tokens"]
+        assert len(cut_anew) != found["predicted_n"] == 40
+        talk += [words, {"role": "user", "content": "And then?"}]
         server.process.terminate()
         assert server.process.wait(60) == 0
-    assert read[0] > 100
-    assert read[1] < 40
     assert len(list((tmp_path / "conversations").iterdir())) == 1
