@@ -150,8 +150,8 @@ class TextModel:
         Where it goes on from an answer that was given here, or that a session in the folder holds, the answer keeps
         the tokens that were generated (`sessions.transcript`).
 
-        Raises InputError for messages that the template refuses, ContextOverflowError for what is clearly longer than
-        the context, BundleError when there is no template.
+        Raises InputError for messages that the template refuses, ContextOverflowError for what is clearly longer
+        than the context, BundleError when there is no template.
         """
         if self._tool_use is None:
             assert isinstance(self._template, BundleError)
