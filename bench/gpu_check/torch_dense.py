@@ -1,6 +1,6 @@
 """Dense graphs on torch, for checks on machines where neither ONNX Runtime nor TensorRT can use the GPU.
 
-Executes the few standard operators that dense graphs of plain float weights are made of, on the memory and the
+Executes the few operators and functions that dense graphs of plain float weights are made of, on the memory and the
 stream of the runtime's device. Slow, and for no other use: each operator is a call of torch.
 """
 
@@ -31,10 +31,6 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 
 
-def _reduce_mean(x: Tensor, axes: Tensor, keepdims: int = 1, **_: Any) -> Tensor:
-    return x.mean(tuple(axes.tolist()), keepdim=bool(keepdims))
-
-
 def _gemm(
     a: Tensor, b: Tensor, c: Tensor | None = None, *, transA: int = 0, transB: int = 0, **_: Any
 ) -> Tensor:
@@ -42,10 +38,15 @@ def _gemm(
     return product if c is None else product + c
 
 
-def _slice(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor | None = None) -> Tensor:
-    for start, end, axis in zip(starts.tolist(), ends.tolist(), axes.tolist(), strict=True):
-        x = x.narrow(axis, start, min(end, x.shape[axis]) - start)
-    return x
+def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)).to(x.dtype)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.float().chunk(2, dim=-1)
+    c, s = cos.unsqueeze(1), sin.unsqueeze(1)
+    return torch.cat((a * c - b * s, b * c + a * s), dim=-1).to(x.dtype)
 
 
 def _cast(x: Tensor, to: int) -> Tensor:
@@ -56,21 +57,16 @@ def _cast(x: Tensor, to: int) -> Tensor:
 OPERATORS: dict[str, Callable[..., Tensor]] = {
     "Add": torch.add,
     "Cast": _cast,
-    "Concat": lambda *x, axis: torch.cat(x, axis),
     "Cos": torch.cos,
     "Gather": lambda x, indices, axis=0: x[indices],
     "Gemm": _gemm,
     "MatMul": torch.matmul,
     "Mul": torch.mul,
-    "Pow": torch.pow,
-    "Reciprocal": torch.reciprocal,
-    "ReduceMean": _reduce_mean,
+    "RMSNorm": _norm,
     "Reshape": lambda x, shape, **_: x.reshape(shape.tolist()),
-    "Sigmoid": torch.sigmoid,
+    "Rotation": _rotate,
     "Sin": torch.sin,
-    "Slice": _slice,
-    "Sqrt": torch.sqrt,
-    "Sub": torch.sub,
+    "SwiGLU": lambda gate, up: torch.nn.functional.silu(gate) * up,
     "Unsqueeze": lambda x, axes: x.unsqueeze(int(axes[0])),
 }
 
@@ -91,7 +87,7 @@ class _Graph:
         self.nodes = [self._node(node, path) for node in graph.node]
 
     def _node(self, node: Any, path: Path) -> _Node:
-        if node.op_type not in OPERATORS or node.domain:
+        if node.op_type not in OPERATORS:
             raise BackendError(f"{path}: the check's torch backend has no operator {node.op_type}")
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         return _Node(partial(OPERATORS[node.op_type], **attributes), tuple(node.input), node.output[0])

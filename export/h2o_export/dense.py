@@ -23,6 +23,7 @@ from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
 from h2o_export.latent_graphs import LATENT, LatentExporter, latent_tensors
 from h2o_export.layers import layer_kind
 from h2o_export.modules import DenseFirst, DenseLast, DenseMiddle
+from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
 from h2o_export.trace import example_inputs, trace
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
@@ -241,6 +242,7 @@ class DenseExporter:
         for value in parameters:
             assert value.name is not None
             stands_for[value.name] = self._format(part, value).place(model, value)
+        _add_functions(model)
         return TracedPart(model, tuple(parameters), stands_for)
 
     def _format(self, part: DensePart, value: ir.Value) -> WeightFormat:
@@ -279,6 +281,16 @@ class DenseExporter:
         config = self.checkpoint.config
         size = layer_kind(config.family).rotary_size(config)
         return torch.from_numpy(np.ascontiguousarray(config.rope.inverse_frequencies(size)))
+
+
+def _add_functions(model: ir.Model) -> None:
+    """Give the graph the bodies of the functions that it names, for the operators that it has."""
+    named = {node.op_type for node in model.graph if node.domain == DOMAIN}
+    for proto in function_protos(DENSE_FUNCTIONS):
+        if proto.name in named:
+            function = ir.serde.deserialize_function(proto)
+            function.opset_imports[""] = model.opset_imports[""]
+            model.functions[function.identifier()] = function
 
 
 def trace_part(part: DensePart, config: ModelConfig, dtype: str) -> tuple[ir.Model, list[ir.Value]]:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from h2o_export.config import ExpertsConfig, ModelConfig
 from h2o_export.mlp import MLP
+from h2o_runtime.operators import DOMAIN
 
 PLACEHOLDER = ("h2o.export", "Experts")  # stands in a traced graph for what `lay_out_experts` puts there
 MATRICES = ("gate_proj", "up_proj", "down_proj")
@@ -147,9 +148,7 @@ class _Layout:
         gate, up, down = matrices
         gated = self.add("Gemm", [rows, gate], f"{expert}/gate_proj/Gemm", transB=1)
         raised = self.add("Gemm", [rows, up], f"{expert}/up_proj/Gemm", transB=1)
-        sigmoid = self.add("Sigmoid", [gated], f"{expert}/Sigmoid")
-        silu = self.add("Mul", [gated, sigmoid], f"{expert}/silu")
-        inner = self.add("Mul", [silu, raised], f"{expert}/inner")
+        inner = self.add("SwiGLU", [gated, raised], f"{expert}/SwiGLU", domain=DOMAIN)
         return self.add("Gemm", [inner, down], f"{expert}/down_proj/Gemm", transB=1)
 
     def integers(self, name: str, values: list[int]) -> ir.Value:
@@ -161,17 +160,32 @@ class _Layout:
         self.graph.initializers.add(value)
         return value
 
-    def add(self, op_type: str, inputs: Sequence[ir.Value | None], name: str, **attributes: int) -> ir.Value:
-        return self.add_all(op_type, inputs, (name,), **attributes)[0]
+    def add(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        domain: str = "",
+        **attributes: int,
+    ) -> ir.Value:
+        return self.add_all(op_type, inputs, (name,), domain, **attributes)[0]
 
     def add_all(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         names: Sequence[str],
+        domain: str = "",
         **attributes: int,
     ) -> tuple[ir.Value, ...]:
-        node = ir.node(op_type, inputs, attributes, num_outputs=len(names), name=f"{self.scope}/{names[-1]}")
+        node = ir.node(
+            op_type,
+            inputs,
+            attributes,
+            domain=domain,
+            num_outputs=len(names),
+            name=f"{self.scope}/{names[-1]}",
+        )
         for value, name in zip(node.outputs, names, strict=True):
             value.name = f"{self.scope}/{name}"
         self.nodes.append(node)

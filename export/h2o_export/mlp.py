@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from h2o_export.config import ModelConfig
+from h2o_export.layers.blocks import swiglu
 
 
 class MLP(nn.Module):
@@ -19,5 +19,5 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(rows, config.hidden_size, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
         return out

@@ -24,6 +24,7 @@ from h2o_export.attention_operators import (
     MemoryGather,
     OnlineSoftmaxFusion,
 )
+from h2o_export.dense_operators import RMSNorm, Rotation, SwiGLU
 from h2o_export.landmark_operators import LandmarkUpdate, SubquadraticAttention
 from h2o_export.line_operators import VerticalSlashAttention, VerticalSlashSelect
 from h2o_export.page_operators import PageAttention, PageBounds, PageSelect
@@ -54,6 +55,8 @@ OPERATORS = (
 )
 
 DENSE_OPERATORS = (BlockProduct,)
+# What exported dense graphs name besides standard operators. No kernel is for one of them alone.
+DENSE_FUNCTIONS = (RMSNorm, SwiGLU, Rotation)
 
 
 def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:

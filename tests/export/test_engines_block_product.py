@@ -71,7 +71,6 @@ def test_a_layer_computes_what_it_computed(bundle: Bundle, rows: int) -> None:
     path = bundle.path(bundle.graph("dense_01"))
     original = onnx.load(path, load_external_data=False)
     rewritten = prepared(path, block_products=True)
-    assert rewritten is not None
     model = onnx.load_from_string(rewritten)
     products = [node for node in model.graph.node if node.op_type == "BlockProduct"]
     assert len(products) == 7  # q, k, v, o, gate, up, down
@@ -91,7 +90,6 @@ def test_a_layer_computes_what_it_computed(bundle: Bundle, rows: int) -> None:
 def test_packed_words_take_the_bytes_of_the_integers(bundle: Bundle) -> None:
     path = bundle.path(bundle.graph("dense_01"))
     rewritten = prepared(path, block_products=True)
-    assert rewritten is not None
     tensors = onnx.load_from_string(rewritten).graph.initializer
     assert not any(tensor.data_type == TensorProto.INT4 for tensor in tensors)
     original = onnx.load(path, load_external_data=False).graph.initializer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,14 +14,16 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, inliner
 from tests import bundles
 from tests.reference import checkpoints
 
+from h2o_runtime import Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import BackendError
 from h2o_runtime.manifest import Manifest
+from h2o_runtime.names import DenseForm
 from h2o_runtime.ort.fusion import fuse
 
 Arrays = dict[str, NDArray[Any]]
@@ -53,8 +57,7 @@ def test_every_graph_of_every_family(shared_folder: Path, shape: str) -> None:
     for graph in graphs:
         path = folder / graph.file
         given = onnx.load(str(path), load_external_data=False)
-        fused = onnx.load(str(path), load_external_data=False)
-        fuse(fused)
+        fused = fuse(onnx.load(str(path), load_external_data=False))
         for rows in (1, 5):
             inputs = drawn(given, rows)
             for found, expected in zip(
@@ -63,73 +66,52 @@ def test_every_graph_of_every_family(shared_folder: Path, shape: str) -> None:
                 assert bundles.relative_error(found, expected) < 3e-6
         operators = Counter(node.op_type for node in fused.graph.node)
         assert operators["RotaryEmbedding"] == (0 if graph is graphs[-1] else 2)
-        assert not operators["Reciprocal"]
+        norms = sum(node.op_type == "RMSNorm" for node in given.graph.node)
+        assert operators["SimplifiedLayerNormalization"] == norms
         assert not operators["Concat"]
+        assert {node.domain for node in fused.graph.node} <= {"", "com.microsoft"}
 
 
-def rotation(**changes: Any) -> ModelProto:
-    """x [n, 2, 8] turned as the exporter writes it, but for `changes` of constants and of products' factors."""
-    constants = {"zero": 0, "half": 4, "end": 2**63 - 1, "last": 2, "step": 1, "middle": 1}
-    constants |= {name: value for name, value in changes.items() if name in constants}
-    factor = {"a_cos": "c", "b_sin": "s", "b_cos": "c", "a_sin": "s"} | {
-        name: value for name, value in changes.items() if name not in constants
-    }
-    nodes = [
-        helper.make_node("Slice", ["x", "zero", "half", "last", "step"], ["a"]),
-        helper.make_node("Slice", ["x", "half", "end", "last", "step"], ["b"]),
-        helper.make_node("Unsqueeze", ["cos", "middle"], ["c"]),
-        helper.make_node("Unsqueeze", ["sin", "middle"], ["s"]),
-        *(helper.make_node("Mul", [name[0], factor[name]], [name]) for name in factor),
-        helper.make_node("Sub", ["a_cos", "b_sin"], ["minus"]),
-        helper.make_node("Add", ["b_cos", "a_sin"], ["plus"]),
-        helper.make_node("Concat", ["minus", "plus"], ["q"], axis=-1),
+def old_bundle(folder: Path, to: Path) -> Path:
+    """As earlier versions exported it: standard operators alone, in one graph."""
+    shutil.copytree(folder, to)
+    manifest = json.loads((to / "manifest.json").read_text())
+    for graph in Manifest.read(folder).dense_graphs():
+        model = onnx.load(str(to / graph.file), load_external_data=False)
+        content = inliner.inline_local_functions(model).SerializeToString()
+        (to / graph.file).write_bytes(content)
+        manifest["files"][graph.file]["bytes"] = len(content)
+    (to / "manifest.json").write_text(json.dumps(manifest))
+    return to
+
+
+@pytest.mark.parametrize("form", ["native", "exact"])
+def test_an_old_bundle_runs_and_is_told(
+    shared_folder: Path, tmp_path: Path, form: DenseForm, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = bundles.named(shared_folder, "qwen3-g2-d128")[1]
+    found = []
+    for folder in (new, old_bundle(new, tmp_path / "old")):
+        caplog.clear()
+        with Generator.load(folder, context=16, threads=1, device="cpu", form=form) as generator:
+            found.append([np.array(generator.prefill([1, 2, 3])), np.array(generator.decode(4))])
+        told = [record.getMessage() for record in caplog.records if record.name.endswith("onnxruntime")]
+        if folder == new:
+            assert not told
+    np.testing.assert_allclose(*found, atol=2e-5 * np.abs(found[0]).max())
+    assert told == [
+        f"{folder}: an earlier version exported it, and its graphs do not name their norms, gates and rotations: "
+        "every step is slower than it could be; export the checkpoint again"
     ]
-    shapes: dict[str, list[Any]] = {"x": ["n", 2, 8], "cos": ["n", 4], "sin": ["n", 4], "q": ["n", 2, 8]}
-    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, at) for name, at in shapes.items()}
-    graph = helper.make_graph(
-        nodes,
-        "rotation",
-        [values["x"], values["cos"], values["sin"]],
-        [values["q"]],
-        [numpy_helper.from_array(np.array([value]), name) for name, value in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
-    "as it is exported": ({}, True),
-    "ends where the row ends": ({"end": 8}, True),
-    "by another angle": ({"b_cos": "s", "a_sin": "c"}, False),
-    "another half": ({"b_cos": "s"}, False),
-    "heads": ({"middle": 0}, False),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_only_a_rotation_is_taken_for_one(name: str, tmp_path: Path) -> None:
-    changes, taken = CHANGES[name]
-    given, fused = rotation(**changes), rotation(**changes)
-    fuse(fused)
-    assert ("RotaryEmbedding" in {node.op_type for node in fused.graph.node}) == taken
-    inputs = drawn(given, 2)
-    expected = run(given, tmp_path, inputs, optimize=False)
-    np.testing.assert_allclose(run(fused, tmp_path, inputs), expected, atol=1e-6)
-
-
-def test_what_is_given_out_is_kept(tmp_path: Path) -> None:
-    """A norm's reciprocal that somebody else reads too."""
-    norm = [("Sqrt", ["y"], "root"), ("Reciprocal", ["root"], "factor"), ("Mul", ["x", "factor"], "out")]
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("x", "y", "out", "factor")
-    ]
-    graph = helper.make_graph(
-        [helper.make_node(op, given, [made]) for op, given, made in norm], "norm", values[:2], values[2:]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    fuse(model)
-    out, factor = run(model, tmp_path, {"x": np.ones(3, np.float32), "y": np.full(3, 4, np.float32)})
-    np.testing.assert_array_equal(out, 0.5)
-    np.testing.assert_array_equal(factor, 0.5)
+def test_functions_of_half_precision_become_their_bodies(shared_folder: Path) -> None:
+    folder = bundles.named(
+        shared_folder, "llama-g2-d64-llama3", "-half-int8", weights="int8", dtype="float16"
+    )[1]
+    made = fuse(onnx.load(folder / "onnx" / "dense_01.onnx", load_external_data=False))
+    assert not made.functions
+    assert {node.domain for node in made.graph.node} == {""}
 
 
 def test_without_onnx_it_is_said_what_to_install(

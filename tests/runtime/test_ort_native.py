@@ -222,9 +222,8 @@ def test_every_graph_of_every_family_computes_the_same(shared_folder: Path, shap
     for graph in Bundle.open(folder).manifest.dense_graphs():
         path = folder / graph.file
         made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path)
-        fuse(made)
         ours = open_session(
-            made.SerializeToString(), 1, beside=path.parent, operators=operators(), weights=arrays
+            fuse(made).SerializeToString(), 1, beside=path.parent, operators=operators(), weights=arrays
         )
         theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         for n in (1, 17):

@@ -25,8 +25,8 @@ def fits(product: QuantizedProduct) -> bool:
     return product.bits == 4 and product.block_size == PRODUCT_BLOCK and not product.transposed
 
 
-def use_block_products(model: Any, folder: Path) -> bool:
-    """Rewrite `model`, whose weights lie in files below `folder`; whether there was anything to rewrite.
+def use_block_products(model: Any, folder: Path) -> None:
+    """Rewrite `model`, whose weights lie in files below `folder`.
 
     The packed words are in the model itself. Offsets are added by a product of their own, which stays as it is.
     """
@@ -47,9 +47,8 @@ def use_block_products(model: Any, folder: Path) -> bool:
         name_as_plugin(made)
         node.CopyFrom(made)
         graph.node.remove(product.dequantize)
-    if found:
+    if found and all(opset.domain != DOMAIN for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, int(VERSION)))
-    return bool(found)
 
 
 def pack(q: NDArray[np.int8]) -> NDArray[np.int32]:

@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+from onnx import inliner
 
 from h2o_export.engines.block_product import use_block_products
 from h2o_export.engines.joined import join_products
 from h2o_export.engines.table import use_words
 
 
-def prepared(path: Path, block_products: bool) -> bytes | None:
-    """The graph at `path` rewritten, None where it stays as it is.
+def prepared(path: Path, block_products: bool) -> bytes:
+    """The graph at `path` in standard operators alone, rewritten for TensorRT.
 
     block_products: plugins multiply with weights of 4 bits. External data stay where they are, relative to the
     folder of `path`.
     """
-    model = onnx.load(str(path), load_external_data=False)
-    changed = [use_words(model), join_products(model, path.parent)]
+    model = inliner.inline_local_functions(onnx.load(str(path), load_external_data=False))
+    use_words(model)
+    join_products(model, path.parent)
     if block_products:
-        changed.append(use_block_products(model, path.parent))
+        use_block_products(model, path.parent)
     serialized: bytes = model.SerializeToString()
-    return serialized if any(changed) else None
+    return serialized

@@ -17,8 +17,8 @@ from onnx import helper, numpy_helper
 from h2o_runtime.ort.matrices import QuantizedProduct, quantized_products
 
 
-def join_products(model: Any, folder: Path) -> bool:
-    """Rewrite `model`, whose weights lie in files below `folder`; whether there was anything to join.
+def join_products(model: Any, folder: Path) -> None:
+    """Rewrite `model`, whose weights lie in files below `folder`.
 
     The joined weights are in the model itself.
     """
@@ -29,7 +29,6 @@ def join_products(model: Any, folder: Path) -> bool:
     groups = [products for products in together.values() if len(products) > 1]
     for products in groups:
         _join(model.graph, products, folder)
-    return bool(groups)
 
 
 def _join(graph: Any, products: Sequence[QuantizedProduct], folder: Path) -> None:

@@ -56,8 +56,10 @@ class PlanBuilder:
         builder = self._new_builder()
         network = builder.create_network(1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self.trt.OnnxParser(network, self.logger)
-        graph = prepared(model, self.block_products) if recorded else None
-        parsed = parser.parse(graph, str(model)) if graph else parser.parse_from_file(str(model))
+        if recorded:
+            parsed = parser.parse(prepared(model, self.block_products), str(model))
+        else:
+            parsed = parser.parse_from_file(str(model))
         if not parsed:
             raise BackendError(f"{model}: TensorRT's parser refuses it: {self._parse_error(parser)}")
         config = self._configure(builder, recorded)

@@ -11,13 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 BYTES = 4  # of a word: int32, of which every TensorRT looks up rows
 
 
-def use_words(model: Any) -> bool:
-    """Let `model` look rows up in words of int32 over the bytes of its table of int8; whether it has one."""
+def use_words(model: Any) -> None:
+    """Let `model` look rows up in words of int32 over the bytes of its table of int8, where it has one."""
     graph = model.graph
     tables = {t.name: t for t in graph.initializer if t.data_type == TensorProto.INT8}
     found = [node for node in graph.node if node.op_type == "Gather" and node.input[0] in tables]
     if not found:
-        return False
+        return
     nodes: list[Any] = []
     for node in graph.node:
         if node in found:
@@ -36,7 +36,6 @@ def use_words(model: Any) -> bool:
             nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    return True
 
 
 def _look_up(gather: Any, columns: int) -> list[Any]:

@@ -1,13 +1,18 @@
-"""Modules that layers of every kind are made of. n tokens, H heads, d head size."""
+"""What layers of every kind are made of: nodes of the traced graph whose bodies are in `dense_operators`.
+
+n tokens, H heads, d head size.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from h2o_runtime.operators import DOMAIN, VERSION
+
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm, its statistics in float32 (Zhang and Sennrich, 2019)."""
+    """Root-mean-square norm over the last dimension, its statistics in float32."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -15,15 +20,22 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+        return _node("RMSNorm", x, self.weight, epsilon=self.eps)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) · up, of one shape."""
+    return _node("SwiGLU", gate, up)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE on halves (Su et al., 2021; the layout of Hugging Face checkpoints). x [n, H, d]; cos, sin [n, d/2]."""
-    half = x.shape[-1] // 2
-    wide = x.float()
-    a, b = wide[..., :half], wide[..., half:]  # [n, H, d/2]
-    c, s = cos.unsqueeze(1), sin.unsqueeze(1)  # [n, 1, d/2]
-    return torch.cat((a * c - b * s, b * c + a * s), dim=-1).to(x.dtype)
+    """RoPE on halves. x [n, H, d]; cos, sin float32 [n, d/2]."""
+    return _node("Rotation", x, cos, sin)
+
+
+def _node(operator: str, x: Tensor, *inputs: Tensor, **attributes: float) -> Tensor:
+    """A node of domain h2o, whose output is as `x`."""
+    made: Tensor = torch.onnx.ops.symbolic(
+        f"{DOMAIN}::{operator}", (x, *inputs), {**attributes}, dtype=x.dtype, shape=x.shape, version=VERSION
+    )
+    return made.to(x.device)  # the tracer puts it elsewhere

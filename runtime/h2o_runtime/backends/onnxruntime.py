@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +19,14 @@ from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_form
 from h2o_runtime.ort.forms import multiply_integers
-from h2o_runtime.ort.fusion import fuse
+from h2o_runtime.ort.fusion import fuse, names_functions
 from h2o_runtime.ort.native import is_fast, multiply_natively, operators
 from h2o_runtime.ort.packed import takes
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.ort.whole_step import Part, whole_step
 from h2o_runtime.process import default_threads
+
+log = logging.getLogger(__name__)
 
 # What lies between two products of an MLP takes at most so much on a CPU, but for calls of few rows. More rows are
 # hardly faster, take more memory, and what they leave is out of every cache when it is read.
@@ -68,9 +71,16 @@ class OnnxRuntimeBackend:
         The largest come first: while one is rewritten it is in memory several times, beside all that are there.
         """
         manifest = self.bundle.manifest
+        self._unnamed = False
         for graph in sorted(manifest.weighty_graphs(), key=lambda graph: -_bytes_of(graph, manifest)):
             if only is None or graph.name in only:
                 self._sessions[graph.name] = self._load(graph)
+        if self._unnamed:
+            log.warning(
+                "%s: an earlier version exported it, and its graphs do not name their norms, gates and rotations: "
+                "every step is slower than it could be; export the checkpoint again",
+                self.bundle.folder,
+            )
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         session = self._loaded(graph)
@@ -128,7 +138,9 @@ class OnnxRuntimeBackend:
         path = self.bundle.path(graph)
         try:
             if self.device.memory == "cpu":
-                part = _rewritten(path, self.form)
+                model = _read(path)
+                self._unnamed |= graph.kind == "dense" and not names_functions(model)
+                part = _rewritten(model, path, self.form)
                 session = self._open(part, path.parent)
                 if part.native:
                     self._parts[graph.name] = part
@@ -155,25 +167,29 @@ def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:
     return sum(manifest.files[file].bytes for file in graph.weights)
 
 
-def _rewritten(path: Path, form: DenseForm) -> Part:
-    """A graph as ONNX Runtime's CPU runs it fastest, and weights that it only names.
-
-    Those that stay as they are stay in their files.
-    """
+def _read(path: Path) -> Any:
+    """A ModelProto, whose weights stay in their files."""
     try:
         import onnx
     except ImportError:
         raise BackendError(
             "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it"
         ) from None
-    model = onnx.load(str(path), load_external_data=False)
+    return onnx.load(str(path), load_external_data=False)
+
+
+def _rewritten(model: Any, path: Path, form: DenseForm) -> Part:
+    """The graph from `path` as ONNX Runtime's CPU runs it fastest, and weights that it only names.
+
+    Those that stay as they are stay in their files.
+    """
     weights: Mapping[str, NDArray[Any]] = {}
     native = form == "native" and takes(model.graph)
     if native:
         model, weights = multiply_natively(model, path)
-    elif form != "exact":
+    model = fuse(model)
+    if not native and form != "exact":
         model = multiply_integers(model, path.parent)
-    fuse(model)
     return Part(model, weights, native)
 
 

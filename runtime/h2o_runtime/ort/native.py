@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
 from h2o_runtime.errors import BackendError
+from h2o_runtime.ort.graph_view import GraphView, Rotation, keep_needed
 from h2o_runtime.ort.matrices import FloatProduct
 from h2o_runtime.ort.packed import Kind, Product, pack_matrices, products
-from h2o_runtime.ort.patterns import GATE, GraphView, Rotation, keep_needed
 
 DOMAIN = "h2o.cpu"
 OPERATOR = "PackedProduct"
@@ -70,6 +70,7 @@ def multiply_natively(model: Any, path: Path) -> tuple[Any, Arrays]:
         nodes = [*(one for one in nodes if fresh.isdisjoint(one.output)), *made]
         arrays.update(weights)
     result = onnx.ModelProto(ir_version=model.ir_version)
+    result.functions.extend(model.functions)
     result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(DOMAIN, 1)])
     initializers = [*graph.initializer, *(_named(name, array, path) for name, array in arrays.items())]
     result.graph.CopyFrom(onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, initializers))
@@ -183,9 +184,9 @@ def _nodes(view: GraphView) -> Iterator[_Node]:
 
 
 def _before(x: str, view: GraphView) -> _Before:
-    gate = view.find(GATE, x)
+    gate = view.gate(x)
     if gate is not None:
-        return _Before(gate["gate"], up=gate["up"])
+        return _Before(gate[0], up=gate[1])
     norm = view.norm(x)
     if norm is not None:
         return _Before(norm.x, norm=norm.weight, epsilon=norm.epsilon)
@@ -210,8 +211,8 @@ def _after(part: Product, view: GraphView, rotations: Mapping[str, Rotation], al
             return _After(reader.output[0], addend=other)
     if reader.op_type == "Reshape":
         rotation = rotations.get(out)
-        # Only the rotation's two slices may want what is not turned.
-        if rotation and rotation.size % ROTATED_STEP == 0 and len(view.readers(reader.output[0])) == 2:
+        # Only the rotation may want what is not turned.
+        if rotation and rotation.size % ROTATED_STEP == 0 and len(view.readers(reader.output[0])) == 1:
             return _After(rotation.out, heads=rotation.heads, rotation=rotation)
         shape = view.shape(reader.output[0])
         if len(shape) == 3 and reader.output[0] in view.results:

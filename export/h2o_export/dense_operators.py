@@ -1,0 +1,53 @@
+"""What dense graphs consist of besides products, as functions of standard operators.
+
+Graphs name them, so that whoever has one kernel for each knows where it belongs; everybody else runs the bodies.
+Arithmetic is float32, whatever x is. Names must not be those of standard operators: TensorRT's parser looks at the
+name before the domain.
+"""
+
+# mypy takes the bodies for Python and every value for a union of all tensor types.
+# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+
+from __future__ import annotations
+
+from onnxscript import opset18 as op
+from onnxscript import script
+from onnxscript.values import Opset
+
+from h2o_runtime import operators as table
+
+h2o = Opset(table.DOMAIN, table.VERSION)
+
+
+@script(h2o, default_opset=op)
+def RMSNorm(x, weight, epsilon: float):
+    """Root-mean-square norm (Zhang and Sennrich, 2019). x [..., K], weight [K] → [..., K]."""
+    wide = op.Cast(x, to=1)
+    squares = op.Pow(wide, op.Constant(value_float=2.0))
+    mean = op.ReduceMean(squares, op.Constant(value_ints=[-1]))
+    root = op.Sqrt(op.Add(mean, op.Constant(value_float=epsilon)))
+    y = op.Mul(op.CastLike(op.Div(wide, root), x), weight)
+    return y
+
+
+@script(h2o, default_opset=op)
+def SwiGLU(gate, up):
+    """The gate of a feed-forward half (Shazeer, 2020). gate, up [n, K] → silu(gate) · up."""
+    y = op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)
+    return y
+
+
+@script(h2o, default_opset=op)
+def Rotation(x, cos, sin):
+    """RoPE on halves (Su et al., 2021; the layout of Hugging Face checkpoints).
+
+    x [n, H, d]; cos, sin float32 [n, d / 2] → [n, H, d].
+    """
+    a, b = op.Split(op.Cast(x, to=1), axis=-1, num_outputs=2)  # [n, H, d / 2]
+    heads = op.Constant(value_ints=[1])
+    c = op.Unsqueeze(cos, heads)  # [n, 1, d / 2]
+    s = op.Unsqueeze(sin, heads)
+    first = op.Sub(op.Mul(a, c), op.Mul(b, s))
+    second = op.Add(op.Mul(b, c), op.Mul(a, s))
+    y = op.CastLike(op.Concat(first, second, axis=-1), x)
+    return y

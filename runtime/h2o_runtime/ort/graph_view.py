@@ -1,0 +1,122 @@
+"""A dense graph as its nodes are connected, and what its functions of domain h2o stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from h2o_runtime.errors import BundleError
+from h2o_runtime.operators import DOMAIN
+
+# Functions that the exporter names in dense graphs; bodies of standard operators stand beside the graph.
+RMS_NORM, SWIGLU, ROTATION = "RMSNorm", "SwiGLU", "Rotation"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """x [..., K] / √(mean of a row's x² + epsilon) · weight [K], an initializer."""
+
+    x: str
+    weight: str
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """x, n · heads · size numbers in this order, turned by cos and sin [n, size / 2] → out [n, heads, size]."""
+
+    x: str
+    cos: str
+    sin: str
+    out: str
+    heads: int
+    size: int
+
+
+class GraphView:
+    """A GraphProto, with who makes and reads its tensors. It does not see what changes later."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.makers: dict[str, Any] = {name: node for node in graph.node for name in node.output}
+        self.constants: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
+        self.results: dict[str, Any] = {value.name: value for value in graph.output}
+        self._given: dict[str, Any] = {value.name: value for value in graph.input}
+        self._readers: dict[str, list[Any]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+
+    def readers(self, tensor: str) -> Sequence[Any]:
+        return self._readers.get(tensor, ())
+
+    def maker(self, tensor: str, op_type: str, domain: str = "") -> Any | None:
+        """The node that makes a tensor, where it is of this operator."""
+        node = self.makers.get(tensor)
+        return node if node is not None and (node.domain, node.op_type) == (domain, op_type) else None
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Of an input or a result, 0 where it is not fixed; () of all others."""
+        value = self._given.get(tensor) or self.results.get(tensor)
+        return () if value is None else tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+
+    def is_float32(self, constant: str) -> bool:
+        from onnx import TensorProto
+
+        return bool(self.constants[constant].data_type == TensorProto.FLOAT)
+
+    def norm(self, tensor: str) -> Norm | None:
+        """The norm that makes `tensor`, if it is one by an initializer."""
+        node = self.maker(tensor, RMS_NORM, DOMAIN)
+        if node is None or node.input[1] not in self.constants:
+            return None
+        return Norm(node.input[0], node.input[1], node.attribute[0].f)
+
+    def gate(self, tensor: str) -> tuple[str, str] | None:
+        """The gate and what it is multiplied with, if SwiGLU makes `tensor`."""
+        node = self.maker(tensor, SWIGLU, DOMAIN)
+        return None if node is None else (node.input[0], node.input[1])
+
+    def rotations(self) -> Iterator[Rotation]:
+        """Those of float32 whose result the graph gives out, which tells their shape."""
+        from onnx import TensorProto
+
+        for name, value in self.results.items():
+            node = self.maker(name, ROTATION, DOMAIN)
+            if node is None or value.type.tensor_type.elem_type != TensorProto.FLOAT:
+                continue
+            _, heads, size = self.shape(name)
+            x, cos, sin = node.input
+            reshape = self.maker(x, "Reshape")
+            yield Rotation(x if reshape is None else reshape.input[0], cos, sin, name, heads, size)
+
+
+def keep_needed(graph: Any) -> None:
+    """Drop nodes, and then constants, that no result needs; put the others where all that they read was made."""
+    needed = {value.name for value in graph.output}
+    makers = {name: node for node in graph.node for name in node.output}
+    waiting = list(needed)
+    while waiting:
+        node = makers.get(waiting.pop())
+        fresh = [] if node is None else [name for name in node.input if name not in needed]
+        needed.update(fresh)
+        waiting.extend(fresh)
+    pending = [node for node in graph.node if needed.intersection(node.output)]
+    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
+    there = {"", *(tensor.name for tensor in constants), *(value.name for value in graph.input)}
+    nodes: list[Any] = []
+    while pending:
+        late = []
+        for node in pending:
+            if there.issuperset(node.input):
+                nodes.append(node)
+                there.update(node.output)
+            else:
+                late.append(node)
+        if len(late) == len(pending):
+            raise BundleError(f"graph {graph.name}: nothing makes what {late[0].name} reads")
+        pending = late
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(constants)
