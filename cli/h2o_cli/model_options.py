@@ -53,6 +53,11 @@ _LATENT = click.option(
     help="How latent attention reads a prompt: on latents, or on keys and values made of them; auto counts "
     "operations.",
 )
+_VERIFY = click.option(
+    "--verify",
+    is_flag=True,
+    help="Read all of the bundle first, and refuse it where a file is not what was exported.",
+)
 _CONTEXT = click.option(
     "-c",
     "--ctx-size",
@@ -81,7 +86,7 @@ def model_options(command: Command) -> Command:
     for registry in reversed(_CHOICES):
         for one in reversed(registry.options if _has_choice(registry) else ()):
             command = click_option(one)(command)
-    return _CONTEXT(_LATENT(form_option(threads_option(execution_options(command)))))
+    return _CONTEXT(_VERIFY(_LATENT(form_option(threads_option(execution_options(command))))))
 
 
 def decode_options(command: Command) -> Command:
@@ -101,7 +106,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
     Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
     """
-    plain = ("backend", "device", "attention", "context", "threads", "form", "latent")
+    plain = ("backend", "device", "attention", "context", "threads", "form", "latent", "verify")
     decoding, cache = (registry.chosen(_given(registry, flags)) for registry in _CHOICES)
     return {name: flags.pop(name) for name in plain} | {"decoding": decoding, "cache": cache}
 

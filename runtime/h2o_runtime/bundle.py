@@ -23,7 +23,7 @@ class Bundle:
 
     @classmethod
     def open(cls, folder: str | Path, check_graphs: bool = True) -> Bundle:
-        """Read the manifest, compare file sizes and graphs with it; hashes are for `altered_files`.
+        """Read the manifest, compare file sizes and graphs with it; hashes are for `verify`.
 
         Without `check_graphs` graphs are left to whoever compares them one by one.
 
@@ -53,6 +53,16 @@ class Bundle:
             for name, spec in self.manifest.files.items()
             if file_sha256(self.folder / name) != spec.sha256
         ]
+
+    def verify(self) -> None:
+        """Raises BundleError where a file's content is not what the exporter wrote. Reads everything."""
+        altered = self.altered_files()
+        if altered:
+            more = f", nor that of {len(altered) - 1} more files" if altered[1:] else ""
+            raise BundleError(
+                f"{self.folder / altered[0]}: its content is not what was exported{more}: damaged or edited; "
+                f"{AGAIN}"
+            )
 
     def _check_files(self) -> None:
         for graph in self.manifest.graphs:

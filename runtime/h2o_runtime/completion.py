@@ -97,11 +97,23 @@ class TextModel:
         folder: str | Path | None = None,
         folder_bytes: int = FOLDER_BYTES,
         latent: LatentChoice = "auto",
+        verify: bool = False,
     ) -> TextModel:
         """Open a bundle; arguments and errors are those of `Generator.load`."""
         parking = (parked_bytes, folder, folder_bytes)
         generator = Generator.load(
-            path, backend, context, attention, threads, device, cache, decoding, form, *parking, latent
+            path,
+            backend,
+            context,
+            attention,
+            threads,
+            device,
+            cache,
+            decoding,
+            form,
+            *parking,
+            latent,
+            verify,
         )
         try:
             tokenizer = Tokenizer.load(path)

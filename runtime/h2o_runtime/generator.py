@@ -120,6 +120,7 @@ class Generator:
         folder: str | Path | None = None,
         folder_bytes: int = FOLDER_BYTES,
         latent: LatentChoice = "auto",
+        verify: bool = False,
     ) -> Generator:
         """Open a bundle and make it ready to run.
 
@@ -131,9 +132,12 @@ class Generator:
         this machine. `parked_bytes` of the host's memory hold sessions that others took the place of, until
         they go on; what there is no room for, and what is there in the end, is written below `folder`, in at most
         `folder_bytes`, and found again. `latent` says in which form latent attention reads prompts, by default as
-        counted operations say. Raises BundleError, BackendError or ConfigError.
+        counted operations say. `verify` first compares every file's content with its hash in the manifest. Raises
+        BundleError, BackendError or ConfigError.
         """
         opened = Bundle.open(path)
+        if verify:
+            opened.verify()
         model = opened.manifest.model
         context = min(model.max_position_embeddings, DEFAULT_CONTEXT) if context is None else context
         if not 1 <= context <= MAX_CONTEXT:

@@ -250,6 +250,18 @@ def test_a_broken_manifest(h2o: Run, bundle_copy: Path, content: bytes | None, s
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_flipped_bit_is_refused_where_it_is_asked_for(h2o: Run, bundle_copy: Path) -> None:
+    path = bundle_copy / "onnx" / "weights" / "dense_01.bin"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    arguments = ("run", bundle_copy, "-p", "Hello", "-n", 1)
+    assert h2o(*arguments).returncode == 0
+    done = h2o(*arguments, "--verify")
+    assert done.returncode != 0
+    assert f"{path}: its content is not what was exported" in " ".join(done.stderr.decode().split())
+
+
 def test_what_is_no_bundle(h2o: Run, tmp_path: Path) -> None:
     cases = {
         tmp_path / "nowhere": "no such folder",

@@ -233,7 +233,14 @@ def test_a_flipped_byte_is_found_by_hash(bundle: Path, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[1000] ^= 0x40
     path.write_bytes(content)
-    assert Bundle.open(folder).altered_files() == ["onnx/weights/dense_03.bin"]
+    opened = Bundle.open(folder)
+    assert opened.altered_files() == ["onnx/weights/dense_03.bin"]
+    with pytest.raises(BundleError, match=r"dense_03\.bin: its content is not what was exported: damaged"):
+        opened.verify()
+    (folder / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes()[::-1])
+    with pytest.raises(BundleError, match="nor that of 1 more files"):
+        opened.verify()
+    Bundle.open(bundle).verify()
 
 
 @pytest.mark.parametrize(
