@@ -1,7 +1,7 @@
 """Mixtures of experts: which experts see a token, and what they say of it.
 
-In a graph the rows of a call are put in the order of their experts, cut into one piece for each expert, and put
-back in order behind them. An expert that nobody chose has a piece of no rows, and its products touch no weight.
+In a graph the rows of a call are put in the order of their experts, cut into the rows of each expert, and put
+back in order behind them. An expert that nobody chose has none, and its products touch no weight.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Router(nn.Module):
         grouped = scores.view(-1, config.groups, config.group_size)
         groups = grouped.topk(best, dim=-1).values.sum(dim=-1)  # [n, G]
         found = groups.topk(config.chosen_groups, dim=-1).indices
-        kept = torch.zeros_like(groups).scatter(1, found, 1.0)
-        return torch.where(kept.unsqueeze(2) > 0, grouped, left_out).flatten(1)
+        in_best_groups = torch.zeros_like(groups).scatter(1, found, 1.0)
+        return torch.where(in_best_groups.unsqueeze(2) > 0, grouped, left_out).flatten(1)
 
 
 class Expert(nn.Module):
@@ -124,13 +124,13 @@ class _Layout:
         _, order = self.add_all("TopK", [flat, rows], ("sorted", "order"), axis=0, largest=0)
         tokens = self.add("Div", [order, self.integers("k", [k])], "tokens")
         sorted_rows = self.add("Gather", [x, tokens], "sorted_rows", axis=0)
-        pieces = self.add_all(
+        by_expert = self.add_all(
             "Split",
             [sorted_rows, self._counts(flat, count)],
             [f"{expert}/rows" for expert in range(count)],
             axis=0,
         )
-        spoken = [self._expert(e, piece, matrices[3 * e : 3 * e + 3]) for e, piece in enumerate(pieces)]
+        spoken = [self._expert(e, own, matrices[3 * e : 3 * e + 3]) for e, own in enumerate(by_expert)]
         together = self.add("Concat", spoken, "together", axis=0)
         _, back = self.add_all("TopK", [order, rows], ("places", "back"), axis=0, largest=0)
         in_order = self.add("Gather", [together, back], "in_order", axis=0)

@@ -61,10 +61,10 @@ class RopeConfig:
         blended: Tensor = (1.0 - smooth) * frequencies / self.factor + smooth * frequencies
         return blended
 
-    def _yarn(self, kept: Tensor, stretched: Tensor) -> Tensor:
+    def _yarn(self, unscaled: Tensor, stretched: Tensor) -> Tensor:
         """YaRN (Peng et al., 2023): pairs that turn more than `beta_fast` times within the original context are
-        kept, those below `beta_slow` turns stretched, and the pairs between, counted, are blended."""
-        size = 2 * len(kept)
+        unscaled, those below `beta_slow` turns stretched, and the pairs between, counted, are blended."""
+        size = 2 * len(unscaled)
 
         def pair(turns: float) -> float:
             span = math.log(self.original_context / (turns * 2 * math.pi))
@@ -76,9 +76,9 @@ class RopeConfig:
         first, last = max(first, 0), min(last, size - 1)
         if first == last:
             last += 0.001
-        ramp = ((torch.arange(len(kept), dtype=torch.float32) - first) / (last - first)).clamp(0, 1)
+        ramp = ((torch.arange(len(unscaled), dtype=torch.float32) - first) / (last - first)).clamp(0, 1)
         share = 1 - ramp
-        blended: Tensor = stretched * (1 - share) + kept * share
+        blended: Tensor = stretched * (1 - share) + unscaled * share
         return blended
 
 

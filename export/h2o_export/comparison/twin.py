@@ -29,8 +29,8 @@ def float64_twin(path: Path) -> ModelProto:
     graph = model.graph
     del graph.value_info[:]
     # Indices of nodes that stay float32.
-    kept = _nodes_up_to(graph, ("Cos", "Sin")) | _nodes_up_to(graph, ("DequantizeLinear",))
-    narrow = {name for index in kept for name in graph.node[index].input}
+    in_float32 = _nodes_up_to(graph, ("Cos", "Sin")) | _nodes_up_to(graph, ("DequantizeLinear",))
+    narrow = {name for index in in_float32 for name in graph.node[index].input}
     for tensor in graph.initializer:
         if tensor.data_type in _NARROW and tensor.name not in narrow:
             wide = numpy_helper.to_array(tensor).astype(np.float64)
@@ -41,7 +41,7 @@ def float64_twin(path: Path) -> ModelProto:
         if value.type.tensor_type.elem_type in _NARROW:
             nodes.append(_widen(value.name, renamed))
     for index, node in enumerate(graph.node):
-        if index in kept:
+        if index in in_float32:
             nodes.append(node)
             if node.op_type in ("Cos", "Sin", "DequantizeLinear"):
                 nodes.append(_widen(node.output[0], renamed))

@@ -55,11 +55,11 @@ def multiply_integers(model: Any, folder: Path) -> Any:
         elif node.output[0] not in gone:
             made.nodes.append(node)
     used = {name for node in made.nodes for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    unchanged = [tensor for tensor in graph.initializer if tensor.name in used]
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(MICROSOFT, 1)])
     result.graph.CopyFrom(
-        onnx.helper.make_graph(made.nodes, graph.name, graph.input, graph.output, [*kept, *made.tensors])
+        onnx.helper.make_graph(made.nodes, graph.name, graph.input, graph.output, [*unchanged, *made.tensors])
     )
     return result
 

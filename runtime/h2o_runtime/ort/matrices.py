@@ -87,12 +87,12 @@ def float_products(graph: Any) -> Iterator[FloatProduct]:
     from onnx import TensorProto, helper
 
     matrices = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
-    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+    defaults = {"alpha": 1.0, "beta": 1.0, "transA": 0}
     for node in graph.node:
         if node.op_type == "Gemm" and node.input[1] in matrices:
             settings = {one.name: helper.get_attribute_value(one) for one in node.attribute}
             bias = node.input[2] if len(node.input) > 2 else ""
-            if plain | settings == plain | {"transB": 1} and (not bias or bias in matrices):
+            if defaults | settings == defaults | {"transB": 1} and (not bias or bias in matrices):
                 yield FloatProduct(node, node.input[1], bias)
 
 
