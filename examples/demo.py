@@ -74,7 +74,7 @@ def main() -> None:
         for _ in range(RUNS):
             for contestant in contestants:
                 run(generator, tokenizer, prompt, contestant)
-        executors = f"{generator.backend.name}, attention by {generator.provider.name}"
+        executors = f"{generator.loaded.backend.name}, attention by {generator.spec.provider.name}"
     # A line of its own, not the table's title: that would be wrapped to the table's width.
     console.print(f"medians of {RUNS} runs in turns; {executors}", highlight=False)
     table = Table("prefill", "time to first token", "answer")

@@ -65,7 +65,7 @@ def greedy(generator: Generator, ids: Ids, config: PrefillConfig, steps: int) ->
 def load(bundle: Path, backend: Any, context: int, device: Any) -> Generator:
     """As Generator.load, which knows nothing of the backend `torch`."""
     if backend != "torch":
-        return Generator.load(bundle, backend, context=context, device=device)
+        return Generator.load(bundle, backend=backend, context=context, device=device)
     from torch_dense import load_on_torch
 
     return load_on_torch(bundle, context, device)

@@ -29,6 +29,8 @@ from h2o_runtime.devices import Device
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
+from h2o_runtime.loaded_model import LoadedModel
+from h2o_runtime.sessions.spec import SessionSpec
 
 
 def _gemm(
@@ -199,6 +201,7 @@ def load_on_torch(folder: Path, context: int, device: Any) -> Generator:
     provider = make_provider("auto", bundle, place, None)
     backend.activate()
     provider.activate(bundle.manifest.model.attention)
-    generator = Generator(bundle, backend, provider, context, place)
-    generator._forward.warm_up(bundle.manifest.prefill.algorithm.batch_size, generator.session)
+    loaded = LoadedModel.of(SessionSpec(bundle, context, place, provider), backend)
+    generator = Generator(loaded)
+    loaded.warm_up(generator.session)
     return generator

@@ -35,7 +35,7 @@ def fill(generator: Generator, length: int) -> None:
     generator.reset()
     rows = draw.standard_normal((length, model.kv_heads, model.head_size), np.float32)
     for layer in range(model.layers):
-        with generator.store.open(layer) as cache:
+        with generator.session.store.open(layer) as cache:
             for target in cache.target(Rows(0, length)).values():
                 target[:] = rows
             cache.commit(Rows(0, length))

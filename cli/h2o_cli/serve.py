@@ -14,7 +14,7 @@ from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import BackendError, InputError
-from h2o_runtime.generator import FOLDER_BYTES
+from h2o_runtime.load_options import LoadOptions
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
@@ -92,7 +92,7 @@ def server_options(command: Command) -> Command:
             click.option(
                 "--cache-dir-limit",
                 type=click.IntRange(min=1),
-                default=FOLDER_BYTES // _MIB,
+                default=LoadOptions.folder_bytes // _MIB,
                 show_default=True,
                 help="MiB that they take there; those not used for longest make room.",
             ),
@@ -162,7 +162,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {
-        "parked_bytes": flags.pop("cache_pool") * _MIB,
+        "pool_bytes": flags.pop("cache_pool") * _MIB,
         "folder": flags.pop("cache_dir"),
         "folder_bytes": flags.pop("cache_dir_limit") * _MIB,
     }

@@ -25,16 +25,15 @@ from h2o_runtime.activations import Activations
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundle import Bundle
-from h2o_runtime.caches import Contiguous
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.forward import Forward, PromptRun
 from h2o_runtime.latent import LatentAttention
 from h2o_runtime.manifest import Validation
-from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span
-from h2o_runtime.session import Session
+from h2o_runtime.sessions.session import Session
+from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.text import Tokenizer
 
 FLOAT32_TOLERANCE = 1e-4  # relative, of the logits
@@ -154,7 +153,7 @@ class _LayerwiseRun:
         self._provider = make_provider("auto", bundle, device, None)
         self._provider.activate(model.attention)
         self._buffers = Activations(model, self._n, device)
-        store = Contiguous().new_store(model, self._n, device, self._provider)
+        session = Session(SessionSpec(bundle, self._n, device, self._provider))
         self._latent: LatentAttention | None = None
         if model.latent is not None:
             self._latent = LatentAttention(
@@ -164,14 +163,13 @@ class _LayerwiseRun:
             bundle.manifest,
             self._backend,
             self._provider,
-            store,
-            FullDecode(),
+            session.spec.decoding,
             self._buffers,
             device,
             self._latent,
         )
         policy = Full(batch_size=self._n)
-        self._prompt = PromptRun(np.array(ids, np.int64), Prefix.NONE, policy, Session(self._n))
+        self._prompt = PromptRun(np.array(ids, np.int64), Prefix.NONE, policy, session)
         self._forward.begin(self._prompt)
 
     def layer(self, index: int) -> NDArray[np.floating]:

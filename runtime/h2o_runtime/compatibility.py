@@ -42,8 +42,8 @@ def check_latent(model: ModelSpec, cache: Cache, decoding: DecodePolicy[Any], ch
         )
 
 
-def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], parks: bool) -> None:
-    """Raises ConfigError for what does not go with a cache that forgets. `parks`: conversations are set aside."""
+def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
+    """Raises ConfigError for what does not go with a cache that forgets. `pools`: sessions wait."""
     if cache.most_rows is None:
         return
     if not decoding.exact:
@@ -52,7 +52,7 @@ def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], parks: bool) -> 
             "at a part only: use --decode full, or leave out --cache-tokens",
             field="cache_tokens",
         )
-    if parks:
+    if pools:
         raise ConfigError(
             "--cache-pool and --cache-dir keep conversations whole, and --cache-tokens forgets parts of them: "
             "leave out one or the other",

@@ -23,13 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.caches import Cache
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
 from h2o_runtime.forward import Watch
-from h2o_runtime.generator import FOLDER_BYTES, Generator
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, ProviderChoice
-from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.generator import Generator
+from h2o_runtime.load_options import LoadOptions, by_fields
 from h2o_runtime.request import (
     Completion,
     FinishReason,
@@ -77,44 +75,15 @@ class TextModel:
         ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
         self.end_ids = frozenset(token for token in ends if token < known)
         self._transcripts = Transcripts()
-        for transcript in generator.transcripts():
+        for transcript in generator.pool.transcripts():
             if transcript.ids.max() < known:
                 self._transcripts.add(transcript)
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        backend: BackendName = "onnxruntime",
-        context: int | None = None,
-        attention: ProviderChoice = "auto",
-        threads: int | None = None,
-        device: DeviceChoice = "auto",
-        cache: Cache | None = None,
-        decoding: DecodePolicy[Any] | None = None,
-        form: DenseChoice = "auto",
-        parked_bytes: int = 0,
-        folder: str | Path | None = None,
-        folder_bytes: int = FOLDER_BYTES,
-        latent: LatentChoice = "auto",
-        verify: bool = False,
-    ) -> TextModel:
-        """Open a bundle; arguments and errors are those of `Generator.load`."""
-        parking = (parked_bytes, folder, folder_bytes)
-        generator = Generator.load(
-            path,
-            backend,
-            context,
-            attention,
-            threads,
-            device,
-            cache,
-            decoding,
-            form,
-            *parking,
-            latent,
-            verify,
-        )
+    @by_fields(LoadOptions)
+    def load(cls, path: str | Path, options: LoadOptions) -> TextModel:
+        """Open a bundle; keywords and errors are those of `Generator.load`."""
+        generator = Generator.open(path, options)
         try:
             tokenizer = Tokenizer.load(path)
             template: ChatTemplate | BundleError

@@ -6,9 +6,10 @@ matrix is applied once, to all tokens at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from h2o_runtime.activations import Activations
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend, StepTensors
-from h2o_runtime.caches import KVStore, LayerStore, Rows
+from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.latent import LatentAttention
@@ -25,7 +26,7 @@ from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
 from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span, spans
-from h2o_runtime.session import IntArray, Session
+from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.timings import DENSE, PrefillTimer, Stopwatch
 
 Float32 = NDArray[np.float32]
@@ -77,15 +78,23 @@ class PromptRun:
     needed: int = 0
 
 
+@dataclass(frozen=True)
+class BoundStep:
+    """A session's decode step, whose calls are always on the same memory: the layers, then the head; or `whole`."""
+
+    layers: Sequence[Callable[[], None]] = ()
+    head: Callable[[], None] = lambda: None
+    whole: Callable[[], None] | None = None
+
+
 class Forward:
-    """The layer loop over one backend, one attention provider and one cache, all on one device."""
+    """The layer loop over one backend and one attention provider on one device, for any session."""
 
     def __init__(
         self,
         manifest: Manifest,
         backend: Backend,
         provider: AttentionProvider,
-        store: KVStore,
         decoding: DecodePolicy[Any],
         activations: Activations,
         device: Device,
@@ -95,7 +104,6 @@ class Forward:
         self.parts = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
         self.backend = backend
         self.provider = provider
-        self.store = store
         self.decoding = decoding
         self.buffers = activations
         self.device = device
@@ -104,9 +112,7 @@ class Forward:
         # A step has fixed addresses, so that its calls are bound once, and can be recorded.
         self._token = device.empty((1,), np.int64)
         self._where = device.empty((3,), np.int64)  # position, row, length
-        self._step_parts: list[Callable[[], None]] = []
-        self._step_head: Callable[[], None] = lambda: None
-        self._whole_step: Callable[[], None] | None = None
+        self._steps: WeakKeyDictionary[Session, BoundStep] = WeakKeyDictionary()
         self._tiles: list[Span] = []
         self._flow: Flow = device.flow(self._tiles)
 
@@ -143,7 +149,7 @@ class Forward:
     def layer(self, layer: int, prompt: PromptRun) -> None:
         """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
         session, n = prompt.session, len(prompt.tokens)
-        with self.store.open(layer) as cache:
+        with session.store.open(layer) as cache:
 
             def dense(tile: int) -> None:
                 prompt.checkpoint(layer / self.model.layers)
@@ -163,30 +169,30 @@ class Forward:
         self.give_step(token, session)
         past = session.length
         rows = Rows(past, past + 1, at=self._where[1:2])
-        logits: Float32 = self.device.download(self.step(rows, past + 1, session.decode_state))[0]
+        logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
         return logits
 
     def give_step(self, token: int, session: Session) -> None:
         """Put a step's token, its position, its row and the length with it where the step finds them."""
         past = session.length
-        self.store.before_step(past)
+        session.store.before_step(past)
         self.device.write_integers(self._token, [token])
         self.device.write_integers(self._where, [session.next_position, past, past + 1])
 
-    def step(self, rows: Rows, length: int | Tensor, state: Any) -> Tensor:
+    def step(self, rows: Rows, length: int | Tensor, session: Session) -> Tensor:
         """The decode loop: one token through every layer → logits float32 [1, vocab] on the device.
 
         `length` is that of the cache with the step's row; on the device where a recording reads it there.
         """
-        self._bind_steps()
-        if self._whole_step is not None:
-            self._whole_step()
+        bound, state = self.bound_step(session), session.decode_state
+        if bound.whole is not None:
+            bound.whole()
             return self.buffers.logits[:1]
         q, o = self.buffers.q[:1], self.buffers.attention[:1]
         if self.latent is not None:
             q, o = self.latent.absorbed[:1], self.latent.context[:1]
-        for layer, run in enumerate(self._step_parts):
-            with self.store.open(layer) as cache:
+        for layer, run in enumerate(bound.layers):
+            with session.store.open(layer) as cache:
                 run()
                 new = cache.uncommitted(rows) if self.decoding.appends else None
                 if new is None:
@@ -194,16 +200,18 @@ class Forward:
                 kv = cache.view(length)
                 self.decoding.observe(layer, kv, rows, self.provider, state)
                 self.decoding.attend(StepCall(layer, q, o, kv, self.provider, new, cache.fetch), state)
-        self._step_head()
+        bound.head()
         return self.buffers.logits[:1]
 
     def warm_up(self, rows: int, session: Session) -> None:
         """Do what a first prompt of `rows` tokens and a first step would pay for. The session must be empty."""
-        self._whole_step = self._bind_whole_step()
+        whole = self._bind_whole_step(session)
+        if whole is not None:
+            self._steps[session] = BoundStep(whole=whole)
 
     def release(self) -> None:
         """Forget what was bound, with all that it keeps in memory."""
-        self._whole_step, self._step_parts, self._step_head = None, [], lambda: None
+        self._steps.clear()
 
     def give(self, tokens: IntArray) -> None:
         """Put the new tokens [n] of a call where the first dense graph finds them."""
@@ -245,18 +253,23 @@ class Forward:
         """Most rows that `logits` takes at once."""
         return min(len(self.buffers.logits), self.backend.most_rows)
 
-    def _bind_steps(self) -> None:
-        """Once: a step's calls are always on the same memory."""
-        if self._step_parts or self._whole_step is not None:
-            return
-        self._whole_step = self._bind_whole_step()
-        if self._whole_step is None:
-            rows = Rows(0, 1, at=self._where[1:2])
-            self._step_parts = [self._bind_step(layer, rows) for layer in range(self.model.layers)]
-            self._step_head = self._bind_head()
+    def bound_step(self, session: Session) -> BoundStep:
+        """The session's step, which is bound once."""
+        bound = self._steps.get(session)
+        if bound is None:
+            bound = self._steps[session] = self._bind_step(session)
+        return bound
 
-    def _bind_step(self, layer: int, rows: Rows) -> Callable[[], None]:
-        with self.store.open(layer) as cache:
+    def _bind_step(self, session: Session) -> BoundStep:
+        whole = self._bind_whole_step(session)
+        if whole is not None:
+            return BoundStep(whole=whole)
+        rows = Rows(0, 1, at=self._where[1:2])
+        layers = [self._bind_layer(layer, rows, session) for layer in range(self.model.layers)]
+        return BoundStep(layers, self._bind_head())
+
+    def _bind_layer(self, layer: int, rows: Rows, session: Session) -> Callable[[], None]:
+        with session.store.open(layer) as cache:
             tensors = self._part_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows))
         dense = self.backend.bound(self.parts[layer], *tensors)
         if self.latent is None:
@@ -270,9 +283,9 @@ class Forward:
             return head
         return _in_turn(self.latent.bound_before(self.model.layers - 1), head)
 
-    def _bind_whole_step(self) -> Callable[[], None] | None:
+    def _bind_whole_step(self, session: Session) -> Callable[[], None] | None:
         """Where a step is nothing but exact attention of our own kernels to rows that stay where they are."""
-        caches = self.store.fixed_rows()
+        caches = session.store.fixed_rows()
         plain = self.device.memory == "cpu" and self.provider.in_graphs and self.decoding.plain
         if caches is None or not plain or self.latent is not None:
             return None

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from h2o_runtime.activations import Activations
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.backends.base import Backend
-from h2o_runtime.caches import KVStore, Rows
+from h2o_runtime.caches import Rows
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import BackendError
 from h2o_runtime.forward import Float32, Forward
@@ -20,12 +22,21 @@ from h2o_runtime.latent import LatentAttention
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.schedule import Span
-from h2o_runtime.session import Session
+from h2o_runtime.sessions.session import Session
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Graph
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Recording:
+    """Of one session's decode step. possible: whether it can be recorded."""
+
+    possible: bool
+    steps: int = 0
+    graph: Graph | None = None
 
 
 class RecordedForward(Forward):
@@ -42,30 +53,32 @@ class RecordedForward(Forward):
         manifest: Manifest,
         backend: Backend,
         provider: NativeCudaProvider,
-        store: KVStore,
         decoding: DecodePolicy[Any],
         activations: Activations,
         device: CudaDevice,
         latent: LatentAttention | None = None,
     ) -> None:
-        super().__init__(manifest, backend, provider, store, decoding, activations, device, latent)
+        super().__init__(manifest, backend, provider, decoding, activations, device, latent)
         vocabulary = manifest.model.vocab_size
         self._answer: Float32 = device.module.PinnedMemory(4 * vocabulary).array().view(np.float32)
-        self._graph: Graph | None = None
-        self._recordable = backend.recordable and store.recordable
-        self._steps = 0
+        self._recordings: WeakKeyDictionary[Session, _Recording] = WeakKeyDictionary()
 
     def decode(self, token: int, session: Session) -> Float32:
         lanes = self.device.lanes  # which a prefill leaves joined
         self.give_step(token, session)
-        if self._graph is None and self._steps and self._recordable:
+        recording = self._recordings.get(session)
+        if recording is None:
+            recording = _Recording(self.backend.recordable and session.store.recordable)
+            self._recordings[session] = recording
+        if recording.graph is None and recording.steps and recording.possible:
             # the first step has met every size: it allocated, this one need not
-            self._graph = self._record(session.decode_state)
-        if self._graph is None:
-            self._step(session.decode_state)
+            recording.graph = self._record(session)
+            recording.possible = recording.graph is not None
+        if recording.graph is None:
+            self._step(session)
         else:
-            self._graph.launch(lanes.dense)
-        self._steps += 1
+            recording.graph.launch(lanes.dense)
+        recording.steps += 1
         lanes.dense.synchronize()
         return self._answer
 
@@ -78,18 +91,22 @@ class RecordedForward(Forward):
         self.device.clear(self.buffers.tokens[:rows])
         self.device.lanes.join()
         for layer in range(self.model.layers):
-            with self.store.open(layer) as cache:
+            with session.store.open(layer) as cache:
                 self.dense(layer, Span(0, rows), session, cache)
         self.head(Span(0, min(rows, self.head_rows)))
         self.device.synchronize()
 
-    def _record(self, state: Any) -> Graph | None:
+    def release(self) -> None:
+        super().release()
+        self._recordings.clear()
+
+    def _record(self, session: Session) -> Graph | None:
         lane, failed = self.device.lanes.dense, self.device.module.CudaError
         collecting = gc.isenabled()
         gc.disable()  # memory that is freed while the lane records would end the recording
         lane.begin_capture()
         try:
-            self._step(state)
+            self._step(session)
             graph = lane.end_capture()
         except BaseException as error:
             with suppress(failed):
@@ -97,7 +114,6 @@ class RecordedForward(Forward):
             if not isinstance(error, BackendError | failed):
                 raise
             log.warning("decode runs step by step, because it cannot be recorded: %s", error)
-            self._recordable = False
             return None
         finally:
             if collecting:
@@ -105,7 +121,7 @@ class RecordedForward(Forward):
         log.info("recorded the decode step of %d layers as one CUDA graph", self.model.layers)
         return graph
 
-    def _step(self, state: Any) -> None:
+    def _step(self, session: Session) -> None:
         with self.device.lanes.one():
-            logits = self.step(Rows(0, 1, at=self._where[1:2]), self._where[2:3], state)
+            logits = self.step(Rows(0, 1, at=self._where[1:2]), self._where[2:3], session)
             self.device.lanes.dense.download(logits.address, self._answer)

@@ -10,11 +10,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h2o_runtime.options import options_of
 
 if TYPE_CHECKING:
     from h2o_runtime.config import PrefillConfig
-    from h2o_runtime.session import IntArray, Session
+
+IntArray = NDArray[np.int64]
 
 
 class Prefix(Enum):
@@ -91,8 +95,18 @@ def same_arithmetic(a: PrefillConfig | None, b: PrefillConfig) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in names)
 
 
-def plan_reuse(session: Session, tokens: IntArray, config: PrefillConfig, origin: Provenance) -> Reuse:
-    """What to keep for the prompt `tokens` [N] under `config`. At least one token is left to run."""
-    if not session.length or not origin.whole or not same_arithmetic(origin.config, config):
+def shared_prefix(known: IntArray, tokens: IntArray) -> int:
+    """How many of `tokens` [N], from the first on, are the first of `known` [M]."""
+    limit = min(len(known), len(tokens))
+    different = np.flatnonzero(known[:limit] != tokens[:limit])
+    return int(different[0]) if len(different) else limit
+
+
+def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, config: PrefillConfig) -> Reuse:
+    """What to keep of a session's tokens `known` [M] for the prompt `tokens` [N] under `config`.
+
+    At least one token is left to run.
+    """
+    if not len(known) or not origin.whole or not same_arithmetic(origin.config, config):
         return Reuse(Prefix.NONE, 0)
-    return config.algorithm.reuse(session.shared_prefix(tokens), session.length, len(tokens), origin)
+    return config.algorithm.reuse(shared_prefix(known, tokens), len(known), len(tokens), origin)

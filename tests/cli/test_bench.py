@@ -294,7 +294,7 @@ def test_ours_is_measured_in_the_form_that_is_asked_for(shared_folder: Path, tmp
         assert ours.label.endswith(" form=blocks")
         system = H2OSystem(ours.settings)
         system.open(64)
-        assert system._generator.backend.form == "blocks"  # type: ignore[attr-defined]
+        assert system._generator.loaded.backend.form == "blocks"  # type: ignore[attr-defined]
 
 
 def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:

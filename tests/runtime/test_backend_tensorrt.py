@@ -62,7 +62,7 @@ def make_engines(bundle: Bundle, **choices: Any) -> None:
 
 
 def load(double: RuntimeDouble, context: int = CONTEXT) -> Generator:
-    return Generator.load(double.bundle.folder, "tensorrt", context=context)
+    return Generator.load(double.bundle.folder, backend="tensorrt", context=context)
 
 
 def prompt(n: int, seed: int = 0) -> np.ndarray:
@@ -175,7 +175,7 @@ def test_decode_is_one_graph_over_all_layers(
             generator.decode(3)
             generator.decode(4)
         assert "recorded the decode step" in caplog.text
-        monkeypatch.setattr(ours.backend, "infer", None)
+        monkeypatch.setattr(ours.loaded.backend, "infer", None)
         executions = double.executions["dense_01"]
         for token in range(5, 25):
             same(ours.decode(token), theirs.decode(token))

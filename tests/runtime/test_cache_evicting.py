@@ -26,7 +26,7 @@ from h2o_runtime.forward import Watch
 from h2o_runtime.kv import KV
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.process import resident_bytes
-from h2o_runtime.saved_session import SavedSession, save_session
+from h2o_runtime.sessions.saved import SavedSession, save_session
 
 FULL = PrefillConfig(policy="full", batch_size=64)
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
@@ -163,9 +163,9 @@ def test_rows_keep_the_rotation_of_their_token(bundle: Path, n: int) -> None:
             one.prefill(prompt, FULL)
             for token in answer:
                 one.decode(token)
-        store = generator.store
+        store = generator.session.store
         assert isinstance(store, EvictingStore)
-        with other.store.open(0) as theirs:
+        with other.session.store.open(0) as theirs:
             keys = theirs.view(n + 100).k
         tokens = store.memory.tokens
         np.testing.assert_array_equal(store.kept[0]["k"], keys[tokens[0]])
@@ -232,7 +232,7 @@ def test_a_gpu_forgets_alike(
                 one.answers += [one.decode(token).copy() for token in range(5, 30)]
             for ours, theirs in zip(gpu.answers, cpu.answers, strict=True):
                 assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
-            np.testing.assert_array_equal(gpu.store.memory.tokens, cpu.store.memory.tokens)
+            np.testing.assert_array_equal(gpu.session.store.memory.tokens, cpu.session.store.memory.tokens)
 
 
 # --- What does not go together ----------------------------------------------------------------------------
@@ -242,20 +242,20 @@ def test_what_does_not_go_together_is_one_sentence(bundle: Path, tmp_path: Path)
     with pytest.raises(ConfigError, match="use --decode full"):
         Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), decoding=Quest(quest_budget=16))
     with pytest.raises(ConfigError, match="--cache-pool and --cache-dir keep conversations whole"):
-        Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), parked_bytes=1)
+        Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), pool_bytes=1)
     with forgetful(bundle) as generator, plain(bundle) as other:
         generator.prefill(bundles.random_ids(ROWS, 1), FULL)
-        save_session(generator, tmp_path / "whole")
+        save_session(generator.session, tmp_path / "whole")
         generator.decode(5)
         with pytest.raises(ConfigError, match="has forgotten 1, and only a whole session can be saved"):
-            save_session(generator, tmp_path / "part")
-        SavedSession.open(tmp_path / "whole").load_into(other, FULL)
-        SavedSession.open(tmp_path / "whole").load_into(generator, FULL)
+            save_session(generator.session, tmp_path / "part")
+        SavedSession.open(tmp_path / "whole").load_into(other.session, FULL)
+        SavedSession.open(tmp_path / "whole").load_into(generator.session, FULL)
         assert np.isfinite(generator.decode(7)).all()
         other.decode(7)
-        save_session(other, tmp_path / "longer")
+        save_session(other.session, tmp_path / "longer")
         with pytest.raises(InputError, match="this run keeps fewer"):
-            SavedSession.open(tmp_path / "longer").load_into(generator, FULL)
+            SavedSession.open(tmp_path / "longer").load_into(generator.session, FULL)
 
 
 def test_settings_of_prompts_do_not_matter(bundle: Path) -> None:

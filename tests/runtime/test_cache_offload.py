@@ -24,7 +24,7 @@ from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.errors import Cancelled, ConfigError, OutputError
 from h2o_runtime.forward import Watch
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.saved_session import SavedSession, save_session
+from h2o_runtime.sessions.saved import SavedSession, save_session
 
 LAYERS, CONTEXT = 5, 140
 FULL = PrefillConfig(policy="full", batch_size=32)
@@ -96,7 +96,7 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
     """Delays a generator's copies; what was never written is no number, and copies go on during attention."""
 
     def start(generator: Generator, seed: int) -> Delayed:
-        store, transfers = generator.store, Delayed(seed)
+        store, transfers = generator.session.store, Delayed(seed)
         assert isinstance(store, OffloadStore)
         store.transfers = transfers
         for buffer in store.ring:
@@ -104,14 +104,16 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
         for arrays in (*(buffer.tensors for buffer in store.ring), *store.host.layers):
             for array in arrays.values():
                 array[:] = np.nan
-        attention = type(generator.provider).cached_attention
+        attention = type(generator.spec.provider).cached_attention
 
         def meanwhile(self: NativeCpuProvider, *arguments: Any) -> None:
             transfers.some()
             attention(self, *arguments)
             transfers.some()
 
-        monkeypatch.setattr(generator.provider, "cached_attention", meanwhile.__get__(generator.provider))
+        monkeypatch.setattr(
+            generator.spec.provider, "cached_attention", meanwhile.__get__(generator.spec.provider)
+        )
         return transfers
 
     return start
@@ -227,7 +229,7 @@ def test_a_planted_mistake_shows(
 def test_a_thread_copies(bundle: Path, plain: Generator, tmp_path: Path) -> None:
     with offloading(bundle, 2, tmp_path / "rows") as generator:
         assert not (tmp_path / "rows").exists()  # nobody has to remove it
-        store = generator.store
+        store = generator.session.store
         assert isinstance(store, OffloadStore)
         np.testing.assert_array_equal(conversation(generator, 40, FULL), conversation(plain, 40, FULL))
         generator.reset()
@@ -335,18 +337,18 @@ def test_with_a_decode_policy_and_a_saved_session(bundle: Path, plain: Generator
         Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", decoding=QUEST) as theirs,
     ):
         np.testing.assert_array_equal(conversation(ours, 40, SPARSE), conversation(theirs, 40, SPARSE))
-        save_session(ours, tmp_path / "session")
+        save_session(ours.session, tmp_path / "session")
         theirs.reset()
-        SavedSession.open(tmp_path / "session").load_into(theirs, SPARSE)
+        SavedSession.open(tmp_path / "session").load_into(theirs.session, SPARSE)
         expected = theirs.decode(9)
         np.testing.assert_array_equal(ours.decode(9), expected)
         ours.reset()
-        SavedSession.open(tmp_path / "session").load_into(ours, SPARSE)
+        SavedSession.open(tmp_path / "session").load_into(ours.session, SPARSE)
         np.testing.assert_array_equal(ours.decode(9), expected)
 
 
 def test_several_conversations_wait(bundle: Path, plain: Generator, tmp_path: Path) -> None:
-    with offloading(bundle, 2, tmp_path / "rows", parked_bytes=1 << 24) as generator:
+    with offloading(bundle, 2, tmp_path / "rows", pool_bytes=1 << 24) as generator:
         talks = [bundles.random_ids(70, seed).tolist() for seed in range(2)]
         for talk in talks:
             generator.prefill(talk, FULL)
@@ -376,7 +378,7 @@ def test_a_gpu_offloads_alike(
             bundle, context=CONTEXT, device="cuda", cache=cache, decoding=decoding
         ) as generator:
             np.testing.assert_array_equal(conversation(generator, 40, FULL), expected)
-            assert generator.store.report()["overlap"] is None
+            assert generator.session.store.report()["overlap"] is None
 
 
 def test_what_cannot_be_is_one_sentence(bundle: Path, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def bundle(shared_folder: Path) -> Path:
 def pooled(bundle: Path, pool: int = 1 << 24, **more: Any) -> tuple[Generator, PagedStore]:
     """A generator whose rows are no numbers before they are written."""
     options = {"cache": Paged(), "context": CONTEXT, **more}
-    generator = Generator.load(bundle, threads=1, parked_bytes=pool, **options)  # type: ignore[arg-type]
-    store = generator.store
+    generator = Generator.load(bundle, threads=1, pool_bytes=pool, **options)  # type: ignore[arg-type]
+    store = generator.session.store
     assert isinstance(store, PagedStore)
     for array in store.pool.arrays:
         array[:] = np.nan if array.dtype.kind == "f" else 111
@@ -130,7 +130,7 @@ def test_conversations_that_begin_alike_answer_as_if_each_were_alone(
                 talk += [7, *bundles.random_ids(20, 10 * turn + one).tolist()]
         shared = store.pool.counts > 1
         assert shared.sum() >= 100 // PAGE
-        assert len(generator.parked) == 2
+        assert len(generator.pool) == 2
     for other in alone:
         other.close()
 
@@ -172,7 +172,7 @@ def test_those_that_waited_longest_give_their_pages_back(bundle: Path) -> None:
         everything = free_of(store)
         generator.prefill(SYSTEM, FULL)
         generator.prefill(bundles.random_ids(150, 2), FULL)
-        one = generator.parked.nbytes
+        one = generator.pool.nbytes
         assert everything - free_of(store) == 20
         generator.reset()
         assert everything - free_of(store) == 10
@@ -181,7 +181,7 @@ def test_those_that_waited_longest_give_their_pages_back(bundle: Path) -> None:
         everything = free_of(store)
         for seed in range(1, 5):
             generator.prefill(bundles.random_ids(150, seed), FULL)
-        assert (len(generator.parked), everything - free_of(store)) == (1, 20)
+        assert (len(generator.pool), everything - free_of(store)) == (1, 20)
         generator.prefill([*bundles.random_ids(150, 3).tolist(), 3], FULL)
         assert generator.reused == 150
         generator.prefill([*SYSTEM, 3], FULL)
@@ -190,7 +190,7 @@ def test_those_that_waited_longest_give_their_pages_back(bundle: Path) -> None:
             bundles.random_ids(CONTEXT, 6), FULL
         )  # beside what waits there is room for all of it
         generator.prefill(SYSTEM, FULL)
-        assert everything - free_of(store) == 10 * (1 + len(generator.parked))
+        assert everything - free_of(store) == 10 * (1 + len(generator.pool))
     # A beginning that all share counts once: of 14 pages each two would not fit otherwise.
     generator, store = pooled(bundle, pool=int(2.5 * one))
     with generator:
@@ -199,7 +199,7 @@ def test_those_that_waited_longest_give_their_pages_back(bundle: Path) -> None:
             for token in range(70):
                 generator.decode(token)
         generator.prefill(bundles.random_ids(20, 7), FULL)
-        assert len(generator.parked) >= 2
+        assert len(generator.pool) >= 2
 
 
 def test_pages_go_to_files_and_come_back(bundle: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.footprint import cache_bytes
 from h2o_runtime.forward import Watch
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.saved_session import SavedSession, save_session
+from h2o_runtime.sessions.saved import SavedSession, save_session
 
 COLSUM = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
 CONFIGS = {
@@ -63,7 +63,7 @@ def test_pages_change_no_bit(name: str, dtype: str, bundle: Path) -> None:
         load(bundle, Contiguous(cache_dtype=dtype)) as plain,
         load(bundle, Paged(cache_dtype=dtype)) as paged,
     ):
-        store = paged.store
+        store = paged.session.store
         assert isinstance(store, PagedStore)
         for mixed in (False, True):
             paged.reset()
@@ -121,9 +121,9 @@ def test_a_saved_session_goes_on_to_the_bit(cache: StoredCache, bundle: Path, tm
     with load(bundle, cache) as generator, load(bundle, cache) as other:
         generator.prefill(PROMPT, COLSUM)
         generator.decode(7)
-        save_session(generator, tmp_path / "session")
+        save_session(generator.session, tmp_path / "session")
         other.prefill(question[::-1], COLSUM)  # what was there before is gone
-        SavedSession.open(tmp_path / "session").load_into(other, COLSUM)
+        SavedSession.open(tmp_path / "session").load_into(other.session, COLSUM)
         np.testing.assert_array_equal(other.decode(9), generator.decode(9))
         np.testing.assert_array_equal(other.prefill(question, COLSUM), generator.prefill(question, COLSUM))
         assert other.reused == generator.reused > 0
@@ -132,18 +132,18 @@ def test_a_saved_session_goes_on_to_the_bit(cache: StoredCache, bundle: Path, tm
 def test_a_session_of_another_dtype_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
     with load(bundle, Contiguous(cache_dtype="int8")) as generator:
         generator.prefill(PROMPT, COLSUM)
-        save_session(generator, tmp_path / "session")
+        save_session(generator.session, tmp_path / "session")
     with load(bundle, Contiguous()) as other:
         saved = SavedSession.open(tmp_path / "session")
         with pytest.raises(
             InputError, match="are int8, and this run keeps them as float32: give the same --cache-dtype"
         ):
-            saved.load_into(other, COLSUM)
+            saved.load_into(other.session, COLSUM)
 
 
 @pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
 def test_conversations_take_turns(cache: StoredCache, bundle: Path) -> None:
-    with load(bundle, cache, parked_bytes=1 << 24) as generator, load(bundle, cache) as alone:
+    with load(bundle, cache, pool_bytes=1 << 24) as generator, load(bundle, cache) as alone:
         first, second = PROMPT, bundles.random_ids(90, 8).tolist()
         generator.prefill(first, COLSUM)
         generator.prefill(second, COLSUM)
@@ -177,7 +177,7 @@ def test_pages_are_taken_as_rows_come_and_given_back() -> None:
 
 def test_the_store_has_the_pages_of_its_session(bundle: Path) -> None:
     with load(bundle, Paged()) as generator:
-        store = generator.store
+        store = generator.session.store
         assert isinstance(store, PagedStore)
         generator.prefill(PROMPT, COLSUM)
         assert store.pages.used == 7
@@ -204,7 +204,7 @@ def test_pages_that_there_are_not(rows: int) -> None:
 @pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
 def test_what_a_store_takes_is_known_before(cache: StoredCache, bundle: Path) -> None:
     with load(bundle, cache) as generator:
-        assert generator.store.nbytes == cache.store_bytes(generator.model, CONTEXT)
+        assert generator.session.store.nbytes == cache.store_bytes(generator.model, CONTEXT)
 
 
 def test_every_form_is_listed(bundle: Path) -> None:

@@ -56,7 +56,7 @@ def test_every_form_computes_the_model(bundle: Path) -> None:
 def test_a_bundle_of_floats_has_no_form_of_integers(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, TIED)[1]
     with Generator.load(folder, context=64) as generator:
-        assert generator.backend.form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
+        assert generator.loaded.backend.form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="form blocks does nothing with weights that are floats"):
         Generator.load(folder, context=64, form="blocks")
 
@@ -96,7 +96,7 @@ def test_what_was_measured_is_chosen(bundle: Path) -> None:
     assert chosen_form(manifest, 2) == default_form()  # other threads are another measurement
     assert chosen_form(otherwise_rounded(manifest), 1) == default_form()
     with Generator.load(bundle, context=64, threads=1) as generator:
-        assert generator.backend.form == "blocks"  # type: ignore[attr-defined]
+        assert generator.loaded.backend.form == "blocks"  # type: ignore[attr-defined]
 
 
 def test_products_of_our_own_are_the_default_where_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,4 +389,4 @@ def test_missing_kernels_are_told_with_what_to_do(bundle: Path, monkeypatch: pyt
     ):
         Generator.load(bundle, attention="native")
     with Generator.load(bundle, context=64) as generator:
-        assert generator.provider.name == "functions"
+        assert generator.spec.provider.name == "functions"

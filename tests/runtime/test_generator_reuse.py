@@ -30,10 +30,11 @@ from tests.bundles import relative_error
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.forward import Watch
+from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
-from h2o_runtime.saved_session import SavedSession, save_session
+from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 200
 SPARSE = PrefillConfig(
@@ -76,8 +77,8 @@ def tokens_of(story: list[Turn]) -> int:
 
 
 def new_generator(model: Generator) -> Generator:
-    """A generator with nothing in its past, on the sessions of another one."""
-    return Generator(model.bundle, model.backend, model.provider, CONTEXT, model.device)
+    """A generator with nothing in its past, on the weights of another one."""
+    return Generator(model.loaded)
 
 
 class Conversations(RuleBasedStateMachine):
@@ -164,9 +165,9 @@ class Conversations(RuleBasedStateMachine):
     def go_on_another_day(self) -> None:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "session"
-            save_session(self.generator, file)
+            save_session(self.generator.session, file)
             self.generator = new_generator(self.model)
-            SavedSession.open(file).load_into(self.generator, self.config)
+            SavedSession.open(file).load_into(self.generator.session, self.config)
 
     # What must come of it
 
@@ -252,8 +253,8 @@ def test_full_attention_takes_nothing_from_a_sparse_decode(
     small: Generator, decoding: DecodePolicy[Any]
 ) -> None:
     config, ids = replace(SPARSE, policy="full"), bundles.random_ids(150)
-    place = (small.bundle, small.backend, small.provider, CONTEXT, small.device)
-    generator = Generator(*place, decoding=decoding)
+    spec = replace(small.spec, decoding=decoding)
+    generator = Generator(LoadedModel.of(spec, small.loaded.backend))
     generator.prefill(ids[:100], config)
     for token in ids[100:120]:
         sparse = generator.decode(int(token)).copy()

@@ -67,7 +67,7 @@ def test_prompt_and_continuation_are_those_of_transformers(
     known = latent_models.arrays(name)
     with load(latent_models.golden_bundle(shared_folder, name), attention=attention) as model:
         assert np.abs(all_logits(model, known["prompt_ids"]) - known["prompt_logits"]).max() <= GATE
-        views = [model.store.open(layer).__enter__().view(40) for layer in range(model.model.layers)]
+        views = [model.session.store.open(layer).__enter__().view(40) for layer in range(model.model.layers)]
         latents = np.stack([view.k[:40, 0] for view in views])
         assert all(view.latent for view in views)
         assert latents.shape == (3, 40, 40)  # 40 numbers a token, where keys and values would be 144
@@ -151,10 +151,10 @@ def test_operations_choose_the_form() -> None:
 
 def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
     with load(bundle, attention="functions") as model:
-        between = model._forward.latent
+        between = model.loaded.forward.latent
         assert between is not None
         assert len(between.absorbed) == absorbed_rows(model.model, 128, "auto", plain=True) == 24
-        buffers = model._forward.buffers.nbytes + between.nbytes
+        buffers = model.loaded.forward.buffers.nbytes + between.nbytes
         assert footprint(model.model, 128, FULL).activations == buffers
 
 
@@ -203,10 +203,10 @@ def test_heads_that_kernels_do_not_take_are_not_expanded(bundle: Path) -> None:
     with load(bundle, attention="functions") as opened, load(bundle, attention="native") as native:
         for sizes in ({"value_size": 10}, {"nope_size": 12}):  # queries of 12 + 8
             changed = model.model_copy(update={"latent": model.latent.model_copy(update=sizes)})
-            assert expansion(changed, opened.provider) is not None
-            assert expansion(changed, native.provider) is None
-        forward = opened._forward
-        common = odd, forward.backend, None, forward.buffers, 128, opened.device
+            assert expansion(changed, opened.spec.provider) is not None
+            assert expansion(changed, native.spec.provider) is None
+        forward = opened.loaded.forward
+        common = odd, forward.backend, None, forward.buffers, 128, opened.spec.device
         with pytest.raises(ConfigError, match="heads of 24 and 10 elements, which no kernel takes"):
             LatentAttention(*common, "expanded", plain=True)
         settled = LatentAttention(*common, "auto", plain=True)

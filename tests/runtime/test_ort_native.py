@@ -305,7 +305,7 @@ def test_without_the_library_nothing_is_native(shared_folder: Path, monkeypatch:
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
     monkeypatch.setattr(h2o_plugins, "__path__", [])
     with Generator.load(folder, context=16, device="cpu", threads=1) as generator:
-        assert generator.backend.form == "exact"  # type: ignore[attr-defined]
+        assert generator.loaded.backend.form == "exact"  # type: ignore[attr-defined]
 
 
 def test_packed_weights_begin_at_a_line() -> None:

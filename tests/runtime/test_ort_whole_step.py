@@ -30,6 +30,10 @@ def load(folder: Path, threads: int = 1, **more: Any) -> Generator:
     return Generator.load(folder, context=CONTEXT, threads=threads, device="cpu", form="native", **more)
 
 
+def whole_step(generator: Generator) -> Callable[[], None] | None:
+    return generator.loaded.forward.bound_step(generator.session).whole
+
+
 def generated(generator: Generator) -> tuple[NDArray[np.float32], list[dict[str, NDArray[Any]]]]:
     """Logits of a prompt's end and of steps behind it, a second turn among them; and what is in the cache then."""
     with generator:
@@ -37,7 +41,7 @@ def generated(generator: Generator) -> tuple[NDArray[np.float32], list[dict[str,
         logits = [np.array(generator.prefill(tokens[:PROMPT]))]
         logits += [np.array(generator.decode(token)) for token in tokens[PROMPT:-9]]
         logits += [np.array(generator.prefill(tokens[:-1])), np.array(generator.decode(tokens[-1]))]
-        store: Any = generator._forward.store
+        store: Any = generator.session.store
         return np.array(logits), [rows.view(0).kept(PROMPT + STEPS + 9) for rows in store.layers]
 
 
@@ -81,7 +85,7 @@ def test_it_is_taken_where_a_step_is_plain(
     with load(folder, cache=cache, **more) as generator:
         generator.prefill([1, 2, 3])
         generator.decode(4)
-        assert (generator._forward._whole_step is not None) == taken
+        assert (whole_step(generator) is not None) == taken
 
 
 def test_graphs_of_onnx_runtimes_own_products_run_one_by_one(shared_folder: Path) -> None:
@@ -89,15 +93,15 @@ def test_graphs_of_onnx_runtimes_own_products_run_one_by_one(shared_folder: Path
     with Generator.load(folder, context=16, threads=1, device="cpu", form="exact") as generator:
         generator.prefill([1, 2, 3])
         generator.decode(4)
-        assert generator._forward._whole_step is None
+        assert whole_step(generator) is None
 
 
 def test_a_closed_generator_keeps_no_session(shared_folder: Path) -> None:
     generator = load(bundles.named(shared_folder, "llama-g2-d64-llama3")[1])
-    assert generator._forward._whole_step is not None  # at loading, so that no answer waits for it
+    assert generator.loaded.forward._steps  # bound at loading, so that no answer waits for it
     generator.close()
-    assert not generator._forward._whole_step
-    assert not generator.backend._parts  # type: ignore[attr-defined]
+    assert not generator.loaded.forward._steps
+    assert not generator.loaded.backend._parts  # type: ignore[attr-defined]
 
 
 def test_a_failure_says_where(shared_folder: Path) -> None:
@@ -105,9 +109,9 @@ def test_a_failure_says_where(shared_folder: Path) -> None:
     with load(folder) as generator:
         generator.prefill([1, 2, 3])
         generator.decode(4)
-        generator._forward._where[2] = CONTEXT + 1
+        generator.loaded.forward._where[2] = CONTEXT + 1
         with pytest.raises(BackendError, match=r"decode step.*StepAttention: the cache has no such row"):
-            generator._forward._whole_step()  # type: ignore[misc]
+            whole_step(generator)()  # type: ignore[misc]
         assert np.isfinite(generator.decode(5)).all()
 
 

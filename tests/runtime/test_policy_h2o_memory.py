@@ -56,7 +56,7 @@ every = settings(max_examples=30, deadline=None)
 def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
     """Every call of memory_select while the block runs: its arguments as they were, and the result."""
     calls: list[dict[str, Any]] = []
-    select = generator.provider.memory_select
+    select = generator.spec.provider.memory_select
 
     def recording(
         score: Array, memory: Array, start: int, stop: int, local: int, sink: int, out: Array
@@ -66,7 +66,7 @@ def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
         calls.append({**call, "out": out.copy()})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generator.provider, "memory_select", recording)
+        patch.setattr(generator.spec.provider, "memory_select", recording)
         yield calls
 
 
@@ -113,7 +113,7 @@ def test_a_memory_of_the_whole_past_is_full_attention(
     k, v = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
     q = 2 * rng.normal(size=(n, model.query_heads, model.head_size)).astype(np.float32)
     policy = config.algorithm
-    provider: Any = generator.provider
+    provider: Any = generator.spec.provider
     if not native:
         provider = FunctionProvider(Bundle.open(generator.bundle.folder), threads=2)
         provider.activate(
@@ -285,7 +285,7 @@ def test_a_conversations_next_turn(
     generator.prefill(everything[:first], config)
     for token in everything[first:past].tolist():
         generator.decode(token)
-    cache, state = generator.store, generator.session.prefill_state
+    cache, state = generator.session.store, generator.session.prefill_state
     keys = [rows.k[:past].astype(np.float64) for rows in cache.layers]
     values = [rows.v[:past].astype(np.float64) for rows in cache.layers]
     scores = [array[:past].astype(np.float64) for array in state.score]
@@ -380,8 +380,8 @@ def test_decoding_attends_to_everything(generator: Generator, checkpoint: Path) 
     generator.prefill(ids[:80], config)
     model = bundles.reference_model(checkpoint)
     for position in range(80, 90):
-        keys = [rows.k[:position].astype(np.float64) for rows in generator.store.layers]
-        values = [rows.v[:position].astype(np.float64) for rows in generator.store.layers]
+        keys = [rows.k[:position].astype(np.float64) for rows in generator.session.store.layers]
+        values = [rows.v[:position].astype(np.float64) for rows in generator.session.store.layers]
         got = generator.decode(int(ids[position]))
         x = model.weights["model.embed_tokens.weight"][ids[position : position + 1]]
         for layer in range(model.layers):

@@ -111,7 +111,7 @@ def test_a_shared_beginning_gives_what_a_fresh_run_gives(
 def counted_pairs(generator: Generator) -> Iterator[list[int]]:
     """(query, key) pairs of every attention call while the block runs, a query head."""
     pairs: list[int] = []
-    provider: Any = generator.provider
+    provider: Any = generator.spec.provider
     intra, fused, tiled, cached = (
         provider.chunked_intra_attention,
         provider.memory_fused_attention,

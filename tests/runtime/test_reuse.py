@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h2o_runtime import PrefillConfig
-from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic
-from h2o_runtime.session import Session
+from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.sessions.tokens import TokenRows
 
 SPARSE = PrefillConfig(chunk_size=8, batch_size=16, local=2, heavy=2, dense_tail=0)
 FULL = PrefillConfig(policy="full")
 NOTHING = Reuse(Prefix.NONE, 0)
 
 
-def cache_of(tokens: Sequence[int], generated: Sequence[int] = ()) -> Session:
-    cache = Session(256)
+def cache_of(tokens: Sequence[int], generated: Sequence[int] = ()) -> TokenRows:
+    cache = TokenRows(256)
     cache.append(np.array(tokens, np.int64), generated=False)
     cache.append(np.array(generated, np.int64), generated=True)
     return cache
@@ -30,7 +30,7 @@ def plan(cached: Sequence[int], prompt: Sequence[int], config: PrefillConfig, pr
     """The plan for `prompt` when the first `prefilled` of `cached` were one fresh prompt."""
     prefilled = len(cached) if prefilled < 0 else prefilled
     cache = cache_of(cached[:prefilled], cached[prefilled:])
-    return plan_reuse(cache, np.array(prompt, np.int64), config, Provenance.fresh(config, prefilled))
+    return plan_reuse(cache.known, Provenance.fresh(config, prefilled), np.array(prompt, np.int64), config)
 
 
 # --- The cache's tokens -----------------------------------------------------------------------------------
@@ -38,12 +38,12 @@ def plan(cached: Sequence[int], prompt: Sequence[int], config: PrefillConfig, pr
 
 def test_the_shared_prefix_ends_at_the_first_difference() -> None:
     cache = cache_of([5, 6, 7, 8])
-    assert cache.shared_prefix(np.array([5, 6, 9, 8])) == 2
-    assert cache.shared_prefix(np.array([5, 6])) == 2
-    assert cache.shared_prefix(np.array([5, 6, 7, 8, 9])) == 4
-    assert cache.shared_prefix(np.array([4])) == 0
+    assert shared_prefix(cache.known, np.array([5, 6, 9, 8])) == 2
+    assert shared_prefix(cache.known, np.array([5, 6])) == 2
+    assert shared_prefix(cache.known, np.array([5, 6, 7, 8, 9])) == 4
+    assert shared_prefix(cache.known, np.array([4])) == 0
     cache.truncate(1)
-    assert cache.shared_prefix(np.array([5, 6])) == 1
+    assert shared_prefix(cache.known, np.array([5, 6])) == 1
     cache.truncate(3)  # truncating never brings tokens back
     assert cache.length == 1
 
@@ -62,7 +62,7 @@ def test_the_cache_knows_which_tokens_were_generated() -> None:
 
 
 def test_an_empty_cache_gives_nothing() -> None:
-    assert plan_reuse(cache_of([]), np.array([1, 2]), SPARSE, Provenance()) == NOTHING
+    assert plan_reuse(cache_of([]).known, Provenance(), np.array([1, 2]), SPARSE) == NOTHING
 
 
 def test_a_prompt_that_continues_everything_keeps_everything() -> None:
@@ -92,7 +92,7 @@ def test_no_memory_was_made_after_the_last_chunk() -> None:
     assert plan(range(16), [*range(16), 99], SPARSE, prefilled=16) == Reuse(Prefix.HISTORY, 16)
     cache = cache_of(range(16), [50])
     origin = Provenance.fresh(SPARSE, 16)
-    assert plan_reuse(cache, np.array([*range(16), 99]), SPARSE, origin) == Reuse(Prefix.BOUNDARY, 8)
+    assert plan_reuse(cache.known, origin, np.array([*range(16), 99]), SPARSE) == Reuse(Prefix.BOUNDARY, 8)
 
 
 def test_rows_of_a_dense_tail_are_not_those_of_a_longer_prompt() -> None:
@@ -121,8 +121,8 @@ def test_another_configuration_starts_afresh(change: dict[str, int]) -> None:
     cache = cache_of(range(30))
     origin = Provenance.fresh(SPARSE, 30)
     other = replace(SPARSE, **change)  # type: ignore[arg-type]
-    assert plan_reuse(cache, np.arange(40), other, origin) == NOTHING
-    assert plan_reuse(cache, np.arange(40), FULL, origin) == NOTHING
+    assert plan_reuse(cache.known, origin, np.arange(40), other) == NOTHING
+    assert plan_reuse(cache.known, origin, np.arange(40), FULL) == NOTHING
 
 
 def test_the_batch_size_changes_no_arithmetic() -> None:
@@ -130,7 +130,9 @@ def test_the_batch_size_changes_no_arithmetic() -> None:
     assert same_arithmetic(SPARSE, other)
     assert not same_arithmetic(None, SPARSE)
     cache = cache_of(range(30))
-    assert plan_reuse(cache, np.arange(40), other, Provenance.fresh(SPARSE, 30)) == Reuse(Prefix.HISTORY, 30)
+    assert plan_reuse(cache.known, Provenance.fresh(SPARSE, 30), np.arange(40), other) == Reuse(
+        Prefix.HISTORY, 30
+    )
 
 
 def test_configurations_that_share_no_size_can_be_compared() -> None:
@@ -142,8 +144,8 @@ def test_configurations_that_share_no_size_can_be_compared() -> None:
 def test_after_an_interruption_only_its_boundary_is_sound() -> None:
     cache = cache_of(range(16))
     origin = Provenance.interrupted(SPARSE, 16)
-    assert plan_reuse(cache, np.arange(30), SPARSE, origin) == Reuse(Prefix.BOUNDARY, 16)
-    assert plan_reuse(cache, np.array([*range(12), 99]), SPARSE, origin) == Reuse(Prefix.BOUNDARY, 8)
+    assert plan_reuse(cache.known, origin, np.arange(30), SPARSE) == Reuse(Prefix.BOUNDARY, 16)
+    assert plan_reuse(cache.known, origin, np.array([*range(12), 99]), SPARSE) == Reuse(Prefix.BOUNDARY, 8)
 
 
 # --- Full attention ---------------------------------------------------------------------------------------
@@ -158,10 +160,10 @@ def test_full_attention_keeps_every_shared_token() -> None:
 
 def test_full_attention_runs_what_a_sparse_decode_made_again() -> None:
     cache, origin = cache_of(range(13), range(13, 20)), Provenance.fresh(FULL, 13).decoded(exact=False)
-    assert plan_reuse(cache, np.arange(25), FULL, origin) == Reuse(Prefix.EXACT, 13)
-    assert plan_reuse(cache, np.arange(20), FULL, origin) == Reuse(Prefix.EXACT, 13)
-    assert plan_reuse(cache, np.arange(9), FULL, origin) == Reuse(Prefix.EXACT, 8)
-    assert plan_reuse(cache, np.arange(20), FULL, Provenance.fresh(FULL, 13)) == Reuse(Prefix.EXACT, 19)
+    assert plan_reuse(cache.known, origin, np.arange(25), FULL) == Reuse(Prefix.EXACT, 13)
+    assert plan_reuse(cache.known, origin, np.arange(20), FULL) == Reuse(Prefix.EXACT, 13)
+    assert plan_reuse(cache.known, origin, np.arange(9), FULL) == Reuse(Prefix.EXACT, 8)
+    assert plan_reuse(cache.known, Provenance.fresh(FULL, 13), np.arange(20), FULL) == Reuse(Prefix.EXACT, 19)
 
 
 # --- Properties -------------------------------------------------------------------------------------------

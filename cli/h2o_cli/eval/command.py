@@ -174,7 +174,7 @@ def read_documents(
 
 def check_host(generator: Generator, extent: Extent) -> None:
     """Raises ConfigError where the recall is asked for on a device whose memory it cannot look into."""
-    if "recall" in extent.metrics and generator.device.memory != "cpu":
+    if "recall" in extent.metrics and generator.spec.device.memory != "cpu":
         raise ConfigError(
             "the recall is measured in the host's memory: choose --device cpu, or leave recall out of --metrics",
             field="metrics",

@@ -60,7 +60,7 @@ def measure_recall(
     tallies: list[Tally] = generator.session.prefill_state
     found = [tally.result() for tally in tallies]
     generator.reset()
-    generator.session.prefill_state = generator.session.state_config = None  # a state of every rule is large
+    generator.session.drop_state()  # a state of every rule is large
     return found
 
 

@@ -24,20 +24,20 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "prefill_ms": {
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # by kind of work
-        "decode": {"name": model.generator.decoding.name, **asdict(model.generator.decoding)},
+        "decode": {"name": model.generator.spec.decoding.name, **asdict(model.generator.spec.decoding)},
         "cache": {
-            "name": model.generator.cache.name,
-            **asdict(model.generator.cache),
-            **model.generator.store.report(),
+            "name": model.generator.spec.cache.name,
+            **asdict(model.generator.spec.cache),
+            **model.generator.session.store.report(),
         },
-        "cache_bytes": model.generator.store.nbytes,
+        "cache_bytes": model.generator.session.store.nbytes,
         "forgotten_tokens": completion.forgotten,
         "context": model.generator.context,
-        "backend": model.generator.backend.name,
-        "dense_form": getattr(model.generator.backend, "form", None),
+        "backend": model.generator.loaded.backend.name,
+        "dense_form": getattr(model.generator.loaded.backend, "form", None),
         "latent": model.generator.latent_form,
-        "device": model.generator.device.name,
-        "attention": model.generator.provider.name,
+        "device": model.generator.spec.device.name,
+        "attention": model.generator.spec.provider.name,
         "peak_memory_bytes": peak_bytes(),
     }
     if logprobs:

@@ -15,7 +15,7 @@ from h2o_cli.common import Command
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import OutputError
 from h2o_runtime.generator import Generator
-from h2o_runtime.saved_session import SavedSession, save_session
+from h2o_runtime.sessions.saved import SavedSession, save_session
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class SavedCache:
     def around(self, generator: Generator, config: PrefillConfig) -> Iterator[None]:
         """Load before, save after; after an error there is nothing to save."""
         if self.loaded is not None:
-            self.loaded.load_into(generator, config)
+            self.loaded.load_into(generator.session, config)
         yield
         if self.save is not None:
-            save_session(generator, self.save)
+            save_session(generator.session, self.save)
             size = self.save.stat().st_size
             log.info("saved %d tokens, %.1f MiB: %s", generator.length, size / 2**20, self.save)

@@ -46,11 +46,11 @@ class ComparedBundle:
         """All of the bundle, ready to run; with another attention provider where one is named."""
         return Generator.load(
             self.bundle.folder,
-            self.backend,
-            context,
-            attention or self.attention,
-            self.threads,
-            self.on,
+            backend=self.backend,
+            context=context,
+            attention=attention or self.attention,
+            threads=self.threads,
+            device=self.on,
             form=self.form,
             latent=latent,
         )

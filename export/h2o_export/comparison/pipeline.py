@@ -84,7 +84,7 @@ class PipelineComparison:
                 progress(f"pipeline, {describe(config)}, {attention}")
                 form = self.compared.latent_forms[0]
                 with self.compared.load(len(self.ids), attention, form) as generator:
-                    name = f"{generator.backend.name}+{generator.provider.name}"
+                    name = f"{generator.loaded.backend.name}+{generator.spec.provider.name}"
                     results.append((name, generator.logprobs(self.ids, config)))
             tolerance = TOLERANCE if self._dtype == "float32" else 20 * HALF_FLOOR
             yield compare_arrays("pipeline", describe(config), "logprobs", results[0], results[1], tolerance)
@@ -114,7 +114,7 @@ class PipelineComparison:
             stage,
             describe(config) + form,
             "logprobs",
-            (f"{generator.backend.name}+{generator.provider.name}", actual),
+            (f"{generator.loaded.backend.name}+{generator.spec.provider.name}", actual),
             (reference.name, expected),
             tolerance,
         )

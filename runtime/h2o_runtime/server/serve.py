@@ -110,7 +110,7 @@ class _Run:
             gc.freeze()  # the model's own objects stay, and need not be looked at again and again
             log.info(
                 "ready: context %d, attention by %s, %d may wait",
-                *(generator.context, generator.provider.name, self._settings.limits.queue),
+                *(generator.context, generator.spec.provider.name, self._settings.limits.queue),
             )
 
     async def _drain(self, service: Service) -> None:

@@ -44,9 +44,9 @@ class Service:
         self.metrics.gauges("h2o_cache_", "What the cache tells of itself", self._cache_report)
         gauge("h2o_forgotten_tokens", "Of h2o_cache_tokens those that were forgotten", self._forgotten)
         gauge(
-            "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._parked()[0]
+            "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._waiting()[0]
         )
-        gauge("h2o_waiting_conversations_bytes", "Memory that they take", lambda: self._parked()[1])
+        gauge("h2o_waiting_conversations_bytes", "Memory that they take", lambda: self._waiting()[1])
         gauge("h2o_filed_conversations", "Conversations in --cache-dir", lambda: self._filed()[0])
         gauge("h2o_filed_conversations_bytes", "Bytes that they take there", lambda: self._filed()[1])
         gauge("h2o_resident_memory_bytes", "Memory of the process", resident_bytes)
@@ -80,33 +80,33 @@ class Service:
         return self.inference.model.generator.context if self.inference.ready else 0
 
     def _cache_bytes(self) -> float:
-        return self.inference.model.generator.store.nbytes if self.inference.ready else 0
+        return self.inference.model.generator.session.store.nbytes if self.inference.ready else 0
 
     def _cache_report(self) -> Mapping[str, float | None]:
-        return self.inference.model.generator.store.report() if self.inference.ready else {}
+        return self.inference.model.generator.session.store.report() if self.inference.ready else {}
 
     def _forgotten(self) -> float:
         inference = self.inference
         return inference.model.generator.forgets(inference.cached_tokens) if inference.ready else 0
 
-    def _parked(self) -> tuple[float, float]:
-        parked = self.inference.model.generator.parked if self.inference.ready else ()
-        return len(parked), parked.nbytes if parked else 0
+    def _waiting(self) -> tuple[float, float]:
+        pool = self.inference.model.generator.pool if self.inference.ready else ()
+        return len(pool), pool.nbytes if pool else 0
 
     def _filed(self) -> tuple[float, float]:
-        folder = self.inference.model.generator.parked.folder if self.inference.ready else None
+        folder = self.inference.model.generator.pool.folder if self.inference.ready else None
         return (len(folder.files()), folder.nbytes) if folder else (0, 0)
 
     def _estimate(self) -> float:
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
-        parts = (generator.cache, generator.decoding)
+        parts = (generator.spec.cache, generator.spec.decoding)
         return footprint(
             generator.model,
             generator.context,
             self.prefill,
             *parts,
-            generator.latent,
-            generator.backend.most_rows,
+            generator.loaded.latent,
+            generator.loaded.backend.most_rows,
         ).total

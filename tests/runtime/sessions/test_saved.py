@@ -17,7 +17,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.saved_session import SavedSession, save_session
+from h2o_runtime.sessions.saved import SavedSession, save_session
 
 SMALL = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
 QUERY = replace(SMALL, score="query", score_tile=16, score_queries=8, score_candidates=16)
@@ -42,7 +42,7 @@ def saved(generator: Generator, tmp_path: Path) -> Path:
     """100 tokens of a prompt and one of an answer, under `SMALL`."""
     generator.prefill(PROMPT, SMALL)
     generator.decode(7)
-    save_session(generator, tmp_path / "session")
+    save_session(generator.session, tmp_path / "session")
     return tmp_path / "session"
 
 
@@ -53,10 +53,10 @@ def test_what_comes_next_is_as_if_nothing_had_been(
     config, question = CONFIGS[name], [*PROMPT, 7, *bundles.random_ids(40, 2).tolist()]
     generator.prefill(PROMPT, config)
     generator.decode(7)
-    save_session(generator, tmp_path / "session")
+    save_session(generator.session, tmp_path / "session")
     sets = generator.memory_sets()
     with Generator.load(bundle, context=CONTEXT - 10, threads=1) as other:  # a smaller context, where it fits
-        SavedSession.open(tmp_path / "session").load_into(other, config)
+        SavedSession.open(tmp_path / "session").load_into(other.session, config)
         for ours, theirs in zip(other.memory_sets(), sets, strict=True):
             np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(other.prefill([*PROMPT, 7], config), generator.session.logits)
@@ -76,7 +76,7 @@ def test_it_is_an_npz(saved: Path) -> None:
 def test_the_file_of_before_gives_way(saved: Path, generator: Generator) -> None:
     before = saved.read_bytes()
     generator.decode(8)
-    save_session(generator, saved)
+    save_session(generator.session, saved)
     assert saved.read_bytes() != before
     assert [path.name for path in saved.parent.iterdir()] == ["session"]
 
@@ -84,7 +84,7 @@ def test_the_file_of_before_gives_way(saved: Path, generator: Generator) -> None
 def refused(saved: Path, generator: Generator, config: PrefillConfig = SMALL) -> str:
     generator.prefill([3, 4, 5], SMALL)
     with pytest.raises(InputError) as caught:
-        SavedSession.open(saved).load_into(generator, config)
+        SavedSession.open(saved).load_into(generator.session, config)
     sentence = str(caught.value)
     assert sentence.startswith(f"{saved}: ")
     assert "\n" not in sentence
@@ -94,7 +94,9 @@ def refused(saved: Path, generator: Generator, config: PrefillConfig = SMALL) ->
 def test_other_settings(saved: Path, generator: Generator) -> None:
     assert "saved under h2o" in refused(saved, generator, replace(SMALL, heavy=9))
     assert "asks for full" in refused(saved, generator, replace(SMALL, policy="full"))
-    SavedSession.open(saved).load_into(generator, replace(SMALL, batch_size=32))  # which changes no number
+    SavedSession.open(saved).load_into(
+        generator.session, replace(SMALL, batch_size=32)
+    )  # which changes no number
 
 
 def test_another_bundle(saved: Path, shared_folder: Path) -> None:
@@ -191,10 +193,10 @@ def test_other_versions(saved: Path, generator: Generator) -> None:
 
 def test_places_that_cannot_be(generator: Generator, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to save"):
-        save_session(generator, tmp_path / "session")
+        save_session(generator.session, tmp_path / "session")
     generator.prefill(PROMPT, SMALL)
     with pytest.raises(OutputError, match="cannot be written"):
-        save_session(generator, tmp_path / "nowhere" / "session")
+        save_session(generator.session, tmp_path / "nowhere" / "session")
     with pytest.raises(InputError, match="no such file"):
         SavedSession.open(tmp_path / "session")
     with pytest.raises(InputError, match="cannot be read"):
@@ -206,17 +208,17 @@ def test_every_policy_can_be_saved(generator: Generator, tmp_path: Path) -> None
     for policy in PREFILL.names:
         generator.reset()
         generator.prefill(PROMPT, replace(SMALL, policy=policy))
-        save_session(generator, tmp_path / "session")
+        save_session(generator.session, tmp_path / "session")
 
 
 def test_a_decode_policy_learns_what_was_loaded(bundle: Path, tmp_path: Path) -> None:
     quest = Quest(quest_budget=16, quest_page=4, quest_dense_layers=0)
     with Generator.load(bundle, context=CONTEXT, threads=1, decoding=quest) as generator:
         generator.prefill(PROMPT, SMALL)
-        save_session(generator, tmp_path / "session")
+        save_session(generator.session, tmp_path / "session")
         expected = generator.decode(7)
         with Generator.load(bundle, context=CONTEXT, threads=1, decoding=quest) as other:
-            SavedSession.open(tmp_path / "session").load_into(other, SMALL)
+            SavedSession.open(tmp_path / "session").load_into(other.session, SMALL)
             np.testing.assert_array_equal(other.decode(7), expected)
         with Generator.load(bundle, context=CONTEXT, threads=1) as exact:
             assert "decoded under" in refused(tmp_path / "session", exact)

@@ -16,6 +16,7 @@ from h2o_runtime.caches import Cache, Contiguous, Paged
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 FULL = replace(SPARSE, policy="full")
 CONTEXT = 400
+CONTIGUOUS = Contiguous()
 OPENINGS = [bundles.random_ids(150, seed).tolist() for seed in range(3)]
 
 
@@ -31,8 +32,8 @@ def alone(bundle: Path) -> Iterator[Generator]:
         yield generator
 
 
-def roomy(bundle: Path, most_bytes: int = 1 << 26, cache: Cache | None = None) -> Generator:
-    return Generator.load(bundle, context=CONTEXT, threads=1, parked_bytes=most_bytes, cache=cache)
+def roomy(bundle: Path, most_bytes: int = 1 << 26, cache: Cache = CONTIGUOUS) -> Generator:
+    return Generator.load(bundle, context=CONTEXT, threads=1, pool_bytes=most_bytes, cache=cache)
 
 
 @pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
@@ -49,7 +50,7 @@ def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config
                 assert generator.reused == held
                 answers[one].append(generator.decode(7).copy())
                 tokens.append(7)
-        assert len(generator.parked) == 2
+        assert len(generator.pool) == 2
     for one, opening in enumerate(OPENINGS):
         alone.reset()
         expected, tokens = [], list(opening)
@@ -65,26 +66,24 @@ def test_those_that_waited_longest_make_room(bundle: Path) -> None:
     with roomy(bundle) as generator:
         for opening in OPENINGS[:2]:
             generator.prefill(opening, FULL)
-        one = generator.parked.nbytes
+        one = generator.pool.nbytes
     with roomy(bundle, most_bytes=int(1.5 * one)) as generator:
         for opening in OPENINGS:
             generator.prefill(opening, FULL)
-        assert len(generator.parked) == 1
-        assert generator.parked.nbytes == one
+        assert len(generator.pool) == 1
+        assert generator.pool.nbytes == one
         generator.prefill([*OPENINGS[1], 3], FULL)
         assert generator.reused == 150
         generator.prefill([*OPENINGS[0], 3], FULL)
         assert generator.reused == 0  # it waited longest
         generator.prefill(bundles.random_ids(350, 9), FULL)
-        waiting = generator.parked.nbytes
+        waiting = generator.pool.nbytes
         generator.prefill(OPENINGS[2][:10], FULL)
-        assert (
-            generator.parked.nbytes == waiting > 0
-        )  # one that is too long for all of the room takes nobody's
+        assert generator.pool.nbytes == waiting > 0  # one that is too long for all of the room takes nobody's
     with roomy(bundle, most_bytes=one // 2) as generator:
         for opening in OPENINGS:
             generator.prefill(opening, FULL)
-        assert len(generator.parked) == 0
+        assert len(generator.pool) == 0
 
 
 def test_what_goes_on_elsewhere_is_not_there_twice(bundle: Path) -> None:
@@ -93,14 +92,14 @@ def test_what_goes_on_elsewhere_is_not_there_twice(bundle: Path) -> None:
         other = [*OPENINGS[0][:60], *bundles.random_ids(90, 5).tolist()]
         generator.prefill(OPENINGS[0], FULL)
         generator.prefill(other, FULL)
-        assert (generator.reused, len(generator.parked)) == (60, 1)
+        assert (generator.reused, len(generator.pool)) == (60, 1)
         generator.prefill([*OPENINGS[0], 5], FULL)
-        assert (generator.reused, len(generator.parked)) == (150, 1)
+        assert (generator.reused, len(generator.pool)) == (150, 1)
         generator.prefill([*OPENINGS[0], 5, 6, 7], FULL)
-        assert (generator.reused, len(generator.parked)) == (153 - 2, 1)
+        assert (generator.reused, len(generator.pool)) == (153 - 2, 1)
 
 
-@pytest.mark.parametrize("cache", [Contiguous(), Paged()], ids=["contiguous", "paged"])
+@pytest.mark.parametrize("cache", [CONTIGUOUS, Paged()], ids=["contiguous", "paged"])
 @pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
 def test_a_session_that_another_begins_like_waits_on(
     bundle: Path, alone: Generator, config: PrefillConfig, cache: Cache
@@ -116,7 +115,7 @@ def test_a_session_that_another_begins_like_waits_on(
         generator.prefill(same_document, config)
         assert generator.reused == (128 if config is SPARSE else 150)
         logits = generator.prefill(second, config)
-        assert (generator.reused, len(generator.parked)) == (len(first) + 1, 2)
+        assert (generator.reused, len(generator.pool)) == (len(first) + 1, 2)
     alone.prefill(first, config)
     alone.decode(7)
     np.testing.assert_array_equal(logits, alone.prefill(second, config))
@@ -135,4 +134,4 @@ def test_a_fresh_start_keeps_the_conversation_too(bundle: Path) -> None:
 def test_without_room_nothing_is_kept(alone: Generator) -> None:
     for opening in OPENINGS:
         alone.prefill(opening, FULL)
-    assert len(alone.parked) == alone.parked.nbytes == 0
+    assert len(alone.pool) == alone.pool.nbytes == 0

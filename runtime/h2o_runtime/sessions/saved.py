@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -24,11 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
 from h2o_runtime.reuse import Provenance, same_arithmetic
-from h2o_runtime.session_arrays import SessionShape, arrays_of, decode_of, fill
+from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill
+from h2o_runtime.sessions.session import IntArray, Session
+from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.transcript import Transcript
-
-if TYPE_CHECKING:
-    from h2o_runtime.generator import Generator
 
 FORMAT = 1
 ABOUT = "about"
@@ -67,14 +66,14 @@ class _About(BaseModel):
         return SessionShape(origin, self.decode, self.length, self.logits, self.state, self.stored)
 
 
-def save_session(generator: Generator, path: Path) -> None:
-    """Write the generator's session; a file of that name gives way once the new one is whole.
+def save_session(session: Session, path: Path) -> None:
+    """Write the session; a file of that name is replaced once the new one is whole.
 
     Raises InputError where there is nothing to save, ConfigError for a policy whose state cannot be saved and
     OutputError.
     """
-    shape, identity = SessionShape.of(generator), generator.bundle.manifest.identity
-    write_session(path, identity, shape, arrays_of(generator, shape), generator.session.transcript)
+    shape, identity = SessionShape.of(session), session.spec.bundle.manifest.identity
+    write_session(path, identity, shape, arrays_of(session, shape), session.transcript)
 
 
 def write_session(
@@ -84,7 +83,7 @@ def write_session(
     arrays: Iterable[tuple[str, NDArray[Any]]],
     transcript: Transcript | None,
 ) -> None:
-    """As `save_session`, of a session that may have left its generator. `bundle` is its identity."""
+    """As `save_session`, for a session that need not be live. `bundle` is its identity."""
     about = _About.of(shape, bundle).model_dump_json().encode()
     beside = path.with_name(f".{path.name}{PARTIAL}")
     try:
@@ -107,14 +106,20 @@ def _write(file: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
         npy.write_array(member, array, version=(1, 0), allow_pickle=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SavedSession:
-    """A file of `save_session` that was looked into; `load_into` reads its arrays."""
+    """A file of `save_session` whose tokens were read, int64 [length]; `load_into` reads the other arrays.
+
+    bundle  the identity of the bundle that it is of
+    nbytes  the file's size
+    """
 
     path: Path
     bundle: str
     shape: SessionShape
+    tokens: IntArray
     transcript: Transcript | None
+    nbytes: int
 
     @classmethod
     def open(cls, path: Path) -> SavedSession:
@@ -135,52 +140,48 @@ class SavedSession:
             if f"{TRANSCRIPT}.npy" in file.namelist():
                 data = _bytes(file, TRANSCRIPT, TRANSCRIPT_BYTES * (about.length + 1))
                 transcript = Transcript.read(data)
-            return cls(path, about.bundle, shape, transcript)
+            tokens = _read(file, "tokens", (shape.length,), np.dtype(np.int64))
+            return cls(path, about.bundle, shape, tokens, transcript, path.stat().st_size)
 
-    def tokens(self) -> NDArray[np.int64]:
-        """Its tokens alone. Raises InputError."""
-        with _opened(self.path) as file:
-            return _read(file, "tokens", (self.shape.length,), np.dtype(np.int64))
-
-    def load_into(self, generator: Generator, config: PrefillConfig) -> None:
-        """Make it the session of a generator that goes on under `config`.
+    def load_into(self, session: Session, config: PrefillConfig) -> None:
+        """Make the live session this one, which goes on under `config`.
 
         Raises InputError where the file was saved by another bundle, under other settings or holds more than the
-        context, and for a damaged file; in the last case the generator's session is empty then.
+        context, and for a damaged file; in the last case the live session is empty then.
         """
-        self._check(generator, config)
+        self._check(session.spec, config)
         with _opened(self.path) as file:
-            fill(generator, self.shape, partial(_read, file))
-        generator.session.transcript = self.transcript
+            fill(session, self.shape, partial(_read, file))
+        session.transcript = self.transcript
 
-    def _check(self, generator: Generator, config: PrefillConfig) -> None:
+    def _check(self, spec: SessionSpec, config: PrefillConfig) -> None:
         path, shape = self.path, self.shape
-        if self.bundle != generator.bundle.manifest.identity:
-            raise InputError(f"{path}: saved with another bundle than {generator.bundle.folder}")
+        if self.bundle != spec.bundle.manifest.identity:
+            raise InputError(f"{path}: saved with another bundle than {spec.bundle.folder}")
         if not same_arithmetic(shape.config, config):
             raise InputError(
                 f"{path}: saved under {_in_words(shape.config)}, and this run asks for {_in_words(config)}: give "
                 "the same settings, or run the prompt again"
             )
-        if shape.decode != decode_of(generator):
+        if shape.decode != spec.decode:
             raise InputError(
                 f"{path}: answers in it were decoded under {shape.decode}, and this run asks for "
-                f"{decode_of(generator)}: give the same settings, or run the prompt again"
+                f"{spec.decode}: give the same settings, or run the prompt again"
             )
-        kept, stored = shape.stored or generator.model.dtype, generator.cache.stored_dtype(generator.model)
-        if kept != stored:
+        kept = shape.stored or spec.model.dtype
+        if kept != spec.stored_dtype:
             raise InputError(
-                f"{path}: keys and values in it are {kept}, and this run keeps them as {stored}: give the same "
-                "--cache-dtype, or run the prompt again"
+                f"{path}: keys and values in it are {kept}, and this run keeps them as {spec.stored_dtype}: give "
+                "the same --cache-dtype, or run the prompt again"
             )
-        if generator.forgets(shape.length):
+        if spec.forgets(shape.length):
             raise InputError(
                 f"{path}: it holds {shape.length:,} tokens, and this run keeps fewer: raise --cache-tokens, or "
                 "leave it out"
             )
-        if shape.length > generator.context:
+        if shape.length > spec.context:
             raise InputError(
-                f"{path}: it holds {shape.length:,} tokens, more than the context of {generator.context:,}: give a "
+                f"{path}: it holds {shape.length:,} tokens, more than the context of {spec.context:,}: give a "
                 f"context of {shape.length:,} or more"
             )
 

@@ -1,10 +1,10 @@
-"""All of a generator's session as arrays by name: to be kept elsewhere, and to be gone on from."""
+"""All of a session as arrays by name: to be kept elsewhere, and to be gone on from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from h2o_runtime.caches import HeldRows, LayerStore, Rows
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
-from h2o_runtime.reuse import Provenance
-from h2o_runtime.session import Session
-
-if TYPE_CHECKING:
-    from h2o_runtime.generator import Generator
+from h2o_runtime.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.sessions.session import IntArray, Session
 
 # Gives the array of a name, shape and dtype; raises ValueError where it has another.
 Reader: TypeAlias = Callable[[str, tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
@@ -43,15 +40,14 @@ class SessionShape:
     stored: str | None = None
 
     @classmethod
-    def of(cls, generator: Generator) -> SessionShape:
+    def of(cls, session: Session) -> SessionShape:
         """Raises InputError where there is nothing to keep, ConfigError for a policy whose state cannot be."""
-        session = generator.session
-        config = session.origin.config
+        spec, config = session.spec, session.origin.config
         if config is None or not session.length:
             raise InputError("there is nothing to save: no prompt has been read")
         if not session.origin.whole:
             raise ConfigError(
-                f"of {session.length:,} tokens the cache has forgotten {generator.forgets(session.length):,}, and "
+                f"of {session.length:,} tokens the cache has forgotten {spec.forgets(session.length):,}, and "
                 "only a whole session can be saved: raise --cache-tokens, or leave it out",
                 field="cache_tokens",
             )
@@ -61,11 +57,8 @@ class SessionShape:
                 f"policy {config.algorithm.name} cannot save what it remembers of a prompt: use another",
                 field="policy",
             )
-        has_logits = session.logits is not None
-        stored = generator.cache.stored_dtype(generator.model)
-        return cls(
-            session.origin, decode_of(generator), session.length, has_logits, dict(kept.numbers), stored
-        )
+        has_logits, state = session.logits is not None, dict(kept.numbers)
+        return cls(session.origin, spec.decode, session.length, has_logits, state, spec.stored_dtype)
 
     @property
     def config(self) -> PrefillConfig:
@@ -73,29 +66,44 @@ class SessionShape:
         return self.origin.config
 
 
+class KnownSession(Protocol):
+    """A session that is not live: its shape and its tokens, int64 [length]."""
+
+    @property
+    def shape(self) -> SessionShape: ...
+
+    @property
+    def tokens(self) -> IntArray: ...
+
+
+def reusable(session: KnownSession, prompt: IntArray, config: PrefillConfig) -> int:
+    """How many rows the prompt [N] could keep of the session."""
+    return plan_reuse(session.tokens, session.shape.origin, prompt, config).length
+
+
+def begins(session: KnownSession, other: KnownSession) -> bool:
+    """Whether all of the session is in the other one too."""
+    shared = shared_prefix(session.tokens, other.tokens)
+    return shared == session.shape.length and same_arithmetic(session.shape.config, other.shape.config)
+
+
 def row_name(part: str, layer: int) -> str:
     """Of a layer's array that is called `part` in `KV.parts`."""
     return f"{part}{layer:03}"
 
 
-def decode_of(generator: Generator) -> dict[str, Any]:
-    return {"name": generator.decoding.name, **asdict(generator.decoding)}
-
-
-def arrays_of(
-    generator: Generator, shape: SessionShape, rows: bool = True
-) -> Iterator[tuple[str, NDArray[Any]]]:
+def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Iterator[tuple[str, NDArray[Any]]]:
     """All arrays, one at a time on the host; without `rows` all but keys and values.
 
-    They may be views of what the generator goes on with.
+    They may be views of what the session goes on with.
     """
-    session, download = generator.session, generator.device.download
+    download = session.spec.device.download
     for name in _ON_HOST:
         yield name, getattr(session, name)[: shape.length]
     if session.logits is not None:
         yield "logits", session.logits
-    for layer in range(generator.model.layers if rows else 0):
-        with generator.store.open(layer) as cache:
+    for layer in range(session.spec.model.layers if rows else 0):
+        with session.store.open(layer) as cache:
             for name, tensor in cache.view(shape.length).kept(shape.length).items():
                 yield row_name(name, layer), download(tensor)
     kept = shape.config.algorithm.kept(session.prefill_state, shape.length)
@@ -103,51 +111,53 @@ def arrays_of(
         yield f"state-{name}", download(tensor)
 
 
-def fill(generator: Generator, shape: SessionShape, read: Reader, held: HeldRows | None = None) -> None:
-    """Make the arrays the generator's session. What `read` raises leaves the session empty.
+def fill(session: Session, shape: SessionShape, read: Reader, held: HeldRows | None = None) -> None:
+    """Make the session one of these arrays. What `read` raises leaves it empty.
 
-    held  keys and values that waited in the generator's store; otherwise they are among the arrays
+    held  keys and values that waited in the session's store; otherwise they are among the arrays
     """
-    generator.reset()
-    generator.prepare_state(shape.config)
+    session.reset()
+    session.prepare(shape.config)
     try:
-        _fill_session(generator.session, shape, generator.model.vocab_size, read)
-        _fill_layers(generator, shape, read, held)
-        _fill_state(generator, shape, read)
+        _fill_tokens(session, shape, read)
+        _fill_layers(session, shape, read, held)
+        _fill_state(session, shape, read)
     except BaseException:
-        generator.reset()
+        session.reset()
         raise
 
 
-def _fill_session(session: Session, shape: SessionShape, vocab: int, read: Reader) -> None:
+def _fill_tokens(session: Session, shape: SessionShape, read: Reader) -> None:
+    vocab = session.spec.model.vocab_size
     for name in _ON_HOST:
         kept = getattr(session, name)[: shape.length]
         kept[:] = read(name, kept.shape, kept.dtype)
     tokens = session.tokens[: shape.length]
     if tokens.min() < 0 or tokens.max() >= vocab:
-        raise ValueError("tokens that there are not")
+        raise ValueError("a token is beyond the vocabulary")
     session.length = shape.length
     if shape.logits:
         session.keep_logits(read("logits", (vocab,), np.dtype(np.float32)))
     session.origin = shape.origin
 
 
-def _fill_layers(generator: Generator, shape: SessionShape, read: Reader, held: HeldRows | None) -> None:
+def _fill_layers(session: Session, shape: SessionShape, read: Reader, held: HeldRows | None) -> None:
     """The decode policy sees the rows as if they had just been written."""
     if held is not None:
         held.go_on()
-    rows, state = Rows(0, shape.length), generator.session.decode_state
-    for layer in range(generator.model.layers):
-        with generator.store.open(layer) as cache:
+    rows, spec = Rows(0, shape.length), session.spec
+    for layer in range(spec.model.layers):
+        with session.store.open(layer) as cache:
             if held is None:
-                _fill_layer(generator, layer, cache, rows, read)
-            generator.decoding.observe(layer, cache.view(rows.stop), rows, generator.provider, state)
+                _fill_layer(session, layer, cache, rows, read)
+            spec.decoding.observe(layer, cache.view(rows.stop), rows, spec.provider, session.decode_state)
 
 
-def _fill_layer(generator: Generator, layer: int, cache: LayerStore, rows: Rows, read: Reader) -> None:
-    if generator.cache.stored_dtype(generator.model) == generator.model.dtype:
+def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, read: Reader) -> None:
+    spec = session.spec
+    if spec.stored_dtype == spec.model.dtype:
         for name, target in cache.target(rows).items():
-            generator.device.upload(read(row_name(name, layer), target.shape, target.dtype), target)
+            spec.device.upload(read(row_name(name, layer), target.shape, target.dtype), target)
         cache.commit(rows)
     else:  # they were rounded, and must not be again
         parts = cache.view(rows.stop).parts.items()
@@ -155,9 +165,9 @@ def _fill_layer(generator: Generator, layer: int, cache: LayerStore, rows: Rows,
         cache.restore({name: read(row_name(name, layer), *kind) for name, kind in kinds.items()})
 
 
-def _fill_state(generator: Generator, shape: SessionShape, read: Reader) -> None:
-    policy, state = shape.config.algorithm, generator.session.prefill_state
+def _fill_state(session: Session, shape: SessionShape, read: Reader) -> None:
+    policy, state = shape.config.algorithm, session.prefill_state
     policy.restore(state, shape.state)
     kept = policy.kept(state, shape.length)
     for name, target in kept.arrays.items() if kept else ():
-        generator.device.upload(read(f"state-{name}", target.shape, target.dtype), target)
+        session.spec.device.upload(read(f"state-{name}", target.shape, target.dtype), target)

@@ -26,13 +26,13 @@ def bundle(shared_folder: Path) -> Path:
 
 
 def filing(bundle: Path, folder: Path, pool: int = 0, most: int = 1 << 30) -> Generator:
-    options = {"parked_bytes": pool, "folder": folder, "folder_bytes": most}
+    options = {"pool_bytes": pool, "folder": folder, "folder_bytes": most}
     return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", **options)
 
 
 def written(generator: Generator) -> None:
     """Until the thread has nothing to write."""
-    folder = generator.parked.folder
+    folder = generator.pool.folder
     assert folder is not None
     while folder.waiting():
         time.sleep(0.01)
@@ -100,9 +100,9 @@ def test_those_not_used_for_longest_make_room(bundle: Path, tmp_path: Path) -> N
         generator.prefill([*TALKS[0], 5], FULL)  # which is now in use, and the one before not
         assert generator.reused == 150
     with filing(bundle, tmp_path, most=int(2.5 * one)) as generator:
-        assert generator.parked.folder is not None
-        assert len(generator.parked.folder.files()) == 2
-        assert generator.parked.folder.nbytes <= 2.5 * one
+        assert generator.pool.folder is not None
+        assert len(generator.pool.folder.files()) == 2
+        assert generator.pool.folder.nbytes <= 2.5 * one
         generator.prefill([*TALKS[1], 5], FULL)
         assert generator.reused == 0
     with filing(bundle, tmp_path / "small", most=one // 2) as generator:

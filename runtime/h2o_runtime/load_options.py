@@ -1,0 +1,73 @@
+"""How a bundle is loaded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from h2o_runtime.caches import Cache, Contiguous
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, ProviderChoice
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+
+Fields = ParamSpec("Fields")
+Loaded = TypeVar("Loaded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What runs a bundle, where, and how its sessions are kept.
+
+    backend       executes the dense graphs
+    context       most tokens that prompt and answer can have together; by default what the model was trained for,
+                  at most 8192
+    attention     executes the attention operators; "auto" takes the native kernels where they are built
+    threads       of the CPU; by default one a core
+    device        "auto" takes a GPU where the backend can use it
+    cache         owns keys and values
+    decoding      what a generated token sees
+    form          how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
+    latent        in which form latent attention reads prompts; "auto" as counted operations say
+    pool_bytes    of memory for sessions that wait while others take their turn
+    folder        where sessions are written that memory has no room for, and those that are there in the end
+    folder_bytes  most bytes that they take there
+    verify        first compare every file's content with its hash in the manifest
+    """
+
+    backend: BackendName = "onnxruntime"
+    context: int | None = None
+    attention: ProviderChoice = "auto"
+    threads: int | None = None
+    device: DeviceChoice = "auto"
+    cache: Cache = field(default_factory=Contiguous)
+    decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
+    form: DenseChoice = "auto"
+    latent: LatentChoice = "auto"
+    pool_bytes: int = 0
+    folder: str | Path | None = None
+    folder_bytes: int = 4 << 30
+    verify: bool = False
+
+
+def by_fields(
+    options: Callable[Fields, LoadOptions],
+) -> Callable[
+    [Callable[[type[Loaded], str | Path, LoadOptions], Loaded]],
+    Callable[Concatenate[type[Loaded], str | Path, Fields], Loaded],
+]:
+    """Have `load(cls, path, options)` take the options' fields as keywords."""
+
+    def of(
+        load: Callable[[type[Loaded], str | Path, LoadOptions], Loaded],
+    ) -> Callable[Concatenate[type[Loaded], str | Path, Fields], Loaded]:
+        def with_fields(
+            cls: type[Loaded], path: str | Path, /, *args: Fields.args, **fields: Fields.kwargs
+        ) -> Loaded:
+            return load(cls, path, options(*args, **fields))
+
+        functools.update_wrapper(with_fields, load)
+        return with_fields
+
+    return of

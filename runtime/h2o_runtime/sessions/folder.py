@@ -1,0 +1,156 @@
+"""Sessions in a folder: what leaves memory is written there, and found again by its tokens, also another day.
+
+One file each, as `save_session` writes it. A file is read when a prompt goes on from it, and stays until a longer
+one takes its place or others need the room.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+
+from h2o_runtime.errors import InputError, OutputError
+from h2o_runtime.sessions.arrays import begins
+from h2o_runtime.sessions.saved import PARTIAL, SavedSession, write_session
+from h2o_runtime.sessions.waiting import WaitingSession
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".session"
+MOST_WAITING = 2  # sessions that wait to be written, beside which no other one is taken
+
+
+class SessionFolder:
+    """Sessions of one bundle, in files of at most `most_bytes` together: those not used for longest make room.
+
+    A thread writes. Files of other bundles are left alone; what cannot be read is, too, with a line in the log.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int, bundle: str) -> None:
+        """Raises OutputError for a folder that cannot be made or read."""
+        self.folder, self.most_bytes = folder, most_bytes
+        self._bundle = bundle
+        self._lock = threading.Lock()
+        self._files: list[SavedSession] = []  # those not used for longest first
+        self._waiting: list[WaitingSession] = []
+        self._queue: SimpleQueue[WaitingSession | None] = SimpleQueue()
+        try:
+            folder.mkdir(
+                mode=0o700, parents=True, exist_ok=True
+            )  # what people said is nobody else's business
+            self._find()
+        except OSError as error:
+            raise OutputError(f"{folder}: not a folder for conversations: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._write_all, name="sessions", daemon=True)
+        self._thread.start()
+
+    def files(self) -> list[SavedSession]:
+        with self._lock:
+            return list(self._files)
+
+    def waiting(self) -> list[WaitingSession]:
+        """Those that are not written yet."""
+        with self._lock:
+            return list(self._waiting)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.files())
+
+    def keep(self, session: WaitingSession, patient: bool = False) -> None:
+        """Have it written. Unless the caller is patient, one that finds others waiting is let go."""
+        if session.nbytes > self.most_bytes:
+            log.info("a session of %d tokens is too long for %s", session.shape.length, self.folder)
+            return
+        with self._lock:
+            if len(self._waiting) >= MOST_WAITING and not patient:
+                log.warning(
+                    "a session of %d tokens is not kept: %s is slow", session.shape.length, self.folder
+                )
+                return
+            self._waiting.append(session)
+        self._queue.put(session)
+
+    def used(self, one: SavedSession) -> None:
+        """It has become the live session."""
+        with suppress(OSError):
+            os.utime(one.path)
+        with self._lock:
+            if one in self._files:
+                self._files.remove(one)
+                self._files.append(one)
+
+    def forget(self, one: SavedSession) -> None:
+        """It could not be read. The file stays for people to look at."""
+        with self._lock:
+            self._files = [other for other in self._files if other is not one]
+
+    def close(self) -> None:
+        """Once everything is written."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _find(self) -> None:
+        for partial in self.folder.glob(f".*{SUFFIX}{PARTIAL}"):  # of a process that was ended
+            partial.unlink(missing_ok=True)
+        paths = sorted(self.folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+        for path in paths:
+            try:
+                saved = SavedSession.open(path)
+                if saved.bundle == self._bundle:
+                    self._files.append(saved)
+            except InputError as error:
+                log.warning("not used: %s", error)
+        if self._files:
+            log.info("found %d sessions in %s", len(self._files), self.folder)
+
+    def _write_all(self) -> None:
+        while (session := self._queue.get()) is not None:
+            try:
+                self._write(session)
+            except OutputError as error:
+                log.warning("a session of %d tokens is not kept: %s", session.shape.length, error)
+            finally:
+                with self._lock:
+                    self._waiting.remove(session)
+                del session
+
+    def _write(self, session: WaitingSession) -> None:
+        config = repr(session.shape.config).encode()
+        name = hashlib.sha256(self._bundle.encode() + config + session.tokens.tobytes()).hexdigest()[:32]
+        path = self.folder / f"{name}{SUFFIX}"
+        known = [one for one in self.files() if one.path == path]
+        if known:
+            self.used(known[0])
+            return
+        parts = [
+            one for one in self.files() if begins(one, session)
+        ]  # what it goes on from need not be there twice
+        self._make_room(self.most_bytes - session.nbytes, parts)
+        write_session(path, self._bundle, session.shape, session.arrays.items(), session.transcript)
+        saved = SavedSession(
+            path, self._bundle, session.shape, session.tokens, session.transcript, path.stat().st_size
+        )
+        with self._lock:
+            self._files.append(saved)
+        self._remove(parts)
+
+    def _make_room(self, room: int, beside: list[SavedSession]) -> None:
+        """All but those in `beside` are to take at most `room` bytes."""
+        others = [one for one in self.files() if one not in beside]
+        gone: list[SavedSession] = []
+        while others and sum(one.nbytes for one in others) > room:
+            gone.append(others.pop(0))
+        self._remove(gone)
+
+    def _remove(self, gone: list[SavedSession]) -> None:
+        with self._lock:
+            self._files = [one for one in self._files if one not in gone]
+        for one in gone:
+            with suppress(OSError):
+                one.path.unlink()

@@ -1,0 +1,145 @@
+"""Sessions that wait: conversations take turns on one live session, and none is read again from its beginning.
+
+A session that a prompt is about to overwrite is set aside first. Where the cache can hold its rows they stay where
+they are, and rows that several sessions begin with are there once. Otherwise they are copied to the host's memory,
+and copied back when the session goes on: copying a token's rows takes a hundredth of the time of reading the token.
+Sessions that memory has no room for go to a folder, where there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import ConfigError, InputError
+from h2o_runtime.reuse import plan_reuse
+from h2o_runtime.sessions.arrays import SessionShape, begins, reusable
+from h2o_runtime.sessions.folder import SessionFolder
+from h2o_runtime.sessions.saved import SavedSession
+from h2o_runtime.sessions.session import IntArray, Session
+from h2o_runtime.sessions.transcript import Transcript
+from h2o_runtime.sessions.waiting import WaitingSession, bytes_of
+
+log = logging.getLogger(__name__)
+
+WORTH_KEEPING = 64  # tokens that would be lost
+
+
+class SessionPool:
+    """Sessions beside one live session, those that waited longest first, in at most `most_bytes` of memory."""
+
+    def __init__(self, most_bytes: int = 0, folder: SessionFolder | None = None) -> None:
+        self.most_bytes, self.folder = most_bytes, folder
+        self._waiting: list[WaitingSession] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def several(self) -> bool:
+        """Whether other sessions than the live one are kept."""
+        return self.most_bytes > 0 or self.folder is not None
+
+    @property
+    def nbytes(self) -> int:
+        return bytes_of(self._waiting)
+
+    def transcripts(self) -> list[Transcript]:
+        """Those of the sessions in the folder, the one not used for longest first."""
+        found = [one.transcript for one in self.folder.files()] if self.folder else []
+        return [transcript for transcript in found if transcript is not None]
+
+    def change(self, session: Session, tokens: IntArray, config: PrefillConfig) -> None:
+        """Before the prompt `tokens` [N]: make the live session the one of which the prompt can keep most."""
+        if not self.several:
+            return
+        keeps = plan_reuse(session.known, session.origin, tokens, config).length
+        best = self._best(session, tokens, config)
+        gains = reusable(best, tokens, config) if best else 0
+        if best is None or gains <= keeps:
+            self.set_aside(session, keeps)
+            return
+        if isinstance(best, SavedSession):
+            assert self.folder is not None
+            self.folder.used(best)  # or it might have to make room for the one that is set aside
+        elif best in self._waiting:
+            self._waiting.remove(best)
+        self.set_aside(session)
+        if self._go_on(session, best, config):
+            log.info("went on with a session of %d tokens; %d wait", best.shape.length, len(self))
+        if isinstance(best, WaitingSession):
+            if best.shape.length - gains < WORTH_KEEPING:
+                best.release()
+            else:  # the prompt only begins like it: it waits on
+                self._add(best, session)
+
+    def set_aside(self, session: Session, keeps: int = 0, patient: bool = False) -> None:
+        """Keep the live session, of which only the first `keeps` rows will be left, if that is worth while.
+
+        Those that waited longest make room. `patient` is the folder's.
+        """
+        if not self.several or session.origin.config is None or session.length - keeps < WORTH_KEEPING:
+            return
+        try:
+            shape = SessionShape.of(session)
+        except ConfigError as error:
+            log.info("%s", error)
+            return
+        most = max(self.most_bytes, self.folder.most_bytes if self.folder else 0)
+        waiting = WaitingSession.of(session, shape, most)
+        if waiting is None:
+            log.info("a session of %d tokens is too long to wait beside others", shape.length)
+            return
+        # What it goes on from need not be there twice.
+        for one in [one for one in self._waiting if begins(one, waiting)]:
+            self._waiting.remove(one)
+            one.release()
+        if waiting.nbytes > self.most_bytes:
+            self._file(waiting, session, patient)
+        else:
+            self._add(waiting, session, patient)
+
+    def close(self, session: Session) -> None:
+        """All sessions go to the folder, where there is one. Waits until they are written."""
+        if self.folder is None:
+            return
+        self.set_aside(session, patient=True)
+        for one in self._waiting:
+            self._file(one, session, patient=True)
+        self._waiting = []
+        self.folder.close()
+        self.folder = None
+
+    def _best(
+        self, session: Session, tokens: IntArray, config: PrefillConfig
+    ) -> WaitingSession | SavedSession | None:
+        waiting: list[WaitingSession | SavedSession] = [*self._waiting]
+        if self.folder is not None:
+            waiting += [*self.folder.waiting(), *self.folder.files()]
+        context, decode = session.spec.context, session.spec.decode
+        fitting = [one for one in waiting if one.shape.length <= context and one.shape.decode == decode]
+        return max(fitting, key=lambda one: reusable(one, tokens, config), default=None)
+
+    def _add(self, waiting: WaitingSession, session: Session, patient: bool = False) -> None:
+        self._waiting.append(waiting)
+        while self.nbytes > self.most_bytes:
+            self._file(self._waiting.pop(0), session, patient)
+
+    def _file(self, waiting: WaitingSession, session: Session, patient: bool) -> None:
+        """It leaves memory."""
+        if self.folder is not None:
+            self.folder.keep(waiting.copied(session.spec.model.layers), patient)
+        waiting.release()
+
+    def _go_on(self, session: Session, one: WaitingSession | SavedSession, config: PrefillConfig) -> bool:
+        if isinstance(one, WaitingSession):
+            one.load_into(session)
+            return True
+        assert self.folder is not None
+        try:
+            one.load_into(session, config)
+        except InputError as error:
+            log.warning("read anew: %s", error)
+            self.folder.forget(one)
+            return False
+        return True

@@ -1,0 +1,77 @@
+"""A live session: its tokens, their keys and values, and what policies remember of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.reuse import Provenance, same_arithmetic
+from h2o_runtime.sessions.spec import SessionSpec
+from h2o_runtime.sessions.tokens import IntArray, TokenRows
+from h2o_runtime.sessions.transcript import Transcript
+
+__all__ = ["Float32", "IntArray", "Session"]
+
+Float32 = NDArray[np.float32]
+
+
+class Session(TokenRows):
+    """Everything that an answer depends on, but the weights. Several may exist over one set of weights.
+
+    store          keys and values of every layer
+    origin         how the rows came about
+    logits         float32 [vocab] after the last token, where they are at hand
+    transcript     the text that the tokens stand for, where they are a chat
+    prefill_state  of the policy in `state_config`
+    decode_state   of the decode policy
+    """
+
+    def __init__(self, spec: SessionSpec, spare_bytes: int = 0) -> None:
+        """spare_bytes: room in the store for rows of sessions that wait, where the store can hold them."""
+        super().__init__(spec.context)
+        self.spec = spec
+        model, device = spec.model, spec.device
+        self.store = spec.cache.new_pool(model, spec.context, spare_bytes, device, spec.provider)
+        layers = range(model.layers)
+        self.store.read_in_pages(frozenset(filter(spec.decoding.reads_in_pages, layers)))
+        self.origin = Provenance()
+        self.logits: Float32 | None = None
+        self.transcript: Transcript | None = None
+        self.prefill_state: Any = None
+        self.state_config: PrefillConfig | None = None
+        self.decode_state: Any = spec.decoding.new_state(model, spec.context, device)
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from row `length` on."""
+        super().truncate(length)
+        self.store.truncate(length)
+        self.transcript = self.transcript and self.transcript.until(self.length)
+
+    def reset(self) -> None:
+        """Forget every token."""
+        self.truncate(0)
+        self.origin = Provenance()
+        self.logits = None
+
+    def prepare(self, config: PrefillConfig) -> None:
+        """Make the prefill state one of this configuration's policy."""
+        if self.state_config is None or not same_arithmetic(self.state_config, config):
+            self.drop_state()  # before there is another: a small device has no room for two
+            self.prefill_state = config.algorithm.new_state(
+                self.spec.model, self.spec.context, self.spec.device
+            )
+            self.state_config = config
+
+    def drop_state(self) -> None:
+        """Give the prefill state's memory back."""
+        self.prefill_state = self.state_config = None
+
+    def keep_logits(self, logits: Float32) -> Float32:
+        """A copy of the logits after the last token. Read-only: it answers too when the prompt comes again."""
+        kept = logits.copy()
+        kept.flags.writeable = False
+        self.logits = kept
+        return kept

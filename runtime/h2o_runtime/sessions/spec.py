@@ -1,0 +1,51 @@
+"""What sessions over one set of weights have in common."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.bundle import Bundle
+from h2o_runtime.caches import Cache, Contiguous
+from h2o_runtime.devices import Device
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """How a session is made.
+
+    context   most tokens that it holds
+    device    where its rows and the policies' states lie
+    provider  executes attention on its rows
+    cache     how its rows are kept
+    decoding  what a generated token sees
+    """
+
+    bundle: Bundle
+    context: int
+    device: Device
+    provider: AttentionProvider
+    cache: Cache = field(default_factory=Contiguous)
+    decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.bundle.manifest.model
+
+    @property
+    def decode(self) -> dict[str, Any]:
+        """The decode policy's name and settings."""
+        return {"name": self.decoding.name, **asdict(self.decoding)}
+
+    @property
+    def stored_dtype(self) -> str:
+        """What a row's numbers are kept as."""
+        return self.cache.stored_dtype(self.model)
+
+    def forgets(self, tokens: int) -> int:
+        """How many of so many tokens the cache forgets on purpose."""
+        most = self.cache.most_rows
+        return 0 if most is None else max(tokens - most, 0)

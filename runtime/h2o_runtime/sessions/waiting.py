@@ -1,0 +1,80 @@
+"""A session that waits in memory while its live session goes on with another prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.caches import HeldRows
+from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill, row_name
+from h2o_runtime.sessions.session import IntArray, Session
+from h2o_runtime.sessions.transcript import Transcript
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingSession:
+    """Copies of a session's arrays on the host.
+
+    held  keys and values, where they are not among the arrays: they wait in the session's store
+    """
+
+    shape: SessionShape
+    arrays: Mapping[str, NDArray[Any]]
+    held: HeldRows | None = None
+    transcript: Transcript | None = None
+
+    @classmethod
+    def of(cls, session: Session, shape: SessionShape, most_bytes: int) -> WaitingSession | None:
+        """None where it takes more than `most_bytes`."""
+        held = session.store.hold(shape.length)
+        arrays, size = {}, sum(held.pieces.values()) if held else 0
+        for name, array in arrays_of(session, shape, rows=held is None):
+            size += array.nbytes
+            if size > most_bytes:
+                if held:
+                    held.release()
+                return None
+            arrays[name] = array.copy()
+        return cls(shape, arrays, held, session.transcript)
+
+    @property
+    def nbytes(self) -> int:
+        return bytes_of([self])
+
+    @property
+    def tokens(self) -> IntArray:
+        return self.arrays["tokens"]
+
+    def load_into(self, session: Session) -> None:
+        """Make the live session this one, which may wait on."""
+        fill(session, self.shape, self._read, self.held)
+        session.transcript = self.transcript
+
+    def copied(self, layers: int) -> WaitingSession:
+        """With copies of all that waits in the store, of so many layers."""
+        if self.held is None:
+            return self
+        arrays = dict(self.arrays)
+        for layer in range(layers):
+            arrays |= {row_name(part, layer): rows for part, rows in self.held.kept(layer).items()}
+        return WaitingSession(self.shape, arrays, transcript=self.transcript)
+
+    def release(self) -> None:
+        """It waits no more."""
+        if self.held is not None:
+            self.held.release()
+
+    def _read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self.arrays[name]
+
+
+def bytes_of(sessions: Sequence[WaitingSession]) -> int:
+    """Of all together: rows that several share count once."""
+    pieces: dict[int, int] = {}
+    for held in (one.held for one in sessions if one.held is not None):
+        pieces |= held.pieces
+    return sum(array.nbytes for one in sessions for array in one.arrays.values()) + sum(pieces.values())

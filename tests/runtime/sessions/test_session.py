@@ -1,0 +1,85 @@
+"""Several sessions over one set of weights: each gives what it gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests import bundles
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.sessions.saved import SavedSession, save_session
+
+CONTEXT = 300
+SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = replace(SPARSE, policy="full")
+PROMPTS = [bundles.random_ids(150, seed).tolist() for seed in range(2)]
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+
+
+def turns(generator: Generator, prompt: list[int], config: PrefillConfig) -> Iterator[NDArray[np.float32]]:
+    """Logits of a prompt, of tokens behind it, of a second turn and of tokens behind that."""
+    answers = ([7, 9, 11], [8, 10])
+    question = bundles.random_ids(30, 5).tolist()
+    for tokens, answer in zip((prompt, [*prompt, *answers[0], *question]), answers, strict=True):
+        yield generator.prefill(tokens, config).copy()
+        for token in answer:
+            yield generator.decode(token).copy()
+
+
+@pytest.mark.parametrize(
+    ("cache", "options"),
+    [
+        (Contiguous(), {}),
+        (Contiguous(cache_dtype="int8"), {"decoding": Quest(quest_budget=32)}),
+        (Paged(), {}),
+        (Offload(ring_buffers=1), {}),
+        (Evicting(cache_tokens=128), {}),
+    ],
+    ids=["contiguous", "quest", "paged", "offload", "evicting"],
+)
+def test_sessions_that_take_turns_by_the_call(
+    bundle: Path, cache: Cache, options: dict[str, object], tmp_path: Path
+) -> None:
+    """One under sparse prefill, one under full attention, in one thread: a call of the one, a call of the other."""
+    if isinstance(cache, Offload):
+        cache = replace(cache, cache_file=str(tmp_path / "rows"))
+    settings = {"context": CONTEXT, "threads": 1, "device": "cpu", "cache": cache, **options}
+    configs = (FULL, FULL) if isinstance(cache, Evicting) else (SPARSE, FULL)
+    expected = []
+    for prompt, config in zip(PROMPTS, configs, strict=True):
+        with Generator.load(bundle, **settings) as alone:  # type: ignore[arg-type]
+            expected.append(list(turns(alone, prompt, config)))
+    with Generator.load(bundle, **settings) as first, Generator(first.loaded) as second:  # type: ignore[arg-type]
+        stories = [turns(*it) for it in zip((first, second), PROMPTS, configs, strict=True)]
+        together = [list(pair) for pair in zip(*stories, strict=True)]
+        assert first.session.store is not second.session.store
+    for found, wanted in zip(together, zip(*expected, strict=True), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_session_is_saved_and_loaded_beside_another(bundle: Path, tmp_path: Path) -> None:
+    with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as first:
+        first.prefill(PROMPTS[0], SPARSE)
+        save_session(first.session, tmp_path / "session")
+        second = Generator(first.loaded)
+        SavedSession.open(tmp_path / "session").load_into(second.session, SPARSE)
+        np.testing.assert_array_equal(second.decode(7), first.decode(7))
+
+
+def test_a_generator_that_does_not_own_the_weights_leaves_them(bundle: Path) -> None:
+    with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as first:
+        expected = first.prefill(PROMPTS[0], FULL).copy()
+        with Generator(first.loaded) as second:
+            np.testing.assert_array_equal(second.prefill(PROMPTS[0], FULL), expected)
+        assert np.isfinite(first.decode(7)).all()
