@@ -156,32 +156,6 @@ h2o_status subquadratic_attention(const Call& c, const void* const* in, void* co
                                            floats(in[3]), floats(in[4]), c[kSlots], ints(in[5]), out[0]);
 }
 
-h2o_status page_bounds(const Call& c, const void* const* in, void* const* out, void*, size_t,
-                       cudaStream_t stream) {
-    const h2o_kv kv = kv_of(c, in[0], nullptr);
-    return h2o_cuda_page_bounds(stream, &c.shape, &kv, longs(in[3]), longs(in[4]), c[kRows],
-                                c.attributes[0].integer, c[kBlocks], floats(in[1]), floats(in[2]),
-                                floats(out[0]), floats(out[1]));
-}
-
-size_t page_workspace(const Call& c) {
-    return h2o_cuda_page_select_workspace(&c.shape, c[kBlocks]);
-}
-
-h2o_status page_select(const Call& c, const void* const* in, void* const* out, void* workspace, size_t bytes,
-                       cudaStream_t stream) {
-    return h2o_cuda_page_select(stream, &c.shape, in[0], longs(in[3]), c.attributes[0].integer, c[kBlocks],
-                                floats(in[1]), floats(in[2]), c[kSlots], static_cast<int32_t*>(out[0]),
-                                workspace, bytes);
-}
-
-h2o_status page_attention(const Call& c, const void* const* in, void* const* out, void*, size_t,
-                          cudaStream_t stream) {
-    const h2o_kv kv = kv_of(c, in[1], in[2]);
-    return h2o_cuda_page_attention(stream, &c.shape, in[0], &kv, longs(in[4]), c.attributes[0].integer,
-                                   c[kSlots], ints(in[3]), out[0]);
-}
-
 size_t line_select_workspace(const Call& c) {
     return h2o_cuda_vertical_slash_select_workspace(&c.shape, c[kTokens], c[kRows]);
 }
@@ -216,9 +190,6 @@ h2o_status block_product(const Call& c, const void* const* in, void* const* out,
 bool voters_are_of_the_chunk(const Sizes& s) {
     return s[kWindow] <= s[kTokens];
 }
-bool one_token(const Sizes& s) {
-    return s[kTokens] == 1;
-}
 bool inputs_are_in_blocks(const Sizes& s) {
     return s[kInputs] == 32 * int64_t{s[kInputBlocks]};
 }
@@ -244,9 +215,6 @@ constexpr struct Kernel {
     {"CachedAttention", cached_workspace, cached_attention, rows_are_in_the_cache},
     {"LandmarkUpdate", no_workspace, landmark_update},
     {"SubquadraticAttention", no_workspace, subquadratic_attention, rows_are_in_the_cache},
-    {"PageBounds", no_workspace, page_bounds},
-    {"PageSelect", page_workspace, page_select, one_token},
-    {"PageAttention", no_workspace, page_attention, one_token},
     {"VerticalSlashSelect", line_select_workspace, vertical_slash_select, rows_are_in_the_cache},
     {"VerticalSlashAttention", line_workspace, vertical_slash_attention, rows_are_in_the_cache},
     {"BlockProduct", no_workspace, block_product, inputs_are_in_blocks},

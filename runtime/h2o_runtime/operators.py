@@ -44,10 +44,13 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Operator:
+    """`plugin`: exported graphs hold it, so that TensorRT has a plugin for it."""
+
     name: str
     inputs: tuple[TensorArgument, ...]
     outputs: tuple[TensorArgument, ...]
     attributes: tuple[Attribute, ...] = ()
+    plugin: bool = True
 
     @property
     def method(self) -> str:
@@ -171,18 +174,21 @@ PAGE_BOUNDS = Operator(
     inputs=(_CACHES[0], *_BOUNDS, _int64("start", ""), _LENGTH),
     outputs=(_float("k_min_next", "Nb Hkv d"), _float("k_max_next", "Nb Hkv d")),
     attributes=(_PAGE_SIZE,),
+    plugin=False,
 )
 PAGE_SELECT = Operator(
     "PageSelect",
     inputs=(_Q, *_BOUNDS, _LENGTH),
     outputs=(_PAGE_LIST,),
     attributes=(_PAGE_SIZE, Attribute("budget", 1, gives="M"), Attribute("score_heads", 1, gives="Hs")),
+    plugin=False,
 )
 PAGE_ATTENTION = Operator(
     "PageAttention",
     inputs=(_Q, *_CACHES, _PAGE_LIST, _LENGTH),
     outputs=(_O,),
     attributes=(_PAGE_SIZE, _SCALE),
+    plugin=False,
 )
 _LINES = (_int32("columns", "Hq M"), _int32("distances", "Hq D"))
 VERTICAL_SLASH_SELECT = Operator(

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from h2o_runtime.attention import AttentionProvider
+from h2o_runtime import PrefillConfig
+from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.attention.native import NativeCpuProvider
@@ -110,6 +112,19 @@ def test_function_bodies() -> None:
             assert source[attribute.name].annotation == kind
 
 
+def test_what_exported_graphs_hold_has_a_plugin() -> None:
+    """Of every policy and every score rule. The parts of a fused operator are plugins too, and nothing else is."""
+    pytest.importorskip("onnxscript")
+    from h2o_export.policies import POLICIES, policy_graphs
+
+    configs = [PrefillConfig(policy=policy) for policy in POLICIES]
+    configs += [PrefillConfig(score=score) for score in ("colsum", "window", "query")]
+    shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
+    graphs = [graph.model.graph for config in configs for graph in policy_graphs(config, shape)]
+    held = {node.op_type for graph in graphs for node in graph.node if node.domain == DOMAIN}
+    assert held | PARTS == {operator.name for operator in OPERATORS if operator.plugin}
+
+
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 def test_cpu_kernels(operator: Operator) -> None:
     words = {**KNOWN, **IN_PLACE, **FROM_CACHE.get(operator.name, {})}
@@ -193,4 +208,5 @@ def test_tensorrt_plugins(tmp_path: Path) -> None:
             "attributes": [list(dataclasses.astuple(attribute)) for attribute in operator.attributes],
         }
         for operator in ALL
+        if operator.plugin
     ]

@@ -197,8 +197,7 @@ void check_formats(nvinfer1::IPluginV3& plugin, const Node& node) {
 
     const bool needs = node.op == "MemoryAttention" || node.op == "MemoryFusedAttention" ||
                        node.op == "CandidateScore" || node.op == "CachedAttention" ||
-                       node.op == "QuerySelect" || node.op == "PageSelect" ||
-                       node.op.rfind("VerticalSlash", 0) == 0;
+                       node.op == "QuerySelect" || node.op.rfind("VerticalSlash", 0) == 0;
     EXPECT((build->getWorkspaceSize(right.data(), inputs, right.data() + inputs, outputs) > 0) == needs);
 }
 
