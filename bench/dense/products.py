@@ -13,14 +13,16 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.ort.forms import INTEGER_ACTIVATIONS, MICROSOFT
+from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.ort.native import DOMAIN, OPERATOR, operators
 from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
+
+onnxruntime = import_onnxruntime()
 
 BLOCK = 32
 SHAPES = ((576, 3072), (1536, 576), (2048, 2048))  # K, N

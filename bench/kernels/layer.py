@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnx import TensorProto, helper
 
 from h2o_plugins._cpu import Kernels
+from h2o_runtime.ort.library import import_onnxruntime
+
+onnxruntime = import_onnxruntime()
 
 Array = np.ndarray[Any, Any]
 HQ, HKV, D = 32, 8, 64

@@ -22,11 +22,13 @@ from typing import Any
 
 import layer
 import numpy as np
-import onnxruntime
 import torch
 from layer import CHUNK, HKV, HQ, SCALE, D
 
 from h2o_plugins._cpu import Kernels
+from h2o_runtime.ort.library import import_onnxruntime
+
+onnxruntime = import_onnxruntime()
 
 HERE = Path(__file__).parent
 SLOTS = layer.LOCAL + layer.HEAVY

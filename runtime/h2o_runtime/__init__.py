@@ -4,5 +4,9 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.forward import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.sampling import Sampling
+from h2o_runtime.telemetry import decline_telemetry
 
 __all__ = ["Generator", "PrefillConfig", "Sampling", "Watch"]
+
+# The package's one effect on import: a program that imports onnxruntime itself, after this line, is covered too.
+decline_telemetry()
