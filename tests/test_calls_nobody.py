@@ -116,7 +116,10 @@ def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path,
 
 
 def test_importing_the_package_leaves_what_the_user_has_set() -> None:
-    code = "import os, h2o_runtime; print(os.environ['ORT_DISABLE_TELEMETRY'], os.environ['HF_HUB_DISABLE_TELEMETRY'])"
+    code = (
+        "import os, h2o_runtime\n"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'], os.environ['HF_HUB_DISABLE_TELEMETRY'])"
+    )
     cases: tuple[tuple[dict[str, str], str], ...] = (({}, "1 1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0 1"))
     for given, told in cases:
         kept = {name: value for name, value in os.environ.items() if "TELEMETRY" not in name}
