@@ -4,6 +4,7 @@
 #include <new>
 
 #include "h2o/cpu.h"
+#include "h2o/operator.h"
 #include "operator_of.h"
 #include "tensor.h"
 
@@ -71,19 +72,25 @@ Status* Kernel::compute(KernelContext* context) {
     H2O_RETURN_IF(given.read(ort, context));
     if (!given.good()) return ort.error("StepAttention: sizes or types do not agree");
     const int64_t length = *static_cast<const int64_t*>(given.all[kLength].data);
-    const h2o_shape shape{given.size(kQ, 1), given.size(kK, 1), given.size(kK, 1), given.size(kQ, 2), scale,
-                          H2O_F32,           given.size(kV, 2)};
+    const auto size = [&](Input which, size_t axis) { return static_cast<int32_t>(given.size(which, axis)); };
+    const h2o_shape shape{size(kQ, 1), size(kK, 1), size(kK, 1), size(kQ, 2), scale, H2O_F32, size(kV, 2)};
     const int64_t sizes[] = {1, shape.query_heads, shape.value_size};
     Value* out = nullptr;
     void* o = nullptr;
     H2O_RETURN_IF(ort.output(context, 0, sizes, 3, &out));
     H2O_RETURN_IF(ort.data(out, &o));
     const h2o_kv kv = given.cache();
+    calls::StepAttention call;
+    call.shape = shape;
+    call.kv = &kv;
+    call.context = cpu;
+    call.q = given.all[kQ].data;
+    call.k = given.all[kK].data;
+    call.v = given.all[kV].data;
+    call.length = &length;
+    call.o = o;
     running = context;
-    h2o_status status =
-        h2o_cpu_cache_append(cpu, &shape, 1, given.all[kK].data, given.all[kV].data, length - 1, &kv);
-    if (status == H2O_OK)
-        status = h2o_cpu_cached_attention(cpu, &shape, 1, given.all[kQ].data, &kv, length, o);
+    const h2o_status status = h2o::cpu::run(call);
     running = nullptr;
     if (Status* const thrown = failed; thrown != nullptr) {
         failed = nullptr;

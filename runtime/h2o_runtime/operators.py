@@ -1,71 +1,91 @@
 """The operators of ONNX domain `h2o`, version 1: names, tensors, shapes and attributes, once.
 
-The exporter's function bodies, the kernels' Python modules, the TensorRT plugins and the attention providers are
-held to this table by one test. Sizes have the names they have everywhere:
+Everything else that names an operator's tensors is made from this table. While kernels, Python modules and TensorRT
+plugins are built, `plugins/kernels/generate.py` writes their C++ header; the attention providers read the table
+itself. The ONNX bodies are in `h2o_export`. Sizes have the names they have everywhere:
 
     n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads,
-    Hs score heads (Hkv or Hq; where `AttentionProvider` says so, also less than Hkv),
+    Hs score heads: Hkv or Hq, or in some operators a number that divides Hkv,
     d head size of queries and keys, dv that of values and outputs (operators of landmarks, pages and lines want d),
-    cap cache capacity, M memory slots, Mp slots of the memory before (may be 0),
-    t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows: those that landmarks are
-    means of, or pages, D diagonals,
+    cap cache capacity, M memory slots, Mp slots of the memory before (may be 0), R rows that have scores,
+    t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows (those that landmarks are
+    means of, or pages), D diagonals,
     of products: K inputs, Kb blocks of 32 of them, N outputs.
 
-A tensor of dtype T is float32 or float16, all of a node alike.
+A tensor of dtype T is float32 or float16, all of a node alike. This module imports nothing of the package: builds run
+it as a file.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 DOMAIN, VERSION = "h2o", 1
 
+KEYS, VALUES, LENGTH = "k_cache", "v_cache", "length"  # the tensors that are a part of a `KV`
+
 
 @dataclass(frozen=True)
 class TensorArgument:
+    """`optional`: kernels may be called without it. `updated`: kernels may write to this input.
+
+    `in_place`, of an output: the input whose memory it may be; it is where a caller of a provider names no output.
+    """
+
     name: str
     dtype: Literal["T", "float32", "int32", "int64"]
     shape: tuple[str, ...]  # sizes by name, or a number
+    optional: bool = False
+    updated: bool = False
+    in_place: str = ""
 
 
 @dataclass(frozen=True)
 class Attribute:
     """`least` is an integer's lower bound; without one it is a float, above 0.
 
-    `gives` is the size that the attribute is, or is a part of, where no input shows that size.
+    `gives` is the size that the attribute is, or is a part of, where no input shows that size. `tiles` is the size
+    that counts the tiles of n tokens, of which the attribute is the length.
     """
 
     name: str
     least: int | None = None
     gives: str = ""
+    tiles: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operator:
     """`plugin`: exported graphs hold it, so that TensorRT has a plugin for it."""
 
     name: str
     inputs: tuple[TensorArgument, ...]
-    outputs: tuple[TensorArgument, ...]
+    outputs: tuple[TensorArgument, ...] = ()
     attributes: tuple[Attribute, ...] = ()
     plugin: bool = True
+    kernels: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")  # what has one
 
-    @property
+    @cached_property
     def method(self) -> str:
         """Its name in Python and in C, such as memory_gather."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
-    @property
+    @cached_property
+    def tensors(self) -> tuple[TensorArgument, ...]:
+        return self.inputs + self.outputs
+
+    @cached_property
     def input_names(self) -> tuple[str, ...]:
         return tuple(tensor.name for tensor in self.inputs)
 
-    @property
+    @cached_property
     def output_names(self) -> tuple[str, ...]:
         return tuple(tensor.name for tensor in self.outputs)
 
-    @property
+    @cached_property
     def attribute_names(self) -> tuple[str, ...]:
         return tuple(attribute.name for attribute in self.attributes)
 
@@ -87,11 +107,14 @@ def _int64(name: str, shape: str) -> TensorArgument:
 
 
 _SCALE = Attribute("scale")  # of the dot products
+_TILE = Attribute("tile", 1, tiles="t")
 _Q, _O = _model("q", "n Hq d"), _model("o", "n Hq dv")
+_Q1, _O1 = _model("q", "1 Hq d"), _model("o", "1 Hq dv")  # of one token
 _M, _L = _float("m", "n Hq"), _float("l", "n Hq")
 _CACHES = (_model("k_cache", "cap Hkv d"), _model("v_cache", "cap Hkv dv"))
 _GATHERED = (_model("k_mem", "Hs M d"), _model("v_mem", "Hs M dv"))
 _LANDMARKS = (_float("k_mean", "Nb Hkv d"), _float("v_mean", "Nb Hkv dv"))
+_NEW_CACHES = tuple(replace(cache, updated=True) for cache in _CACHES)
 _LENGTH = _int64("length", "")
 _MEMORY, _COLSUM = _int32("memory", "Hs M"), _float("colsum", "Hs M")
 
@@ -100,23 +123,35 @@ def _state(suffix: str) -> tuple[TensorArgument, ...]:
     return _model(f"o_{suffix}", "n Hq dv"), _float(f"m_{suffix}", "n Hq"), _float(f"l_{suffix}", "n Hq")
 
 
+# What a pass over a memory is fused into. Where `o` is `o_intra`, m_intra and l_intra become the fused ones.
+_INTRA = (_state("intra")[0], *(replace(each, updated=True) for each in _state("intra")[1:]))
+_FUSED = replace(_O, in_place="o_intra")
+
+
+def _next(*tensors: TensorArgument) -> tuple[TensorArgument, ...]:
+    return tuple(replace(each, name=f"{each.name}_next", in_place=each.name) for each in tensors)
+
+
 CHUNKED_INTRA_ATTENTION = Operator(
     "ChunkedIntraAttention",
     inputs=(_Q, _model("k", "n Hkv d"), _model("v", "n Hkv dv")),
-    outputs=(_O, _M, _L, _float("colsum", "n Hs")),
+    outputs=(_O, _M, _L, replace(_float("colsum", "n Hs"), optional=True)),
     attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs")),
 )
 MEMORY_GATHER = Operator("MemoryGather", inputs=(*_CACHES, _MEMORY), outputs=_GATHERED)
 MEMORY_ATTENTION = Operator(
-    "MemoryAttention", inputs=(_Q, *_GATHERED), outputs=(_O, _M, _L, _COLSUM), attributes=(_SCALE,)
+    "MemoryAttention",
+    inputs=(_Q, *_GATHERED),
+    outputs=(_O, _M, _L, replace(_COLSUM, optional=True)),
+    attributes=(_SCALE,),
 )
 ONLINE_SOFTMAX_FUSION = Operator(
     "OnlineSoftmaxFusion", inputs=(*_state("a"), *_state("b")), outputs=(_O, _M, _L)
 )
 MEMORY_FUSED_ATTENTION = Operator(
     "MemoryFusedAttention",
-    inputs=(_Q, *_CACHES, _MEMORY, *_state("intra")),
-    outputs=(_O, _COLSUM),
+    inputs=(_Q, *_CACHES, _MEMORY, *_INTRA),
+    outputs=(_FUSED, replace(_COLSUM, optional=True)),
     attributes=(_SCALE,),
 )
 CANDIDATE_SCORE = Operator(
@@ -137,7 +172,7 @@ QUERY_SELECT = Operator(
     outputs=(_int32("memory_next", "t Hs M"),),
     attributes=(
         _SCALE,
-        Attribute("tile", 1),
+        _TILE,
         Attribute("stride", 1),
         Attribute("share", 1),
         Attribute("reach", 0),
@@ -152,7 +187,7 @@ CACHED_ATTENTION = Operator(
 LANDMARK_UPDATE = Operator(
     "LandmarkUpdate",
     inputs=(*_CACHES, *_LANDMARKS, _int64("start", ""), _LENGTH),
-    outputs=(_float("k_mean_next", "Nb Hkv d"), _float("v_mean_next", "Nb Hkv dv")),
+    outputs=_next(*_LANDMARKS),
     attributes=(Attribute("block_size", 1),),
 )
 SUBQUADRATIC_ATTENTION = Operator(
@@ -172,21 +207,21 @@ _PAGE_SIZE, _PAGE_LIST = Attribute("page_size", 1), _int32("page_list", "Hs M")
 PAGE_BOUNDS = Operator(
     "PageBounds",
     inputs=(_CACHES[0], *_BOUNDS, _int64("start", ""), _LENGTH),
-    outputs=(_float("k_min_next", "Nb Hkv d"), _float("k_max_next", "Nb Hkv d")),
+    outputs=_next(*_BOUNDS),
     attributes=(_PAGE_SIZE,),
     plugin=False,
 )
 PAGE_SELECT = Operator(
     "PageSelect",
-    inputs=(_Q, *_BOUNDS, _LENGTH),
+    inputs=(_Q1, *_BOUNDS, _LENGTH),
     outputs=(_PAGE_LIST,),
     attributes=(_PAGE_SIZE, Attribute("budget", 1, gives="M"), Attribute("score_heads", 1, gives="Hs")),
     plugin=False,
 )
 PAGE_ATTENTION = Operator(
     "PageAttention",
-    inputs=(_Q, *_CACHES, _PAGE_LIST, _LENGTH),
-    outputs=(_O,),
+    inputs=(_Q1, *_CACHES, _PAGE_LIST, _LENGTH),
+    outputs=(_O1,),
     attributes=(_PAGE_SIZE, _SCALE),
     plugin=False,
 )
@@ -226,12 +261,93 @@ OPERATORS = (  # one that another one's body calls comes before it
     VERTICAL_SLASH_ATTENTION,
 )
 
+# Operators that only the runtime calls: no graph holds one, and none has a body. What a provider without a kernel
+# does instead stands in `attention/host_operators.py`.
+TILED_MEMORY_ATTENTION = Operator(  # MemoryFusedAttention of tiles of rows, each with a memory of its own
+    "TiledMemoryAttention",
+    inputs=(_Q, *_CACHES, _int32("memory", "t Hs M"), *_INTRA),
+    outputs=(_FUSED,),
+    attributes=(_SCALE, _TILE),
+)
+CACHED_CANDIDATE_SCORE = Operator(  # CandidateScore whose memory is rows of the cache
+    "CachedCandidateScore",
+    inputs=(*CANDIDATE_SCORE.inputs[:2], _CACHES[0], _MEMORY),
+    outputs=CANDIDATE_SCORE.outputs,
+    attributes=(_SCALE,),
+)
+MEMORY_STEP = Operator(  # the end of a chunk: ScatterScores of values, where there are any; then MemorySelect
+    "MemoryStep",
+    inputs=(
+        replace(MEMORY_SELECT.inputs[0], updated=True),
+        MEMORY_SELECT.inputs[1],
+        replace(_float("values", "Hs Mp"), optional=True),
+    ),
+    outputs=(
+        *MEMORY_SELECT.outputs,
+        replace(_int32("last", "Hs M"), optional=True),  # copies of memory_next
+        replace(_int32("boundary", "Hs M"), optional=True),
+        replace(_float("scores", "Hs M"), optional=True),  # of the rows in memory_next
+    ),
+    attributes=(Attribute("add", 0), Attribute("start", 0), Attribute("stop", 0), *MEMORY_SELECT.attributes),
+    kernels=("cuda",),
+)
+SCATTER_SCORES = (
+    Operator(  # score at rows `memory` becomes values, or grows by them; a head's rows are distinct
+        "ScatterScores",
+        inputs=(replace(MEMORY_SELECT.inputs[0], updated=True), _MEMORY, _float("values", "Hs M")),
+        attributes=(Attribute("add", 0),),
+        kernels=("cuda",),
+    )
+)
+CACHE_APPEND = (
+    Operator(  # rows from `first` on become k and v; one row where `at` is given, read where it lies
+        "CacheAppend",
+        inputs=(
+            _model("k", "n Hkv d"),
+            replace(_model("v", "n Hkv dv"), optional=True),  # absent where values are a part of the keys
+            *_NEW_CACHES,
+            replace(_int64("at", ""), optional=True),
+        ),
+        attributes=(Attribute("first", 0),),
+    )
+)
+STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAttention of it
+    "StepAttention",
+    inputs=(
+        _Q1,
+        _model("k", "1 Hkv d"),
+        replace(_model("v", "1 Hkv dv"), optional=True),
+        *_NEW_CACHES,
+        _LENGTH,
+    ),
+    outputs=(_O1,),
+    attributes=(_SCALE,),
+)
+SCORED_ATTENTION = (
+    Operator(  # CachedAttention of the last row; each row's probability, summed over a key's heads
+        "ScoredAttention",
+        inputs=(_Q1, *_CACHES, _LENGTH),
+        outputs=(_O1, _float("seen", "R Hkv")),
+        attributes=(_SCALE,),
+    )
+)
+RUNTIME_OPERATORS = (
+    TILED_MEMORY_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    MEMORY_STEP,
+    SCATTER_SCORES,
+    CACHE_APPEND,
+    STEP_ATTENTION,
+    SCORED_ATTENTION,
+)
+
 # Of dense graphs, where h2o-build puts them for engines whose plugins execute them. A bundle's own graphs have
 # standard operators in their place, which every backend knows, so neither providers nor CPU kernels have these.
 BLOCK_PRODUCT = Operator(
     "BlockProduct",
     inputs=(_model("x", "n K"), _int32("weights", "Kb N 4"), _model("scales", "Kb N")),
     outputs=(_model("y", "n N"),),
+    kernels=("cuda",),
 )
 DENSE_OPERATORS = (BLOCK_PRODUCT,)
 PRODUCT_BLOCK = 32  # inputs of BlockProduct that share a scale

@@ -12,6 +12,17 @@ from hypothesis import strategies as st
 
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    MEMORY_GATHER,
+    MEMORY_SELECT,
+    ONLINE_SOFTMAX_FUSION,
+    TILED_MEMORY_ATTENTION,
+)
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
@@ -128,7 +139,7 @@ def test_chunked_intra_attention(shape: Any, n: int, S: int, by_query: bool, wit
     q, (k, v) = case.q(n), case.kv(n)
     state = case.empty_state(n)
     colsum = np.full((n, Hs), np.nan, np.float32) if with_sums else None
-    case.provider.chunked_intra_attention(q, k, v, S, state, colsum)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=S, **state.out, colsum=colsum)
     o, m, l, expected = intra(case, q, k, v, S, Hs)
     assert_close(state.o, o, dtype, "o")
     assert_close(state.m, m, np.float32, "m")
@@ -147,9 +158,16 @@ def test_memory_fused_attention(shape: Any, n: int, M: int, by_query: bool, with
     k_cache, v_cache = case.kv(cap)
     memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(Hs)]).astype(np.int32)
     state = case.empty_state(n)
-    case.provider.chunked_intra_attention(q, k, v, n, state, None)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=n, **state.out)
     colsum = np.full((Hs, M), np.nan, np.float32) if with_sums else None
-    case.provider.memory_fused_attention(q, KV(k_cache, v_cache, len(k_cache)), memory, state, colsum)
+    case.provider.run(
+        MEMORY_FUSED_ATTENTION,
+        KV(k_cache, v_cache, len(k_cache)),
+        q=q,
+        memory=memory,
+        **state.intra,
+        colsum=colsum,
+    )
 
     head = np.arange(case.Hq)
     rows = memory[head // (case.Hq // Hs)].T  # [M, Hq]
@@ -177,8 +195,10 @@ def test_tiled_memory_attention(shape: Any, n: int, M: int, tile: int, by_query:
     every = np.tile(np.arange(cap, dtype=np.int32), (tiles, Hs, 1))
     memory = np.sort(case.rng.permuted(every, axis=2)[..., :M])
     state = case.empty_state(n)
-    case.provider.chunked_intra_attention(q, k, v, n, state, None)
-    case.provider.tiled_memory_attention(q, KV(k_cache, v_cache, cap), memory, tile, state)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=n, **state.out)
+    case.provider.run(
+        TILED_MEMORY_ATTENTION, KV(k_cache, v_cache, cap), q=q, memory=memory, tile=tile, **state.intra
+    )
 
     head = np.arange(case.Hq)
     for i in range(tiles):
@@ -202,7 +222,15 @@ def test_candidate_score(shape: Any, w: int, before: int, M: int, by_query: bool
     q, (k, _), (k_cache, _) = case.q(w), case.kv(n), case.kv(cap)
     memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(Hs)]).astype(np.int32)
     score_memory, score_chunk = np.full((Hs, M), np.nan, np.float32), np.full((n, Hs), np.nan, np.float32)
-    case.provider.candidate_score(q, k, KV(k_cache, k_cache, len(k_cache)), memory, score_memory, score_chunk)
+    case.provider.run(
+        CACHED_CANDIDATE_SCORE,
+        KV(k_cache, k_cache, len(k_cache)),
+        q_window=q,
+        k=k,
+        memory=memory,
+        score_mem=score_memory,
+        score_chunk=score_chunk,
+    )
 
     head = np.arange(case.Hq)
     rows = memory[head // (case.Hq // Hs)].T
@@ -222,7 +250,7 @@ def test_cached_attention(shape: Any, n: int, past: int) -> None:
     length = past + n
     q, (k_cache, v_cache) = case.q(n), case.kv(length + 5)
     o = np.full(q.shape, np.nan, dtype)
-    case.provider.cached_attention(q, KV(k_cache, v_cache, length), o)
+    case.provider.run(CACHED_ATTENTION, KV(k_cache, v_cache, length), q=q, o=o)
     keys, values = per_query_head(k_cache[:length], case.Hq), per_query_head(v_cache[:length], case.Hq)
     expected, _, _, _ = softmax_state(case, q, keys, values, np.tri(n, length, past, dtype=bool))
     assert_close(o, expected, dtype, "o")
@@ -247,7 +275,15 @@ def test_memory_select(Hs: int, Mp: int, count: int, local: int, sink: int, data
     score = rng.integers(0, 6, (stop + 4, Hs)).astype(np.float32)  # many ties
     memory = np.stack([np.sort(rng.choice(start, Mp, replace=False)) for _ in range(Hs)]).astype(np.int32)
     out = np.full((Hs, M), -1, np.int32)
-    case.provider.memory_select(score, memory, start, stop, local, sink, out)
+    case.provider.run(
+        MEMORY_SELECT,
+        score=score,
+        memory=memory,
+        chunk_range=(start, stop),
+        local=local,
+        sink=sink,
+        memory_next=out,
+    )
     for head in range(Hs):
         kept = list(range(max(start, stop - local), stop))
         others = [*memory[head].tolist(), *range(start, max(start, stop - local))]
@@ -267,7 +303,7 @@ def test_scores_far_apart(size: int) -> None:
     scores = np.einsum("nhd,kd->nhk", q, k[:, 0]) / 8
     assert np.abs(scores).max() > 100
     state, colsum = case.empty_state(n), np.empty((n, 2), np.float32)
-    case.provider.chunked_intra_attention(q, k, v, S, state, colsum)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=S, **state.out, colsum=colsum)
     o, m, l, sums = intra(case, q, k, v, S, 2)
     assert_close(state.o, o, np.float32, "o")
     assert_close(state.m, m, np.float32, "m")
@@ -275,7 +311,9 @@ def test_scores_far_apart(size: int) -> None:
     check_sums(colsum, sums, "colsum")
 
     memory = np.tile(np.arange(M, dtype=np.int32), (2, 1))
-    case.provider.memory_fused_attention(q[S:], KV(k, v, len(k)), memory, state.rows(S, n), None)
+    case.provider.run(
+        MEMORY_FUSED_ATTENTION, KV(k, v, len(k)), q=q[S:], memory=memory, **state.rows(S, n).intra
+    )
     seen = np.tri(n, dtype=bool)
     for start in range(S, n, S):  # the chunk so far, and the memory
         seen[start : start + S, :start] = False
@@ -295,15 +333,15 @@ def test_thread_count_changes_no_bit() -> None:
             np.int32
         )
         state, colsum = case.empty_state(n), np.empty((n, 2), np.float32)
-        case.provider.chunked_intra_attention(q, k, v, 256, state, colsum)
+        case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=256, **state.out, colsum=colsum)
         votes = np.empty((2, M), np.float32)
         kv = KV(k_cache, v_cache, len(k_cache))
-        case.provider.memory_fused_attention(q, kv, memory, state, votes)
+        case.provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory, **state.intra, colsum=votes)
         tiles = np.tile(memory, (4, 1, 1))
-        case.provider.tiled_memory_attention(q, kv, tiles, 200, state)
+        case.provider.run(TILED_MEMORY_ATTENTION, kv, q=q, memory=tiles, tile=200, **state.intra)
         one, many = np.empty_like(q[:1]), np.empty_like(q)
-        case.provider.cached_attention(q[:1], KV(k_cache, v_cache, 4000), one)
-        case.provider.cached_attention(q, KV(k_cache, v_cache, 4000), many)
+        case.provider.run(CACHED_ATTENTION, KV(k_cache, v_cache, 4000), q=q[:1], o=one)
+        case.provider.run(CACHED_ATTENTION, KV(k_cache, v_cache, 4000), q=q, o=many)
         results.append([state.o, state.m, state.l, colsum, votes, one, many])
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
@@ -314,11 +352,19 @@ def test_repeating_a_call_takes_no_more_memory() -> None:
     case = Case(4, 2, 32, np.float32)
     q, (k, v) = case.q(300), case.kv(300)
     state, colsum = case.empty_state(300), np.empty((300, 2), np.float32)
-    case.provider.chunked_intra_attention(q, k, v, 128, state, colsum)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=128, **state.out, colsum=colsum)
     kernels = case.provider._active
     held = kernels.scratch_bytes
     for n in (300, 7, 129):
-        case.provider.chunked_intra_attention(q[:n], k[:n], v[:n], 128, state.rows(0, n), colsum[:n])
+        case.provider.run(
+            CHUNKED_INTRA_ATTENTION,
+            q=q[:n],
+            k=k[:n],
+            v=v[:n],
+            chunk_size=128,
+            **state.rows(0, n).out,
+            colsum=colsum[:n],
+        )
     assert kernels.scratch_bytes == held
 
 
@@ -327,27 +373,32 @@ def test_bad_arguments_say_what_is_wrong() -> None:
     q, (k, v) = case.q(8), case.kv(8)
     o = np.empty_like(q)
     with pytest.raises(ValueError, match=r"k_cache must have shape"):
-        case.provider.cached_attention(q, KV(k[:, :1].copy(), v, 8), o)
+        case.provider.run(CACHED_ATTENTION, KV(k[:, :1].copy(), v, 8), q=q, o=o)
     with pytest.raises(ValueError, match=r"q must be float32"):
-        case.provider.cached_attention(q.astype(np.float16), KV(k, v, 8), o)
+        case.provider.run(CACHED_ATTENTION, KV(k, v, 8), q=q.astype(np.float16), o=o)
     with pytest.raises(ValueError, match=r"out of range"):
-        case.provider.cached_attention(q, KV(k, v, 9), o)
+        case.provider.run(CACHED_ATTENTION, KV(k, v, 9), q=q, o=o)
     memory = np.full((2, 3), 8, np.int32)
     with pytest.raises(ValueError, match=r"memory must index"):
-        case.provider.memory_fused_attention(q, KV(k, v, len(k)), memory, case.empty_state(8), None)
+        case.provider.run(
+            MEMORY_FUSED_ATTENTION, KV(k, v, len(k)), q=q, memory=memory, **case.empty_state(8).intra
+        )
     tiles = np.zeros((3, 2, 3), np.int32)
     with pytest.raises(ValueError, match=r"memory must have shape"):
-        case.provider.tiled_memory_attention(q, KV(k, v, len(k)), tiles, 4, case.empty_state(8))
+        case.provider.run(
+            TILED_MEMORY_ATTENTION, KV(k, v, len(k)), q=q, memory=tiles, tile=4, **case.empty_state(8).intra
+        )
     with pytest.raises(ValueError, match=r"multiple of 8"):
-        Case(4, 2, 12, np.float32).provider.cached_attention(
-            np.zeros((1, 4, 12), np.float32),
+        Case(4, 2, 12, np.float32).provider.run(
+            CACHED_ATTENTION,
             KV(np.zeros((1, 2, 12), np.float32), np.zeros((1, 2, 12), np.float32), 1),
-            np.zeros((1, 4, 12), np.float32),
+            q=np.zeros((1, 4, 12), np.float32),
+            o=np.zeros((1, 4, 12), np.float32),
         )
     with pytest.raises(ValueError, match=r"at least 1"):
         NativeCpuProvider(0)
     with pytest.raises(RuntimeError, match=r"activate"):
-        NativeCpuProvider(1).cached_attention(q, KV(k, v, 8), o)
+        NativeCpuProvider(1).run(CACHED_ATTENTION, KV(k, v, 8), q=q, o=o)
 
 
 def test_memory_fused_equals_gather_attention_fusion() -> None:
@@ -358,13 +409,17 @@ def test_memory_fused_equals_gather_attention_fusion() -> None:
     memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(2)]).astype(np.int32)
     fused, a, b = case.empty_state(n), case.empty_state(n), case.empty_state(n)
     for state in (fused, a):
-        case.provider.chunked_intra_attention(q, k, v, n, state, None)
-    case.provider.memory_fused_attention(q, KV(k_cache, v_cache, len(k_cache)), memory, fused, None)
+        case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=n, **state.out)
+    case.provider.run(
+        MEMORY_FUSED_ATTENTION, KV(k_cache, v_cache, len(k_cache)), q=q, memory=memory, **fused.intra
+    )
 
-    kernels = case.provider._active
-    k_mem, v_mem = np.empty((2, M, 64), np.float32), np.empty((2, M, 64), np.float32)
-    kernels.memory_gather(k_cache, v_cache, memory, k_mem, v_mem)
-    kernels.memory_attention(q, k_mem, v_mem, b.o, b.m, b.l, None)
-    kernels.online_softmax_fusion(a.o, a.m, a.l, b.o, b.m, b.l, a.o, a.m, a.l)
+    gathered = {name: np.empty((2, M, 64), np.float32) for name in ("k_mem", "v_mem")}
+    case.provider.run(MEMORY_GATHER, KV(k_cache, v_cache, cap), memory=memory, **gathered)
+    case.provider.run(MEMORY_ATTENTION, q=q, **gathered, **b.out)
+    states = {
+        f"{name}_{which}": array for which, state in (("a", a), ("b", b)) for name, array in state.out.items()
+    }
+    case.provider.run(ONLINE_SOFTMAX_FUSION, **states, **a.out)
     for x, y in ((fused.o, a.o), (fused.m, a.m), (fused.l, a.l)):
         np.testing.assert_allclose(x, y, rtol=2e-6, atol=2e-6)

@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_runtime.attention.base import AttentionProvider, AttentionShape, PartialSoftmax
-from h2o_runtime.attention.host_rows import quantized
+from h2o_runtime.attention.base import AttentionProvider, AttentionShape, PartialSoftmax, append_rows
+from h2o_runtime.attention.host_operators import quantized
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    MEMORY_SELECT,
+)
 
 pytest.importorskip("onnx")
 h2o_plugins = pytest.importorskip("h2o_plugins")
@@ -58,13 +65,36 @@ def test_a_layer_of_prefill(providers: list[AttentionProvider], Hs: int) -> None
     results = []
     for provider in providers:
         states, score = state(N), np.zeros((N, Hs), np.float32)
-        provider.chunked_intra_attention(q, k, v, S, states, score)
+        provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=S, **states.out, colsum=score)
         memory = np.zeros((Hs, M), np.int32)
-        provider.memory_select(score, np.zeros((Hs, 0), np.int32), 0, S, 8, 2, memory)
+        provider.run(
+            MEMORY_SELECT,
+            score=score,
+            memory=np.zeros((Hs, 0), np.int32),
+            chunk_range=(0, S),
+            local=8,
+            sink=2,
+            memory_next=memory,
+        )
         chunk, colsum = slice(S, 2 * S), np.zeros((Hs, M), np.float32)
-        provider.memory_fused_attention(q[chunk], KV(k, v, len(k)), memory, states.rows(S, 2 * S), colsum)
+        provider.run(
+            MEMORY_FUSED_ATTENTION,
+            KV(k, v, len(k)),
+            q=q[chunk],
+            memory=memory,
+            **states.rows(S, 2 * S).intra,
+            colsum=colsum,
+        )
         votes, chunk_votes = np.zeros((Hs, M), np.float32), np.zeros((S, Hs), np.float32)
-        provider.candidate_score(q[2 * S - 7 : 2 * S], k[chunk], KV(k, v, len(k)), memory, votes, chunk_votes)
+        provider.run(
+            CACHED_CANDIDATE_SCORE,
+            KV(k, v, len(k)),
+            q_window=q[2 * S - 7 : 2 * S],
+            k=k[chunk],
+            memory=memory,
+            score_mem=votes,
+            score_chunk=chunk_votes,
+        )
         results.append((states.o, score, colsum, votes, chunk_votes, memory))
     for native, functions in zip(*results, strict=True):
         assert_equal(native.astype(np.float64), functions.astype(np.float64))
@@ -88,7 +118,7 @@ def test_cached_attention(providers: list[AttentionProvider], n: int, length: in
     q, k, v = random(n, HQ, D), random(N, HKV, D), random(N + 2, HKV, D)[2:].copy()
     outputs = [np.zeros_like(q), np.zeros_like(q)]
     for provider, o in zip(providers, outputs, strict=True):
-        provider.cached_attention(q, stored(form, k, v, length), o)
+        provider.run(CACHED_ATTENTION, stored(form, k, v, length), q=q, o=o)
     assert_equal(outputs[0], outputs[1])
 
 
@@ -101,7 +131,15 @@ def test_votes_between_a_chunk_and_rows_that_are_stored_otherwise(
     for provider in providers:
         votes, chunk_votes = np.zeros((HKV, M), np.float32), np.zeros((S, HKV), np.float32)
         kv = stored(form, k, v, 64)
-        provider.candidate_score(q[-7:], k[64 : 64 + S], kv, memory, votes, chunk_votes)
+        provider.run(
+            CACHED_CANDIDATE_SCORE,
+            kv,
+            q_window=q[-7:],
+            k=k[64 : 64 + S],
+            memory=memory,
+            score_mem=votes,
+            score_chunk=chunk_votes,
+        )
         results.append((votes, chunk_votes))
     for native, functions in zip(*results, strict=True):
         assert_equal(native.astype(np.float64), functions.astype(np.float64))
@@ -115,10 +153,18 @@ def test_a_cache_that_cannot_be_read_is_refused(providers: list[AttentionProvide
     for kv in (KV(k, v, N, scales=scales), KV(k.astype(np.int8), v.astype(np.int8), N)):
         for provider in providers:
             with pytest.raises(ValueError, match="scales"):
-                provider.cached_attention(q, kv, np.zeros_like(q))
+                provider.run(CACHED_ATTENTION, kv, q=q, o=np.zeros_like(q))
             with pytest.raises(ValueError, match="scales"):
-                provider.memory_fused_attention(q, kv, memory, state(4), None)
+                provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory, **state(4).intra)
             with pytest.raises(ValueError, match="scales"):
-                provider.candidate_score(q, k[:4], kv, memory, votes, np.zeros((4, HKV), np.float32))
+                provider.run(
+                    CACHED_CANDIDATE_SCORE,
+                    kv,
+                    q_window=q,
+                    k=k[:4],
+                    memory=memory,
+                    score_mem=votes,
+                    score_chunk=np.zeros((4, HKV), np.float32),
+                )
             with pytest.raises(ValueError, match="scales"):
-                provider.cache_append(k[:1], v[:1], np.zeros(1, np.int64), kv)
+                append_rows(provider, k[:1], v[:1], np.zeros(1, np.int64), kv)

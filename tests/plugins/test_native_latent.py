@@ -10,6 +10,7 @@ import pytest
 from tests.runtime.latent_cases import FULL_SIZE, TINY, Sizes, cached, check, check_all
 
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import CACHED_ATTENTION, CACHED_CANDIDATE_SCORE, LANDMARK_UPDATE
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
@@ -60,7 +61,7 @@ def test_pages_of_latents() -> None:
     got: list[Any] = []
     for kv in (plain, KV(pool, pool, length, table, page)):
         got.append(np.full((1, 16, 40), np.nan, np.float32))
-        provider.cached_attention(q, kv, got[-1])
+        provider.run(CACHED_ATTENTION, kv, q=q, o=got[-1])
     np.testing.assert_allclose(got[1], got[0], rtol=1e-6)
 
 
@@ -71,12 +72,18 @@ def test_what_is_not_there_is_refused_with_a_sentence() -> None:
     memory, chunk = np.zeros((1, 5), np.int32), np.zeros((9, 1), np.float32)
     kv = spanning.cache(20)
     with pytest.raises(ValueError, match=r"candidate_score: not supported .* score_heads"):
-        provider.candidate_score(
-            spanning.q(2), spanning.new(9)[0], kv, memory, memory.astype(np.float32), chunk
+        provider.run(
+            CACHED_CANDIDATE_SCORE,
+            kv,
+            q_window=spanning.q(2),
+            k=spanning.new(9)[0],
+            memory=memory,
+            score_mem=memory.astype(np.float32),
+            score_chunk=chunk,
         )
     means = np.zeros((2, 4, 24), np.float32)
     with pytest.raises(ValueError, match=r"landmark_update: not supported .* value_size"):
-        provider.landmark_update(kv, means, means, 0, 16)
+        provider.run(LANDMARK_UPDATE, kv, k_mean=means, v_mean=means, start=0, block_size=16)
     odd = replace(spanning, dv=14)
     with pytest.raises(ValueError, match=r"not supported .* multiple of 8"):
         cached(odd, provider_for(odd), 1)

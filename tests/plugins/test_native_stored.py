@@ -13,9 +13,10 @@ import pytest
 from tests.reference.golden import GOLDEN
 from tests.runtime.stored_cases import HKV, HQ, OPERATORS, PAGE, Array, Stored, assert_alike
 
-from h2o_runtime.attention.base import AttentionShape
-from h2o_runtime.attention.host_rows import HostRows, plain_rows, quantized
+from h2o_runtime.attention.base import AttentionShape, append_rows
+from h2o_runtime.attention.host_operators import plain_rows, quantized, run_on_host
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import CACHE_APPEND, CACHED_ATTENTION
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
@@ -63,7 +64,7 @@ def test_every_instruction_set_stores_and_reads_alike(isa: str) -> None:
     written = [array.copy() for array in (kv.k, kv.v, *(kv.scales or ()))]
     kv = KV(written[0], written[1], ROWS.length, scales=(written[2], written[3]))
     for start in (0, 1, 700):
-        provider.cache_append(k[start:], v[start:], start, kv)
+        append_rows(provider, k[start:], v[start:], start, kv)
     for rows, eights, scales in ((k, kv.k, written[2]), (v, kv.v, written[3])):
         expected, shares = quantized(rows)
         np.testing.assert_allclose(scales[: ROWS.length], shares, rtol=1e-6)
@@ -78,7 +79,7 @@ def test_every_instruction_set_stores_and_reads_alike(isa: str) -> None:
     assert not kv.k[5, 1].any()
     assert written[2][5, 1] == 0
     o = np.empty_like(q)
-    provider.cached_attention(q, kv, o)
+    provider.run(CACHED_ATTENTION, kv, q=q, o=o)
     assert np.abs(o - exact(q, *plain_rows(kv, FLOAT32))).max() <= 2e-5
 
 
@@ -95,7 +96,7 @@ def test_a_row_that_is_no_number_is_not_hidden() -> None:
     provider, kv = provider_on(), ROWS.rows("int8")
     k = ROWS.draw(2, HKV)
     k[0, 0, 3], k[1, 1, 3] = np.nan, np.inf
-    provider.cache_append(k, k, 0, kv)
+    append_rows(provider, k, k, 0, kv)
     assert kv.scales is not None
     np.testing.assert_array_equal(np.isnan(kv.scales[0][:2]), [[True, False], [False, True]])
 
@@ -107,13 +108,13 @@ def test_rows_are_appended_where_their_pages_are(dtype: str) -> None:
     k, v = ROWS.draw(100, HKV), ROWS.draw(100, HKV)[::-1].copy()
     for first, count in ((3, 1), (500, 100)):
         for target in (kv, pages):
-            provider.cache_append(k[:count], v[:count], first, target)
+            append_rows(provider, k[:count], v[:count], first, target)
     for ours, theirs in zip(plain_rows(pages, FLOAT32), plain_rows(kv, FLOAT32), strict=True):
         np.testing.assert_array_equal(ours[: ROWS.length], theirs[: ROWS.length])
     written = KV(
         *(array.copy() for array in (pages.k, pages.v)), ROWS.length, pages.pages, PAGE, pages.scales
     )
-    HostRows().cache_append(k, v, 500, written)
+    run_on_host(provider, CACHE_APPEND, written, {"k": k, "v": v, "first": 500})
     np.testing.assert_allclose(
         plain_rows(written, FLOAT32)[0], plain_rows(pages, FLOAT32)[0], atol=0.05 if dtype == "int8" else 1e-3
     )
@@ -133,7 +134,7 @@ def test_what_is_no_cache_is_refused() -> None:
         (replace(kv, k=kv.k.astype(np.int16)), "float32, float16 or int8"),
     ):
         with pytest.raises(ValueError, match=words):
-            provider.cached_attention(q, bad, o)
+            provider.run(CACHED_ATTENTION, bad, q=q, o=o)
 
 
 # --- Independent data: several sequences on shared pages of 4 rows, what nobody wrote is NaN ----------------
@@ -155,10 +156,12 @@ def test_golden_sequences_on_pages() -> None:
         outputs = []
         for pages in (tables[i], listed):
             o = np.empty_like(load["q"][i : i + 1])
-            provider.cached_attention(load["q"][i : i + 1], KV(k, v, length, pages, rows), o)
+            provider.run(CACHED_ATTENTION, KV(k, v, length, pages, rows), q=load["q"][i : i + 1], o=o)
             assert np.abs(o - load["out"][i]).max() <= 2e-5 * np.abs(load["out"][i]).max()
             outputs.append(o)
         np.testing.assert_array_equal(*outputs)
     o = np.empty_like(load["prefill_q"])
-    provider.cached_attention(load["prefill_q"], KV(k, v, int(load["seq_lens"][5]), tables[5], rows), o)
+    provider.run(
+        CACHED_ATTENTION, KV(k, v, int(load["seq_lens"][5]), tables[5], rows), q=load["prefill_q"], o=o
+    )
     assert np.abs(o - load["prefill_out_seq5"]).max() <= 2e-5 * np.abs(load["prefill_out_seq5"]).max()

@@ -10,9 +10,19 @@ import numpy as np
 from tests.reference import operators
 
 from h2o_runtime.attention import AttentionProvider
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
-from h2o_runtime.attention.host_rows import plain_rows, quantized
+from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, append_rows
+from h2o_runtime.attention.host_operators import plain_rows, quantized
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    QUERY_SELECT,
+    SCORED_ATTENTION,
+    STEP_ATTENTION,
+    TILED_MEMORY_ATTENTION,
+)
 
 Array = np.ndarray[Any, Any]
 Outputs: TypeAlias = dict[str, tuple[Array, Array]]  # what came, and what float64 says
@@ -89,11 +99,11 @@ class Sizes:
 def intra(sizes: Sizes, provider: AttentionProvider, n: int = 45, chunk_size: int = 16) -> Outputs:
     q, (k, v) = sizes.q(n), sizes.new(n)
     state, colsum = sizes.state(n), np.full((n, sizes.score_heads), np.nan, np.float32)
-    provider.chunked_intra_attention(q, k, v, chunk_size, state, colsum)
+    provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=chunk_size, **state.out, colsum=colsum)
     attributes = {"chunk_size": chunk_size, "scale": sizes.scale, "score_heads": sizes.score_heads}
     o, m, l, received = operators.chunked_intra_attention(q, k, sizes.values(k, v), **attributes)  # type: ignore[arg-type]
     unscored = sizes.state(n)
-    provider.chunked_intra_attention(q, k, v, chunk_size, unscored, None)
+    provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=chunk_size, **unscored.out)
     return {
         "o": (state.o, o),
         "m": (state.m, m),
@@ -108,9 +118,9 @@ def fused(sizes: Sizes, provider: AttentionProvider, n: int = 30, slots: int = 2
     q, (k, v), kv = sizes.q(n), sizes.new(n), sizes.cache(length)
     memory, state = sizes.memory(length, slots), sizes.state(n)
     colsum = np.full(memory.shape, np.nan, np.float32)
-    provider.chunked_intra_attention(q, k, v, n, state, None)
+    provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=n, **state.out)
     before = PartialSoftmax(state.o.copy(), state.m.copy(), state.l.copy())
-    provider.memory_fused_attention(q, kv, memory, state, colsum)
+    provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory, **state.intra, colsum=colsum)
     given = (q, *sizes.floats(kv), memory, before.o, before.m, before.l)
     o, received = operators.memory_fused_attention(*given, scale=sizes.scale)
     return {"o": (state.o, o), "colsum": (colsum, received)}
@@ -121,9 +131,9 @@ def tiled(sizes: Sizes, provider: AttentionProvider) -> Outputs:
     q, (k, v), kv = sizes.q(n), sizes.new(n), sizes.cache(length)
     memory = np.ascontiguousarray(np.stack([sizes.memory(length, slots)[:, :9] for slots in (9, 10, 11)]))
     state = sizes.state(n)
-    provider.chunked_intra_attention(q, k, v, n, state, None)
+    provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=n, **state.out)
     before = PartialSoftmax(state.o.copy(), state.m.copy(), state.l.copy())
-    provider.tiled_memory_attention(q, kv, memory, tile, state)
+    provider.run(TILED_MEMORY_ATTENTION, kv, q=q, memory=memory, tile=tile, **state.intra)
     expected = np.zeros(state.o.shape)
     for i, own in enumerate(memory):
         rows = slice(i * tile, (i + 1) * tile)
@@ -136,7 +146,7 @@ def tiled(sizes: Sizes, provider: AttentionProvider) -> Outputs:
 def cached(sizes: Sizes, provider: AttentionProvider, n: int, length: int = 150) -> Outputs:
     q, kv = sizes.q(n), sizes.cache(length)
     o = np.full((n, sizes.query_heads, sizes.dv), np.nan, sizes.dtype)
-    provider.cached_attention(q, kv, o)
+    provider.run(CACHED_ATTENTION, kv, q=q, o=o)
     return {"o": (o, operators.cached_attention(q, *sizes.floats(kv), length, scale=sizes.scale))}
 
 
@@ -145,10 +155,10 @@ def stepped(sizes: Sizes, provider: AttentionProvider, length: int = 150) -> Out
     q, kv, (k, v) = sizes.q(1), sizes.cache(length), sizes.new(3)
     new_k, new_v = k[2:].copy(), None if sizes.latent else v[2:].copy()
     separate, o = sizes.cache(length), np.full((1, sizes.query_heads, sizes.dv), np.nan, sizes.dtype)
-    provider.cache_append(new_k, new_v, length - 1, separate)
+    append_rows(provider, new_k, new_v, length - 1, separate)
     for part in kv.parts.values():
         part[length - 1] = np.nan if part.dtype.kind == "f" else 99
-    provider.step_attention(q, new_k, new_v, kv, o)
+    provider.run(STEP_ATTENTION, kv, q=q, k=new_k, v=new_v, o=o)
     for name, part in kv.parts.items():
         np.testing.assert_array_equal(part[:length], separate.parts[name][:length])
     return {"o": (o, operators.cached_attention(q, *sizes.floats(kv), length, scale=sizes.scale))}
@@ -159,7 +169,9 @@ def votes(sizes: Sizes, provider: AttentionProvider) -> Outputs:
     q, (k, _), kv, memory = sizes.q(9), sizes.new(50), sizes.cache(length), sizes.memory(length, 21)
     of_memory, of_chunk = np.full((sizes.score_heads, 21), np.nan), np.full((50, sizes.score_heads), np.nan)
     got = of_memory.astype(np.float32), of_chunk.astype(np.float32)
-    provider.candidate_score(q, k, kv, memory, *got)
+    provider.run(
+        CACHED_CANDIDATE_SCORE, kv, q_window=q, k=k, memory=memory, score_mem=got[0], score_chunk=got[1]
+    )
     keys, values = sizes.floats(kv)
     k_mem, _ = operators.memory_gather(keys, values, memory)
     expected = operators.candidate_score(q, k, k_mem, scale=sizes.scale)
@@ -171,7 +183,13 @@ def scored(sizes: Sizes, provider: AttentionProvider) -> Outputs:
     q, kv = sizes.q(1), sizes.cache(length)
     seen = np.full((len(kv.k), sizes.kv_heads), np.nan, np.float32)
     o = np.full((1, sizes.query_heads, sizes.dv), np.nan, sizes.dtype)
-    provider.scored_attention(q, KV(kv.k, kv.v, length, scales=kv.scales, seen=seen), o)
+    provider.run(
+        SCORED_ATTENTION,
+        KV(kv.k, kv.v, length, scales=kv.scales, seen=seen),
+        q=q,
+        o=o,
+        seen=KV(kv.k, kv.v, length, scales=kv.scales, seen=seen).seen,
+    )
     keys, values = sizes.floats(kv)
     nothing = np.zeros((sizes.kv_heads, 0, sizes.d))
     _, received = operators.candidate_score(q, keys[:length], nothing, scale=sizes.scale)
@@ -187,7 +205,20 @@ def chosen(sizes: Sizes, provider: AttentionProvider, listed: int) -> None:
     candidates = np.zeros((2, sizes.score_heads, listed), np.int32)
     candidates[:] = np.arange(70 - listed, 70)
     out = np.full((3, sizes.score_heads, 24), -1, np.int32)
-    provider.query_select(q, kv, candidates, past, tile, 2, 2, 1, local, sink, out)
+    provider.run(
+        QUERY_SELECT,
+        kv,
+        q=q,
+        candidates=candidates,
+        past=past,
+        tile=tile,
+        stride=2,
+        share=2,
+        reach=1,
+        local=local,
+        sink=sink,
+        memory_next=out,
+    )
     keys, _ = sizes.floats(kv)
     attributes = {"scale": sizes.scale, "stride": 2, "reach": 1}
     own = {"tile": tile, "share": 2, "local": local, "heavy": 16, "sink": sink}
@@ -205,8 +236,8 @@ def appended(sizes: Sizes, provider: AttentionProvider) -> None:
     kv = sizes.cache(40)
     before, _ = sizes.floats(kv)
     k, v = sizes.new(9)
-    provider.cache_append(k[:8], None if sizes.latent else v[:8], 40, kv)
-    provider.cache_append(k[8:], None if sizes.latent else v[8:], np.array([48], np.int64), kv)
+    append_rows(provider, k[:8], None if sizes.latent else v[:8], 40, kv)
+    append_rows(provider, k[8:], None if sizes.latent else v[8:], np.array([48], np.int64), kv)
     keys, values = sizes.floats(KV(kv.k, kv.v, 49, scales=kv.scales))
     atol = {"float16": 2e-3, "int8": 0.03}.get(sizes.form or sizes.dtype, 0.0)
     np.testing.assert_array_equal(keys[:40], before[:40])

@@ -11,6 +11,7 @@ from tests.reference import operators
 
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import QUERY_SELECT
 
 Array = np.ndarray[Any, Any]
 
@@ -60,18 +61,19 @@ class Call:
         shape = AttentionShape(self.q.shape[1], self.kv_heads, self.d, self.scale, np.dtype(self.dtype))
         provider.activate(shape)
         out = np.full((len(self.past), self.score_heads, self.local + self.heavy), -1, np.int32)
-        provider.query_select(
-            self.q,
+        provider.run(
+            QUERY_SELECT,
             KV(self.k, self.k, len(self.k)),
-            self.candidates,
-            self.past,
-            self.tile,
-            self.stride,
-            self.share,
-            self.reach,
-            self.local,
-            self.sink,
-            out,
+            q=self.q,
+            candidates=self.candidates,
+            past=self.past,
+            tile=self.tile,
+            stride=self.stride,
+            share=self.share,
+            reach=self.reach,
+            local=self.local,
+            sink=self.sink,
+            memory_next=out,
         )
         return out
 

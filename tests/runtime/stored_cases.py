@@ -10,8 +10,23 @@ import numpy as np
 
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
-from h2o_runtime.attention.host_rows import plain_rows, quantized
+from h2o_runtime.attention.host_operators import plain_rows, quantized
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    LANDMARK_UPDATE,
+    MEMORY_FUSED_ATTENTION,
+    PAGE_ATTENTION,
+    PAGE_BOUNDS,
+    QUERY_SELECT,
+    STEP_ATTENTION,
+    SUBQUADRATIC_ATTENTION,
+    TILED_MEMORY_ATTENTION,
+    VERTICAL_SLASH_ATTENTION,
+    VERTICAL_SLASH_SELECT,
+)
 
 Array = np.ndarray[Any, Any]
 Results: TypeAlias = tuple[Array, ...]
@@ -77,7 +92,7 @@ class Stored:
     def cached(self, provider: AttentionProvider, kv: KV, n: int) -> Results:
         q = self.draw(n, HQ)
         o = np.full_like(q, np.nan)
-        provider.cached_attention(q, kv, o)
+        provider.run(CACHED_ATTENTION, kv, q=q, o=o)
         return (o,)
 
     def stepped(self, provider: AttentionProvider, kv: KV) -> Results:
@@ -87,7 +102,7 @@ class Stored:
         k, v = (np.sign(self.draw(1, HKV)) * 2 for _ in range(2))
         q = self.draw(1, HQ)
         o = np.full_like(q, np.nan)
-        provider.step_attention(q, k.astype(self.dtype), v.astype(self.dtype), kv, o)
+        provider.run(STEP_ATTENTION, kv, q=q, k=k.astype(self.dtype), v=v.astype(self.dtype), o=o)
         return (o,)
 
     def fused(self, provider: AttentionProvider, kv: KV) -> Results:
@@ -95,8 +110,8 @@ class Stored:
         q, k = self.draw(n, HQ), self.draw(n, HKV)
         m, l = np.empty((2, n, HQ), np.float32)
         state, colsum = PartialSoftmax(np.empty_like(q), m, l), np.empty(memory.shape, np.float32)
-        provider.chunked_intra_attention(q, k, k, n, state, None)
-        provider.memory_fused_attention(q, kv, memory, state, colsum)
+        provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=k, chunk_size=n, **state.out)
+        provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory, **state.intra, colsum=colsum)
         return state.o, m, l, colsum
 
     def tiled(self, provider: AttentionProvider, kv: KV) -> Results:
@@ -105,14 +120,24 @@ class Stored:
         q, k = self.draw(n, HQ), self.draw(n, HKV)
         m, l = np.empty((2, n, HQ), np.float32)
         state = PartialSoftmax(np.empty_like(q), m, l)
-        provider.chunked_intra_attention(q, k, k, n, state, None)
-        provider.tiled_memory_attention(q, kv, np.ascontiguousarray(memory), tile, state)
+        provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=k, chunk_size=n, **state.out)
+        provider.run(
+            TILED_MEMORY_ATTENTION, kv, q=q, memory=np.ascontiguousarray(memory), tile=tile, **state.intra
+        )
         return state.o, m, l
 
     def voted(self, provider: AttentionProvider, kv: KV) -> Results:
         memory = self.memory(HKV, 21)
         votes, chunk = np.empty(memory.shape, np.float32), np.empty((50, HKV), np.float32)
-        provider.candidate_score(self.draw(9, HQ), self.draw(50, HKV), kv, memory, votes, chunk)
+        provider.run(
+            CACHED_CANDIDATE_SCORE,
+            kv,
+            q_window=self.draw(9, HQ),
+            k=self.draw(50, HKV),
+            memory=memory,
+            score_mem=votes,
+            score_chunk=chunk,
+        )
         return votes, chunk
 
     def chosen(self, provider: AttentionProvider, kv: KV, listed: int) -> Results:
@@ -121,26 +146,62 @@ class Stored:
         candidates = np.zeros((2, HKV, listed), np.int32)
         candidates[:] = np.arange(early - listed, early)
         out = np.full((3, HKV, 40), -1, np.int32)
-        provider.query_select(self.draw(45, HQ), kv, candidates, past, 16, 2, 2, 1, 8, 2, out)
+        provider.run(
+            QUERY_SELECT,
+            kv,
+            q=self.draw(45, HQ),
+            candidates=candidates,
+            past=past,
+            tile=16,
+            stride=2,
+            share=2,
+            reach=1,
+            local=8,
+            sink=2,
+            memory_next=out,
+        )
         return (out,)
 
     def landmarks(self, provider: AttentionProvider, kv: KV) -> Results:
         k_mean, v_mean = np.full((2, -(-self.length // BLOCK), HKV, self.d), np.nan, np.float32)
-        provider.landmark_update(replace(kv, length=self.length // 2), k_mean, v_mean, 0, BLOCK)
-        provider.landmark_update(kv, k_mean, v_mean, self.length // 2, BLOCK)
+        provider.run(
+            LANDMARK_UPDATE,
+            replace(kv, length=self.length // 2),
+            k_mean=k_mean,
+            v_mean=v_mean,
+            start=0,
+            block_size=BLOCK,
+        )
+        provider.run(
+            LANDMARK_UPDATE, kv, k_mean=k_mean, v_mean=v_mean, start=self.length // 2, block_size=BLOCK
+        )
         return k_mean, v_mean
 
     def subquadratic(self, provider: AttentionProvider, kv: KV, n: int) -> Results:
         k_mean, v_mean = self.landmarks(provider, self.as_floats(kv))
         q, first = self.draw(n, HQ), np.arange(7, dtype=np.int32)
         o = np.full_like(q, np.nan)
-        provider.subquadratic_attention(q, kv, k_mean, v_mean, first, 70, BLOCK, 1, 1, o)
+        provider.run(
+            SUBQUADRATIC_ATTENTION,
+            kv,
+            q=q,
+            k_mean=k_mean,
+            v_mean=v_mean,
+            global_rows=first,
+            window=70,
+            block_size=BLOCK,
+            strides=1,
+            count_bias=1,
+            o=o,
+        )
         return (o,)
 
     def bounds(self, provider: AttentionProvider, kv: KV) -> Results:
         low, high = np.full((2, -(-self.length // BLOCK), HKV, self.d), np.nan, np.float32)
-        provider.page_bounds(replace(kv, length=self.length // 2), low, high, 0, BLOCK)
-        provider.page_bounds(kv, low, high, self.length // 2, BLOCK)
+        provider.run(
+            PAGE_BOUNDS, replace(kv, length=self.length // 2), k_min=low, k_max=high, start=0, page_size=BLOCK
+        )
+        provider.run(PAGE_BOUNDS, kv, k_min=low, k_max=high, start=self.length // 2, page_size=BLOCK)
         return low, high
 
     def paged(self, provider: AttentionProvider, kv: KV) -> Results:
@@ -148,15 +209,23 @@ class Stored:
         pages = np.array([[0, 3, last - 1, last, -1], [1, 2, 3, 4, last]], np.int32)
         q = self.draw(1, HQ)
         o = np.full_like(q, np.nan)
-        provider.page_attention(q, kv, pages, BLOCK, o)
+        provider.run(PAGE_ATTENTION, kv, q=q, page_list=pages, page_size=BLOCK, o=o)
         return (o,)
 
     def lines(self, provider: AttentionProvider, kv: KV) -> Results:
         columns, distances = np.full((HQ, 20), -1, np.int32), np.full((HQ, 12), -1, np.int32)
-        provider.vertical_slash_select(self.draw(20, HQ), kv, 2, 3, columns, distances)
+        provider.run(
+            VERTICAL_SLASH_SELECT,
+            kv,
+            q=self.draw(20, HQ),
+            sink=2,
+            near=3,
+            columns=columns,
+            distances=distances,
+        )
         q = self.draw(130, HQ)
         o = np.full_like(q, np.nan)
-        provider.vertical_slash_attention(q, kv, columns, distances, o)
+        provider.run(VERTICAL_SLASH_ATTENTION, kv, q=q, columns=columns, distances=distances, o=o)
         return columns, distances, o
 
 

@@ -24,6 +24,7 @@ from h2o_runtime.caches.forgetting import Memory, Rule
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.forward import Watch
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import SCORED_ATTENTION
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.sessions.saved import SavedSession, save_session
@@ -127,7 +128,9 @@ def test_attention_tells_what_it_saw(tiny_bundle: Path, case: Case, length: int)
     for provider in (provider_for(tiny_bundle, case), *([native(case)] if NATIVE else ())):
         o = np.full_like(q, np.nan)
         seen = np.full((length + 3, case.kv_heads), 7.0, np.float32)
-        provider.scored_attention(q, KV(k, v, length, seen=seen), o)
+        provider.run(
+            SCORED_ATTENTION, KV(k, v, length, seen=seen), q=q, o=o, seen=KV(k, v, length, seen=seen).seen
+        )
         check(case, (o, seen[:length]), reference)
         assert (seen[length:] == 7).all()
 

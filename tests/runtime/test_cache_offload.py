@@ -16,13 +16,14 @@ from tests import bundles
 from tests.reference import checkpoints
 
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.caches import Offload, offload
 from h2o_runtime.caches.host_rows import MappedRows
 from h2o_runtime.caches.offload import OffloadStore
 from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.errors import Cancelled, ConfigError, OutputError
 from h2o_runtime.forward import Watch
+from h2o_runtime.kv import KV
+from h2o_runtime.operators import CACHED_ATTENTION, Operator
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
@@ -104,16 +105,16 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
         for arrays in (*(buffer.tensors for buffer in store.ring), *store.host.layers):
             for array in arrays.values():
                 array[:] = np.nan
-        attention = type(generator.spec.provider).cached_attention
+        run = generator.spec.provider.run
 
-        def meanwhile(self: NativeCpuProvider, *arguments: Any) -> None:
-            transfers.some()
-            attention(self, *arguments)
-            transfers.some()
+        def meanwhile(operator: Operator, *kv: KV, **arguments: Any) -> None:
+            if operator is CACHED_ATTENTION:
+                transfers.some()
+            run(operator, *kv, **arguments)
+            if operator is CACHED_ATTENTION:
+                transfers.some()
 
-        monkeypatch.setattr(
-            generator.spec.provider, "cached_attention", meanwhile.__get__(generator.spec.provider)
-        )
+        monkeypatch.setattr(generator.spec.provider, "run", meanwhile)
         return transfers
 
     return start

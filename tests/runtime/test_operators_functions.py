@@ -22,6 +22,7 @@ from tests.runtime.query_cases import Call, calls
 
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundle import Bundle
+from h2o_runtime.operators import MEMORY_SELECT
 
 
 @settings(max_examples=60, deadline=None)
@@ -205,7 +206,15 @@ def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting)
         c.score, c.memory, c.start, c.stop, local=c.local, heavy=c.heavy, sink=c.sink
     )
     out = np.full_like(expected, -1)
-    provider_for(tiny_bundle, Case()).memory_select(c.score, c.memory, c.start, c.stop, c.local, c.sink, out)
+    provider_for(tiny_bundle, Case()).run(
+        MEMORY_SELECT,
+        score=c.score,
+        memory=c.memory,
+        chunk_range=(c.start, c.stop),
+        local=c.local,
+        sink=c.sink,
+        memory_next=out,
+    )
     assert out.dtype == np.int32
     np.testing.assert_array_equal(out, expected)
 

@@ -25,6 +25,7 @@ from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import MEMORY_SELECT, Operator
 from h2o_runtime.policies.prefill import LayerCall
 from h2o_runtime.reuse import Prefix
 from h2o_runtime.timings import PrefillTimer
@@ -54,19 +55,22 @@ every = settings(max_examples=30, deadline=None)
 
 @contextmanager
 def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
-    """Every call of memory_select while the block runs: its arguments as they were, and the result."""
+    """Every MemorySelect while the block runs: its arguments as they were, and the result."""
     calls: list[dict[str, Any]] = []
-    select = generator.spec.provider.memory_select
+    run = generator.spec.provider.run
 
-    def recording(
-        score: Array, memory: Array, start: int, stop: int, local: int, sink: int, out: Array
-    ) -> None:
-        call = {"score": score[:stop].copy(), "memory": memory.copy(), "start": start, "stop": stop}
-        select(score, memory, start, stop, local, sink, out)
-        calls.append({**call, "out": out.copy()})
+    def recording(operator: Operator, *kv: Any, **arguments: Any) -> None:
+        if operator is not MEMORY_SELECT:
+            run(operator, *kv, **arguments)
+            return
+        start, stop = arguments["chunk_range"]
+        score, memory = arguments["score"][:stop].copy(), arguments["memory"].copy()
+        run(operator, *kv, **arguments)
+        out = arguments["memory_next"].copy()
+        calls.append({"score": score, "memory": memory, "start": start, "stop": stop, "out": out})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generator.spec.provider, "memory_select", recording)
+        patch.setattr(generator.spec.provider, "run", recording)
         yield calls
 
 

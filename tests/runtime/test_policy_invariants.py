@@ -20,6 +20,16 @@ from tests.runtime.policy_cases import CASES
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.devices import HostDevice
+from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    SUBQUADRATIC_ATTENTION,
+    TILED_MEMORY_ATTENTION,
+    VERTICAL_SLASH_ATTENTION,
+    Operator,
+)
 from h2o_runtime.policies.prefill import PREFILL, h2o_query
 
 Array = NDArray[Any]
@@ -111,57 +121,41 @@ def test_a_shared_beginning_gives_what_a_fresh_run_gives(
 def counted_pairs(generator: Generator) -> Iterator[list[int]]:
     """(query, key) pairs of every attention call while the block runs, a query head."""
     pairs: list[int] = []
-    provider: Any = generator.spec.provider
-    intra, fused, tiled, cached = (
-        provider.chunked_intra_attention,
-        provider.memory_fused_attention,
-        provider.tiled_memory_attention,
-        provider.cached_attention,
-    )
+    run = generator.spec.provider.run
 
-    patterned = provider.subquadratic_attention
+    def patterned(n: int, kv: KV, given: dict[str, Any]) -> int:
+        rows, block = given["global_rows"].tolist(), given["block_size"]
+        pattern = Pattern(
+            given["window"], block, rows, log_stride=bool(given["strides"]), landmarks=block > 0
+        )
+        seen = range(kv.length - n, kv.length)
+        return sum(len(pattern.tokens(i, kv.length)) + len(pattern.marks(i, kv.length)) for i in seen)
 
-    def count_patterned(q: Array, kv: Any, k_mean: Array, v_mean: Array, rows: Array, *rest: Any) -> None:
-        window, block, strides = rest[:3]
-        pattern = Pattern(window, block, rows.tolist(), log_stride=bool(strides), landmarks=block > 0)
-        seen = range(kv.length - len(q), kv.length)
-        pairs.append(sum(len(pattern.tokens(i, kv.length)) + len(pattern.marks(i, kv.length)) for i in seen))
-        patterned(q, kv, k_mean, v_mean, rows, *rest)
+    def along_lines(n: int, kv: KV, given: dict[str, Any]) -> int:
+        found = zip(given["columns"], given["distances"], strict=True)
+        return max(lines.visible(n, kv.length, *own, tiled=False).sum() for own in found)
 
-    along_lines = provider.vertical_slash_attention
+    def inside(n: int, kv: KV | None, given: dict[str, Any]) -> int:
+        size = given["chunk_size"]
+        whole, last = divmod(n, size)
+        return whole * (size * (size + 1) // 2) + last * (last + 1) // 2
 
-    def count_lines(q: Array, kv: Any, columns: Array, distances: Array, o: Array) -> None:
-        seen = [
-            lines.visible(len(q), kv.length, *own, tiled=False).sum()
-            for own in zip(columns, distances, strict=True)
-        ]
-        pairs.append(max(seen))
-        along_lines(q, kv, columns, distances, o)
+    counts: dict[Operator, Any] = {
+        CHUNKED_INTRA_ATTENTION: inside,
+        MEMORY_FUSED_ATTENTION: lambda n, kv, given: n * given["memory"].shape[1],
+        TILED_MEMORY_ATTENTION: lambda n, kv, given: n * given["memory"].shape[2],
+        CACHED_ATTENTION: lambda n, kv, given: sum(range(kv.length - n + 1, kv.length + 1)),
+        SUBQUADRATIC_ATTENTION: patterned,
+        VERTICAL_SLASH_ATTENTION: along_lines,
+    }
 
-    def count_intra(q: Array, k: Array, v: Array, chunk_size: int, *rest: Any) -> None:
-        whole, last = divmod(len(q), chunk_size)
-        pairs.append(whole * (chunk_size * (chunk_size + 1) // 2) + last * (last + 1) // 2)
-        intra(q, k, v, chunk_size, *rest)
-
-    def count_fused(q: Array, kv: Any, memory: Array, *rest: Any) -> None:
-        pairs.append(len(q) * memory.shape[1])
-        fused(q, kv, memory, *rest)
-
-    def count_tiled(q: Array, kv: Any, memory: Array, *rest: Any) -> None:
-        pairs.append(len(q) * memory.shape[2])
-        tiled(q, kv, memory, *rest)
-
-    def count_cached(q: Array, kv: Any, o: Array) -> None:
-        pairs.append(sum(range(kv.length - len(q) + 1, kv.length + 1)))
-        cached(q, kv, o)
+    def counted(operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
+        if operator in counts:
+            pairs.append(counts[operator](len(arguments["q"]), kv, arguments))
+        run(operator, kv, **arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provider, "chunked_intra_attention", count_intra)
-        patch.setattr(provider, "memory_fused_attention", count_fused)
-        patch.setattr(provider, "tiled_memory_attention", count_tiled)
-        patch.setattr(provider, "cached_attention", count_cached)
-        patch.setattr(provider, "subquadratic_attention", count_patterned)
-        patch.setattr(provider, "vertical_slash_attention", count_lines)
+        patch.setattr(generator.provider, "run", counted)
         yield pairs
 
 

@@ -18,19 +18,29 @@ from tests.runtime.test_policy_subquadratic import case_of, native
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
 
 
 def select(
     provider: Any, q: Array, k: Array, vertical: int, slash: int, sink: int = 30, near: int = 100
 ) -> lines.Lines:
     columns, distances = (np.full((q.shape[1], count), -7, np.int32) for count in (vertical, slash))
-    provider.vertical_slash_select(q, KV(k, k, len(k)), sink, near, columns, distances)
+    provider.run(
+        VERTICAL_SLASH_SELECT,
+        KV(k, k, len(k)),
+        q=q,
+        sink=sink,
+        near=near,
+        columns=columns,
+        distances=distances,
+    )
     return columns, distances
 
 
 def attend(provider: Any, q: Array, k: Array, v: Array, found: lines.Lines) -> Array:
     o = np.full_like(q, np.nan)
-    provider.vertical_slash_attention(q, KV(k, v, len(k)), *found, o)
+    columns, distances = found
+    provider.run(VERTICAL_SLASH_ATTENTION, KV(k, v, len(k)), q=q, columns=columns, distances=distances, o=o)
     return o
 
 

@@ -18,6 +18,7 @@ from tests.runtime.test_policy_subquadratic import case_of, native
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import PAGE_ATTENTION, PAGE_BOUNDS, PAGE_SELECT
 from h2o_runtime.policies.decode.quest import Quest
 
 
@@ -26,7 +27,7 @@ def bounds_of(provider: Any, k: Array, page: int, *cuts: int) -> tuple[Array, Ar
     shape = (-(-len(k) // page), *k.shape[1:])
     k_min, k_max = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
     for start, stop in zip((0, *cuts), (*cuts, len(k)), strict=True):
-        provider.page_bounds(KV(k, k, stop), k_min, k_max, start, page)
+        provider.run(PAGE_BOUNDS, KV(k, k, stop), k_min=k_min, k_max=k_max, start=start, page_size=page)
     return k_min, k_max
 
 
@@ -61,10 +62,10 @@ def test_a_token_attends_to_the_best_pages(
     expected = quest.page_select(q, k_min, k_max, case.score_heads, budget)
     for provider in (native(case), provider_for(tiny_bundle, case)):
         kv, pages = KV(k, v, length), np.full((case.score_heads, budget), -7, np.int32)
-        provider.page_select(q, *bounds, kv, page, pages)
+        provider.run(PAGE_SELECT, kv, q=q, k_min=bounds[0], k_max=bounds[1], page_size=page, page_list=pages)
         assert same_but_for_near_ties(pages, expected, quest.upper_bounds(q, k_min, k_max, case.score_heads))
         o = np.full_like(q, np.nan)
-        provider.page_attention(q, kv, pages, page, o)
+        provider.run(PAGE_ATTENTION, kv, q=q, page_list=pages, page_size=page, o=o)
         rows = (q, k[:length], v[:length], pages, page)
         check(case, (o,), lambda: (quest.page_attention(*rows, scale=case.scale),))  # noqa: B023
         if budget * page >= length + page:
@@ -99,14 +100,23 @@ def test_published_pages(tiny_bundle: Path) -> None:
         for name, heads in (("q_head_96", 6), ("q_head_160", 6), ("kv_group_96", 2)):
             expected = chosen[f"kernel_{name}"][:: 6 // heads]
             pages, o = np.zeros((heads, expected.shape[1]), np.int32), np.empty_like(q)
-            provider.page_select(q, k_min, k_max, KV(k, v, len(k)), 16, pages)
+            provider.run(
+                PAGE_SELECT, KV(k, v, len(k)), q=q, k_min=k_min, k_max=k_max, page_size=16, page_list=pages
+            )
             np.testing.assert_array_equal(pages, expected)
-            provider.page_attention(q, KV(k, v, len(k)), pages, 16, o)
+            provider.run(PAGE_ATTENTION, KV(k, v, len(k)), q=q, page_list=pages, page_size=16, o=o)
             if name == "q_head_96":
                 np.testing.assert_allclose(o[0], np.load(folder / "out_kernel_q_head_96.npy"), atol=2e-6)
         for name in ("kernel_all_96", "eval_q_head_96"):
             o = np.empty_like(q)
-            provider.page_attention(q, KV(k, v, len(k)), chosen[name].astype(np.int32), 16, o)
+            provider.run(
+                PAGE_ATTENTION,
+                KV(k, v, len(k)),
+                q=q,
+                page_list=chosen[name].astype(np.int32),
+                page_size=16,
+                o=o,
+            )
             np.testing.assert_allclose(o[0], np.load(folder / f"out_{name}.npy"), atol=2e-6)
 
 

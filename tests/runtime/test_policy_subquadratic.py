@@ -21,6 +21,7 @@ from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.policies.subquadratic import Pattern as PolicyPattern
 
@@ -43,7 +44,14 @@ def means_of(provider: Any, k: Array, v: Array, block: int, *cuts: int) -> tuple
     shape = (-(-len(k) // max(block, 1)), *k.shape[1:])
     k_mean, v_mean = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
     for start, stop in zip((0, *cuts), (*cuts, len(k)), strict=True):
-        provider.landmark_update(KV(k, v, stop), k_mean, v_mean, start, max(block, 1))
+        provider.run(
+            LANDMARK_UPDATE,
+            KV(k, v, stop),
+            k_mean=k_mean,
+            v_mean=v_mean,
+            start=start,
+            block_size=max(block, 1),
+        )
     return k_mean, v_mean
 
 
@@ -51,8 +59,19 @@ def attend(provider: Any, q: Array, k: Array, v: Array, pattern: Pattern) -> Arr
     block = pattern.block_size if pattern.landmarks else 0
     means = means_of(provider, k, v, block)
     rows, o = np.array(pattern.globals, np.int32), np.full(q.shape, np.nan, q.dtype)
-    numbers = (pattern.window, block, int(pattern.log_stride), int(pattern.count_bias))
-    provider.subquadratic_attention(q, KV(k, v, len(k)), *means, rows, *numbers, o)
+    provider.run(
+        SUBQUADRATIC_ATTENTION,
+        KV(k, v, len(k)),
+        q=q,
+        k_mean=means[0],
+        v_mean=means[1],
+        global_rows=rows,
+        window=pattern.window,
+        block_size=block,
+        strides=int(pattern.log_stride),
+        count_bias=int(pattern.count_bias),
+        o=o,
+    )
     return o
 
 

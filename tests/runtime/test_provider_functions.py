@@ -20,6 +20,12 @@ from tests.runtime.operator_cases import (
 
 from h2o_runtime.attention import PartialSoftmax
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+)
 
 
 @settings(max_examples=20, deadline=None)
@@ -30,7 +36,9 @@ def test_the_provider_runs_intra_attention_chunk_by_chunk(
     q, k, v = case.q(), case.kv(), case.kv()
     state = empty_state(case)
     colsum = np.full((case.n, case.score_heads), np.nan, np.float32) if scored else None
-    provider_for(tiny_bundle, case).chunked_intra_attention(q, k, v, chunk_size, state, colsum)
+    provider_for(tiny_bundle, case).run(
+        CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=chunk_size, **state.out, colsum=colsum
+    )
 
     def reference() -> tuple[Array, ...]:
         everything = operators.chunked_intra_attention(
@@ -49,10 +57,10 @@ def test_the_provider_fuses_in_place(tiny_bundle: Path, case: Case, scored: bool
     q, k, v, memory = case.q(), case.kv(past + case.n), case.kv(past + case.n), case.memory(past)
     provider = provider_for(tiny_bundle, case)
     state = empty_state(case)
-    provider.chunked_intra_attention(q, k[past:], v[past:], case.n, state, None)
+    provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k[past:], v=v[past:], chunk_size=case.n, **state.out)
     before = PartialSoftmax(state.o.copy(), state.m.copy(), state.l.copy())
     colsum = np.full((case.score_heads, case.slots), np.nan, np.float32) if scored else None
-    provider.memory_fused_attention(q, KV(k, v, len(k)), memory, state, colsum)
+    provider.run(MEMORY_FUSED_ATTENTION, KV(k, v, len(k)), q=q, memory=memory, **state.intra, colsum=colsum)
 
     def reference() -> tuple[Array, ...]:
         both = operators.memory_fused_attention(
@@ -72,7 +80,15 @@ def test_the_provider_scores_candidates_of_the_cache(tiny_bundle: Path, case: Ca
     score_memory = np.full((case.score_heads, case.slots), np.nan, np.float32)
     score_chunk = np.full((case.n, case.score_heads), np.nan, np.float32)
     provider = provider_for(tiny_bundle, case)
-    provider.candidate_score(q, k[past:], KV(k, k, len(k)), memory, score_memory, score_chunk)
+    provider.run(
+        CACHED_CANDIDATE_SCORE,
+        KV(k, k, len(k)),
+        q_window=q,
+        k=k[past:],
+        memory=memory,
+        score_mem=score_memory,
+        score_chunk=score_chunk,
+    )
     k_mem, _ = operators.memory_gather(k, k, memory)
     check(
         case,
@@ -91,5 +107,5 @@ def test_the_provider_bounds_the_rows_it_takes_at_once(
     o = np.full_like(q, np.nan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("h2o_runtime.attention.functions.SCORE_BYTES", 4 * case.query_heads * length * rows)
-        provider_for(tiny_bundle, case).cached_attention(q, KV(k, v, length), o)
+        provider_for(tiny_bundle, case).run(CACHED_ATTENTION, KV(k, v, length), q=q, o=o)
     check(case, (o,), lambda: (operators.cached_attention(q, k, v, length, scale=case.scale),))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.options import option
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 
@@ -20,4 +21,4 @@ class Recent(DecodePolicy[None]):
     def attend(self, call: StepCall, state: None) -> None:
         start = max(int(call.kv.length) - self.recent, 0)
         kv = KV(call.kv.k[start:], call.kv.v[start:], int(call.kv.length) - start)
-        call.provider.cached_attention(call.q, kv, call.o)
+        call.provider.run(CACHED_ATTENTION, kv, q=call.q, o=call.o)

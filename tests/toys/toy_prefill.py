@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from h2o_runtime.attention import PartialSoftmax
+from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION, MEMORY_FUSED_ATTENTION
 from h2o_runtime.options import option
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import spans
@@ -29,11 +30,13 @@ class Toy(PrefillPolicy[None]):
             cut = slice(rows.start, rows.stop)
             partial = PartialSoftmax(call.o[cut], m[cut], l[cut])
             with call.timer.measure("blocks"):
-                block = (q[cut], call.k[cut], call.v[cut])
-                call.provider.chunked_intra_attention(*block, self.block, partial, None)
+                block = {"q": q[cut], "k": call.k[cut], "v": call.v[cut]}
+                call.provider.run(CHUNKED_INTRA_ATTENTION, **block, chunk_size=self.block, **partial.out)
                 if past := self.seen(rows.start):
                     memory = np.tile(np.array(past, np.int32), (heads, 1))
-                    call.provider.memory_fused_attention(q[cut], call.kv, memory, partial, None)
+                    call.provider.run(
+                        MEMORY_FUSED_ATTENTION, call.kv, q=q[cut], memory=memory, **partial.intra
+                    )
 
     def seen(self, start: int) -> list[int]:
         return [j for j in range(start) if j % self.every == 0 or j >= start - self.block]

@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 from h2o_runtime.attention import AttentionProvider, PartialSoftmax
 from h2o_runtime.attention.base import each_tile
 from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    TILED_MEMORY_ATTENTION,
+    Operator,
+)
 from h2o_runtime.schedule import Span
 
 Array = NDArray[Any]
@@ -45,22 +51,17 @@ class ListWatch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._provider, name)
 
-    def chunked_intra_attention(
-        self, q: Array, k: Array, v: Array, chunk_size: int, state: PartialSoftmax, colsum: Array | None
-    ) -> None:
-        self._chunks.append((self._rows(q), chunk_size))
-        self._provider.chunked_intra_attention(q, k, v, chunk_size, state, colsum)
-
-    def memory_fused_attention(
-        self, q: Array, kv: KV, memory: Array, state: PartialSoftmax, colsum: Array | None
-    ) -> None:
-        self._seen.append((self._rows(q), memory.copy()))
-        self._provider.memory_fused_attention(q, kv, memory, state, colsum)
-
-    def tiled_memory_attention(
-        self, q: Array, kv: KV, memory: Array, tile: int, state: PartialSoftmax
-    ) -> None:
-        each_tile(self, q, kv, memory, tile, state)
+    def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
+        if operator is TILED_MEMORY_ATTENTION:
+            state = PartialSoftmax(*(arguments[f"{name}_intra"] for name in "oml"))
+            assert kv is not None
+            each_tile(self, arguments["q"], kv, arguments["memory"], arguments["tile"], state)
+            return
+        if operator is CHUNKED_INTRA_ATTENTION:
+            self._chunks.append((self._rows(arguments["q"]), arguments["chunk_size"]))
+        elif operator is MEMORY_FUSED_ATTENTION:
+            self._seen.append((self._rows(arguments["q"]), arguments["memory"].copy()))
+        self._provider.run(operator, kv, **arguments)
 
     def lists(self) -> list[KeyList]:
         """One for each call for keys of the past."""

@@ -16,6 +16,7 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION, MEMORY_FUSED_ATTENTION
 from h2o_runtime.options import option
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.registry import Registry
@@ -66,19 +67,20 @@ class Baseline(PrefillPolicy[Scratch]):
             call.flow.needs(chunk.stop)
             new, rows = slice(chunk.start, chunk.stop), whole.rows(chunk.start, chunk.stop)
             with call.timer.measure("phase1"):
-                call.provider.chunked_intra_attention(
-                    call.q[new], *call.new_rows(new.start, new.stop), self.chunk_size, rows, None
+                k, v = call.new_rows(new.start, new.stop)
+                call.provider.run(
+                    CHUNKED_INTRA_ATTENTION, q=call.q[new], k=k, v=v, chunk_size=self.chunk_size, **rows.out
                 )
             for part in spans(chunk.stop, self.list_queries or self.chunk_size, start=chunk.start):
                 if chunk.start:
                     keys = self._keys(call, part, chunk.start, state)
                     with call.timer.measure("phase2"):
-                        call.provider.memory_fused_attention(
-                            call.q[part.start : part.stop],
+                        call.provider.run(
+                            MEMORY_FUSED_ATTENTION,
                             call.kv,
-                            keys,
-                            whole.rows(part.start, part.stop),
-                            None,
+                            q=call.q[part.start : part.stop],
+                            memory=keys,
+                            **whole.rows(part.start, part.stop).intra,
                         )
             call.checkpoint(chunk.stop)
         with call.timer.measure("tail"):

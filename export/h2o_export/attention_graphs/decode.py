@@ -20,6 +20,7 @@ from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, 
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSizes, TensorSpec
+from h2o_runtime.operators import CACHED_ATTENTION
 
 
 class Decode(AttentionStep):
@@ -43,4 +44,4 @@ class Decode(AttentionStep):
     def compute(self, call: OperatorCall) -> None:
         q, k_cache, v_cache = call.put("q", "k_cache", "v_cache")
         kv = KV(k_cache, v_cache, int(call.feed["length"]))
-        call.provider.cached_attention(q, kv, call.out["o"])
+        call.provider.run(CACHED_ATTENTION, kv, q=q, o=call.out["o"])

@@ -27,6 +27,7 @@ from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
+from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,10 @@ class QueryPhase2(AttentionStep):
         )
         kv = KV(k_cache, v_cache, int(call.feed["past"][0]))
         del select["heavy"]
-        provider.query_select(q, kv, candidates, past, **select, out=memory)
+        provider.run(QUERY_SELECT, kv, q=q, candidates=candidates, past=past, **select, memory_next=memory)
         state = PartialSoftmax(call.out["o"], m, l)
         call.device.upload(call.feed["o_intra"], state.o)
-        provider.memory_fused_attention(q, kv, memory[0], state, None)
+        provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory[0], **state.intra)
 
 
 @dataclass(frozen=True)

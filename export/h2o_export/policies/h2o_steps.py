@@ -30,6 +30,12 @@ from h2o_runtime.attention import AttentionShape, NextMemory, PartialSoftmax
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
+from h2o_runtime.operators import (
+    CACHED_CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    MEMORY_STEP,
+)
 
 
 def score_heads(config: PrefillConfig, query_heads: int, kv_heads: int) -> int:
@@ -72,7 +78,15 @@ class Phase1(AttentionStep):
     def compute(self, call: OperatorCall) -> None:
         state = PartialSoftmax(call.out["o"], call.out["m"], call.out["l"])
         q, k, v = call.put("q", "k", "v")
-        call.provider.chunked_intra_attention(q, k, v, self.config.chunk_size, state, call.out["colsum"])
+        call.provider.run(
+            CHUNKED_INTRA_ATTENTION,
+            q=q,
+            k=k,
+            v=v,
+            chunk_size=self.config.chunk_size,
+            **state.out,
+            colsum=call.out["colsum"],
+        )
 
 
 @dataclass(frozen=True)
@@ -150,12 +164,31 @@ class Phase2(AttentionStep):
         start, stop = (int(value) for value in call.feed["chunk_range"])
         rows = call.device.empty(memory.shape, np.float32)
         kv = KV(k_cache, v_cache, stop)
-        provider.memory_fused_attention(q, kv, memory, state, rows)
+        provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory, **state.intra, colsum=rows)
         if config.score == "window":
             window, chunk = q[-config.score_window :], score[start:stop]
-            provider.candidate_score(window, k_cache[start:stop], kv, memory, rows, chunk)
+            provider.run(
+                CACHED_CANDIDATE_SCORE,
+                kv,
+                q_window=window,
+                k=k_cache[start:stop],
+                memory=memory,
+                score_mem=rows,
+                score_chunk=chunk,
+            )
         add, into = config.score == "colsum", NextMemory(call.out["memory_next"])
-        provider.memory_step(score, memory, rows, add, start, stop, config.local, config.sink, into)
+        provider.run(
+            MEMORY_STEP,
+            score=score,
+            memory=memory,
+            values=rows,
+            add=add,
+            start=start,
+            stop=stop,
+            local=config.local,
+            sink=config.sink,
+            **into.out,
+        )
 
 
 def partial_state(suffix: str, shape: AttentionShape) -> tuple[TensorSpec, ...]:

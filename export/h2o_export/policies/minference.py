@@ -25,6 +25,7 @@ from h2o_runtime.attention import AttentionShape
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
+from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
 from h2o_runtime.policies.prefill.minference import NEAR, SINK, TILE, VOTES
 
 _LENGTH = TensorSpec(name="length", dtype="int64", shape=())
@@ -73,7 +74,15 @@ class LineStep(AttentionStep):
     def compute(self, call: OperatorCall) -> None:
         q, k_cache = call.put("q", "k_cache")
         kv = KV(k_cache, k_cache, int(call.feed["length"]))
-        call.provider.vertical_slash_select(q, kv, SINK, NEAR, call.out["columns"], call.out["distances"])
+        call.provider.run(
+            VERTICAL_SLASH_SELECT,
+            kv,
+            q=q,
+            sink=SINK,
+            near=NEAR,
+            columns=call.out["columns"],
+            distances=call.out["distances"],
+        )
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,9 @@ class TileStep(AttentionStep):
     def compute(self, call: OperatorCall) -> None:
         q, k_cache, v_cache, columns, distances = call.put("q", "k_cache", "v_cache", "columns", "distances")
         kv = KV(k_cache, v_cache, int(call.feed["length"]))
-        call.provider.vertical_slash_attention(q, kv, columns, distances, call.out["o"])
+        call.provider.run(
+            VERTICAL_SLASH_ATTENTION, kv, q=q, columns=columns, distances=distances, o=call.out["o"]
+        )
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from h2o_runtime.attention import AttentionShape
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSizes, TensorSpec
+from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
 from h2o_runtime.policies.subquadratic import Pattern
 
 
@@ -97,9 +98,22 @@ class PatternStep(AttentionStep):
         if pattern.global_tokens:
             device.upload(np.arange(pattern.global_tokens, dtype=np.int32), rows)
         if pattern.block:
-            call.provider.landmark_update(kv, k_mean, v_mean, 0, pattern.block)
-        numbers = (pattern.window, pattern.block, int(pattern.strides), int(pattern.count_bias))
-        call.provider.subquadratic_attention(q, kv, k_mean, v_mean, rows, *numbers, call.out["o"])
+            call.provider.run(
+                LANDMARK_UPDATE, kv, k_mean=k_mean, v_mean=v_mean, start=0, block_size=pattern.block
+            )
+        call.provider.run(
+            SUBQUADRATIC_ATTENTION,
+            kv,
+            q=q,
+            k_mean=k_mean,
+            v_mean=v_mean,
+            global_rows=rows,
+            window=pattern.window,
+            block_size=pattern.block,
+            strides=int(pattern.strides),
+            count_bias=int(pattern.count_bias),
+            o=call.out["o"],
+        )
 
 
 @dataclass(frozen=True)

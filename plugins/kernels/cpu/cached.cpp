@@ -146,30 +146,54 @@ class Prefill {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
-                                    const h2o_kv* kv, int64_t length, void* o) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || length < n) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
-    if (n == 0) return H2O_OK;
-    if (!q || !o) return H2O_BAD_ARGUMENT;
-    const h2o::Cached op{*shape, n, length, q, *kv, o, nullptr};
-    return h2o::guarded(context, [&] {
-        if (h2o::few_rows(op)) {
-            h2o::decode(context, op);
+namespace h2o::cpu {
+
+h2o_status run(const calls::CachedAttention& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || call.n < 0 || *call.length < call.n) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
+    if (call.n == 0) return H2O_OK;
+    if (!call.q || !call.o) return H2O_BAD_ARGUMENT;
+    const Cached op{call.shape, call.n, *call.length, call.q, *call.kv, call.o, nullptr};
+    return guarded(context, [&] {
+        if (few_rows(op)) {
+            decode(context, op);
         } else {
-            h2o::Prefill(context, op).run();
+            Prefill(context, op).run();
         }
     });
 }
 
-h2o_status h2o_cpu_scored_attention(h2o_cpu* context, const h2o_shape* shape, const void* q, const h2o_kv* kv,
-                                    int64_t length, void* o, float* seen) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
-    if (context == nullptr || length < 1 || !q || !o || !seen) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
-    if (kv->dtype == H2O_I8) return H2O_UNSUPPORTED;  // its probabilities have the values' scales in them
-    const h2o::Cached op{*shape, 1, length, q, *kv, o, seen};
-    if (!h2o::few_rows(op)) return H2O_BAD_ARGUMENT;
-    return h2o::guarded(context, [&] { h2o::decode(context, op); });
+h2o_status run(const calls::StepAttention& call) {
+    calls::CacheAppend append;
+    static_cast<Call&>(append) = call;
+    append.k = call.k;
+    append.v = call.v;
+    append.n = 1;
+    const int64_t at = *call.length - 1;
+    append.at = &at;
+    if (const h2o_status status = run(append); status != H2O_OK) return status;
+    calls::CachedAttention attention;
+    static_cast<Call&>(attention) = call;
+    attention.q = call.q;
+    attention.length = call.length;
+    attention.o = call.o;
+    attention.n = 1;
+    return run(attention);
 }
+
+h2o_status run(const calls::ScoredAttention& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || *call.length < 1 || !call.q || !call.o || !call.seen || call.R < *call.length)
+        return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
+    if (call.kv->dtype == H2O_I8)
+        return H2O_UNSUPPORTED;  // its probabilities have the values' scales in them
+    const Cached op{call.shape, 1, *call.length, call.q, *call.kv, call.o, call.seen};
+    if (!few_rows(op)) return H2O_BAD_ARGUMENT;
+    return guarded(context, [&] { decode(context, op); });
+}
+
+}  // namespace h2o::cpu

@@ -10,7 +10,7 @@ struct Candidate {
     int64_t w, n, slots;
     const void *q, *k;
     const h2o_kv& kv;
-    char* gathered;  // [Hs, slots, d] as the chunk's keys are stored, for memory that is not; or null
+    const char* gathered;  // [Hs, slots, d] as the chunk's keys are stored, for memory that is not; or null
     const int32_t* memory;
     float *score_memory, *score_chunk;
 
@@ -20,12 +20,12 @@ struct Candidate {
     int64_t parts() const { return std::clamp<int64_t>(blocks() / 8, 1, 8); }
 
     // One sweep's keys are all stored alike.
-    void gather(const h2o_cpu* context, int64_t head) const {
+    void gather(const h2o_cpu* context, int64_t head, char* to) const {
         const KeyRows rows =
             cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), nullptr, kv.rows);
         for (int64_t slot = head * slots; slot < (head + 1) * slots; ++slot) {
             convert(*context->kernels, rows.key(memory[slot]), kv.dtype, rows.key_scale(memory[slot]),
-                    shape.head_size, gathered + slot * row_bytes(), shape.dtype);
+                    shape.head_size, to + slot * row_bytes(), shape.dtype);
         }
     }
 
@@ -81,35 +81,67 @@ struct Candidate {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* shape, int64_t w, int64_t n,
-                                   int64_t slots, const void* q_window, const void* k, const h2o_kv* kv,
-                                   const int32_t* memory, float* score_memory, float* score_chunk) {
-    if (const h2o_status status = h2o::check_heads(shape); status != H2O_OK) return status;
-    if (context == nullptr || w <= 0 || n < w || slots < 0) return H2O_BAD_ARGUMENT;
-    if (!q_window || !k || !score_chunk) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check_keys(kv, slots > 0); status != H2O_OK) return status;
-    if (slots > 0 && (!memory || !score_memory)) return H2O_BAD_ARGUMENT;
-    if (!h2o::rows_in_range(*kv, memory, shape->score_heads * slots)) return H2O_BAD_ARGUMENT;
-    h2o::Candidate op{*shape, w, n, slots, q_window, k, *kv, nullptr, memory, score_memory, score_chunk};
-    return h2o::guarded(context, [&] {
-        std::vector<h2o::SweepScratch*>& scratch = context->scratch;
-        h2o::prepare(context, {shape->head_size, 0, op.keys(), 1, false, true}, scratch.data());
-        const bool alike = kv->dtype == shape->dtype || slots == 0;
-        const int64_t rows = alike ? 0 : op.heads() * slots, sums = op.heads() * op.parts() * op.keys();
+namespace h2o::cpu {
+
+namespace {
+
+// `op.gathered`, where it is not set, is where rows of the cache go that are stored unlike the chunk's keys.
+h2o_status vote(h2o_cpu* context, Candidate& op) {
+    return guarded(context, [&] {
+        std::vector<SweepScratch*>& scratch = context->scratch;
+        prepare(context, {op.shape.head_size, 0, op.keys(), 1, false, true}, scratch.data());
+        const bool alike = op.gathered != nullptr || op.kv.dtype == op.shape.dtype || op.slots == 0;
+        const int64_t rows = alike ? 0 : op.heads() * op.slots, sums = op.heads() * op.parts() * op.keys();
+        char* room = nullptr;
         const auto carve = [&](char* base, size_t* bytes) {
-            h2o::Carver carver(base);
+            Carver carver(base);
             float* const partial = carver.take<float>(sums);
-            op.gathered = alike ? nullptr : carver.take<char>(rows * op.row_bytes());
+            room = carver.take<char>(rows * op.row_bytes());
             if (bytes != nullptr) *bytes = carver.used();
             return partial;
         };
         size_t bytes = 0;
         carve(nullptr, &bytes);
         float* const partial = carve(context->shared.at_least(bytes), nullptr);
-        if (!alike) context->pool.each(op.heads(), [&](int64_t head, int) { op.gather(context, head); });
-        h2o::each_part(context, op.heads(), op.parts(), [&](int64_t head, int64_t index, int thread) {
+        if (!alike) {
+            op.gathered = room;
+            context->pool.each(op.heads(), [&](int64_t head, int) { op.gather(context, head, room); });
+        }
+        each_part(context, op.heads(), op.parts(), [&](int64_t head, int64_t index, int thread) {
             op.part(context, *scratch[static_cast<size_t>(thread)], partial, head, index);
         });
         for (int64_t head = 0; head < op.heads(); ++head) op.add_parts(partial, head);
     });
 }
+
+template <class Votes>
+h2o_status check(const Votes& call) {
+    if (const h2o_status status = check_heads(&call.shape); status != H2O_OK) return status;
+    if (call.context == nullptr || call.w <= 0 || call.n < call.w || call.M < 0) return H2O_BAD_ARGUMENT;
+    if (!call.q_window || !call.k || !call.score_chunk) return H2O_BAD_ARGUMENT;
+    return call.M > 0 && !call.score_mem ? H2O_BAD_ARGUMENT : H2O_OK;
+}
+
+}  // namespace
+
+h2o_status run(const calls::CachedCandidateScore& call) {
+    if (const h2o_status status = check(call); status != H2O_OK) return status;
+    if (const h2o_status status = h2o_kv_check_keys(call.kv, call.M > 0); status != H2O_OK) return status;
+    if (call.M > 0 && !call.memory) return H2O_BAD_ARGUMENT;
+    if (!rows_in_range(*call.kv, call.memory, int64_t{call.Hs} * call.M)) return H2O_BAD_ARGUMENT;
+    Candidate op{call.shape, call.w,  call.n,      call.M,         call.q_window,   call.k,
+                 *call.kv,   nullptr, call.memory, call.score_mem, call.score_chunk};
+    return vote(cpu_of(call), op);
+}
+
+h2o_status run(const calls::CandidateScore& call) {
+    if (const h2o_status status = check(call); status != H2O_OK) return status;
+    if (call.M > 0 && !call.k_mem) return H2O_BAD_ARGUMENT;
+    const h2o_kv nothing{};
+    const char* const gathered = static_cast<const char*>(call.k_mem);
+    Candidate op{call.shape, call.w,   call.n,  call.M,         call.q_window,   call.k,
+                 nothing,    gathered, nullptr, call.score_mem, call.score_chunk};
+    return vote(cpu_of(call), op);
+}
+
+}  // namespace h2o::cpu

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "h2o/cpu.h"
+#include "h2o/operator.h"
 #include "isa.h"
 #include "pool.h"
 
@@ -73,6 +74,10 @@ struct h2o_cpu {
 };
 
 namespace h2o {
+
+inline h2o_cpu* cpu_of(const Call& call) {
+    return static_cast<h2o_cpu*>(call.context);
+}
 
 h2o_status check_shape(const h2o_shape* shape);
 // For operators that want a score head to have one key/value head, or to be a query head.

@@ -83,26 +83,31 @@ struct Intra {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_chunked_intra_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n,
-                                           int64_t chunk_size, const void* q, const void* k, const void* v,
-                                           void* o, float* m, float* l, float* colsum) {
-    const h2o_status status = h2o::check_shape(shape);
+namespace h2o::cpu {
+
+h2o_status run(const calls::ChunkedIntraAttention& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const h2o_status status = check_shape(&call.shape);
     if (status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || chunk_size <= 0) return H2O_BAD_ARGUMENT;
-    if (n == 0) return H2O_OK;
-    if (!q || !k || !v || !o || !m || !l) return H2O_BAD_ARGUMENT;
-    const h2o::Intra op{*shape, n, std::min(n, chunk_size), q, k, v, o, m, l, colsum};
-    return h2o::guarded(context, [&] {
-        std::vector<h2o::SweepScratch*>& scratch = context->scratch;
-        h2o::prepare(context, op.size(), scratch.data());
+    if (context == nullptr || call.n < 0 || call.chunk_size <= 0) return H2O_BAD_ARGUMENT;
+    if (call.n == 0) return H2O_OK;
+    if (!call.q || !call.k || !call.v || !call.o || !call.m || !call.l) return H2O_BAD_ARGUMENT;
+    const Intra op{
+        call.shape, call.n,     std::min(call.n, call.chunk_size), call.q, call.k, call.v, call.o, call.m,
+        call.l,     call.colsum};
+    return guarded(context, [&] {
+        std::vector<SweepScratch*>& scratch = context->scratch;
+        prepare(context, op.size(), scratch.data());
         float* partial = nullptr;
-        if (colsum != nullptr) partial = context->shared_floats(op.units() * h2o::kParts * op.chunk_size);
-        h2o::each_part(context, op.units(), h2o::kParts, [&](int64_t unit, int64_t part, int thread) {
+        if (call.colsum != nullptr) partial = context->shared_floats(op.units() * kParts * op.chunk_size);
+        each_part(context, op.units(), kParts, [&](int64_t unit, int64_t part, int thread) {
             op.part(context, *scratch[static_cast<size_t>(thread)], partial, unit, part);
         });
-        if (colsum == nullptr) return;
-        const int64_t spanned = op.heads() / shape->score_heads;
+        if (call.colsum == nullptr) return;
+        const int64_t spanned = op.heads() / call.shape.score_heads;
         context->pool.each(op.units() / spanned,
                            [&](int64_t set, int) { op.add_parts(partial, set * spanned, spanned); });
     });
 }
+
+}  // namespace h2o::cpu

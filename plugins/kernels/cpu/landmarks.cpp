@@ -44,17 +44,24 @@ struct Landmarks {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv, int64_t start,
-                                   int64_t length, int64_t block_size, int64_t blocks, float* k_mean,
-                                   float* v_mean) {
-    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
-    if (context == nullptr || start < 0 || length < start || block_size <= 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
-    if (start == length) return H2O_OK;
-    if (!k_mean || !v_mean || blocks < (length + block_size - 1) / block_size) return H2O_BAD_ARGUMENT;
-    const h2o::Landmarks op{*shape, *kv, start, length, block_size, k_mean, v_mean};
-    return h2o::guarded(context, [&] {
+namespace h2o::cpu {
+
+h2o_status run(const calls::LandmarkUpdate& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || *call.start < 0 || *call.length < *call.start || call.block_size <= 0)
+        return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
+    if (*call.start == *call.length) return H2O_OK;
+    if (!call.k_mean_next || !call.v_mean_next ||
+        call.Nb < (*call.length + call.block_size - 1) / call.block_size)
+        return H2O_BAD_ARGUMENT;
+    const Landmarks op{call.shape,      *call.kv,         *call.start,     *call.length,
+                       call.block_size, call.k_mean_next, call.v_mean_next};
+    return guarded(context, [&] {
         context->pool.each(op.blocks(),
                            [&](int64_t index, int) { op.block(context->kernels, op.first_block() + index); });
     });
 }
+
+}  // namespace h2o::cpu

@@ -269,16 +269,21 @@ void run(h2o_cpu* context, const Lines& op) {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_vertical_slash_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n,
-                                            const void* q, const h2o_kv* kv, int64_t length, int64_t vertical,
-                                            const int32_t* columns, int64_t slash, const int32_t* distances,
-                                            void* o) {
-    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || length < n || length > INT32_MAX) return H2O_BAD_ARGUMENT;
-    if (vertical < 0 || slash < 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
-    if (n == 0) return H2O_OK;
-    if (!q || !o || (vertical > 0 && !columns) || (slash > 0 && !distances)) return H2O_BAD_ARGUMENT;
-    const h2o::Lines op{*shape, n, length, q, *kv, vertical, columns, slash, distances, o};
-    return h2o::guarded(context, [&] { h2o::run(context, op); });
+namespace h2o::cpu {
+
+h2o_status run(const calls::VerticalSlashAttention& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || call.n < 0 || *call.length < call.n || *call.length > INT32_MAX)
+        return H2O_BAD_ARGUMENT;
+    if (call.M < 0 || call.D < 0) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
+    if (call.n == 0) return H2O_OK;
+    if (!call.q || !call.o || (call.M > 0 && !call.columns) || (call.D > 0 && !call.distances))
+        return H2O_BAD_ARGUMENT;
+    const Lines op{call.shape, call.n,       *call.length, call.q,         *call.kv,
+                   call.M,     call.columns, call.D,       call.distances, call.o};
+    return guarded(context, [&] { run(context, op); });
 }
+
+}  // namespace h2o::cpu

@@ -137,14 +137,19 @@ struct LineSelect {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_vertical_slash_select(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
-                                         const h2o_kv* kv, int64_t length, int64_t vertical, int64_t slash,
-                                         int64_t sink, int64_t near, int32_t* columns, int32_t* distances) {
-    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
-    if (context == nullptr || n <= 0 || length < n || length > INT32_MAX) return H2O_BAD_ARGUMENT;
-    if (vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
-    if (!q || !columns || !distances) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_keys(kv, length); status != H2O_OK) return status;
-    const h2o::LineSelect op{*shape, n, length, q, *kv, vertical, slash, sink, near, columns, distances};
-    return h2o::guarded(context, [&] { op.run(context); });
+namespace h2o::cpu {
+
+h2o_status run(const calls::VerticalSlashSelect& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || call.n <= 0 || *call.length < call.n || *call.length > INT32_MAX)
+        return H2O_BAD_ARGUMENT;
+    if (call.M <= 0 || call.D <= 0 || call.sink < 0 || call.near < 0) return H2O_BAD_ARGUMENT;
+    if (!call.q || !call.columns || !call.distances) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_keys(call.kv, *call.length); status != H2O_OK) return status;
+    const LineSelect op{call.shape, call.n,    *call.length, call.q,       *call.kv,      call.M,
+                        call.D,     call.sink, call.near,    call.columns, call.distances};
+    return guarded(context, [&] { op.run(context); });
 }
+
+}  // namespace h2o::cpu

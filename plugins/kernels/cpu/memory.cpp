@@ -146,38 +146,60 @@ void fill_empty(const h2o_shape& shape, int64_t n, void* o, float* m, float* l) 
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
-                                    const void* q, const void* k_mem, const void* v_mem, void* o, float* m,
-                                    float* l, float* colsum) {
-    const h2o_status status = h2o::check_heads(shape);
+namespace h2o::cpu {
+
+h2o_status run(const calls::MemoryAttention& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const h2o_status status = check_heads(&call.shape);
     if (status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || slots < 0) return H2O_BAD_ARGUMENT;
-    if (n > 0 && (!q || !o || !m || !l)) return H2O_BAD_ARGUMENT;
-    if (slots > 0 && (!k_mem || !v_mem)) return H2O_BAD_ARGUMENT;
-    if (n == 0 || slots == 0) {
-        if (n > 0) h2o::fill_empty(*shape, n, o, m, l);
-        if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
+    if (context == nullptr || call.n < 0 || call.M < 0) return H2O_BAD_ARGUMENT;
+    if (call.n > 0 && (!call.q || !call.o || !call.m || !call.l)) return H2O_BAD_ARGUMENT;
+    if (call.M > 0 && (!call.k_mem || !call.v_mem)) return H2O_BAD_ARGUMENT;
+    if (call.n == 0 || call.M == 0) {
+        if (call.n > 0) fill_empty(call.shape, call.n, call.o, call.m, call.l);
+        if (call.colsum != nullptr) std::fill(call.colsum, call.colsum + int64_t{call.Hs} * call.M, 0.0f);
         return H2O_OK;
     }
-    const h2o_kv kv = h2o::plain_rows(*shape, k_mem, v_mem, slots);
-    return h2o::Memory{*shape, n, slots, q, kv, nullptr, o, m, l, colsum, false, n}.run(context);
+    const h2o_kv kv = plain_rows(call.shape, call.k_mem, call.v_mem, call.M);
+    return Memory{call.shape, call.n, call.M, call.q,      kv,    nullptr,
+                  call.o,     call.m, call.l, call.colsum, false, call.n}
+        .run(context);
 }
 
-h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t tile,
-                                          int64_t slots, const void* q, const h2o_kv* kv,
-                                          const int32_t* memory, void* o, float* m, float* l, float* colsum) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
+namespace {
+
+// In place alone: that is how the runtime calls it.
+template <class Fused>
+h2o_status fuse_memory(const Fused& call, int64_t tile, float* colsum) {
+    h2o_cpu* const context = cpu_of(call);
+    const h2o_shape& shape = call.shape;
+    const int64_t n = call.n, slots = call.M;
+    if (const h2o_status status = check_shape(&shape); status != H2O_OK) return status;
     if (context == nullptr || n < 0 || tile <= 0 || slots < 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, slots > 0); status != H2O_OK) return status;
+    if (call.o != call.o_intra) return H2O_UNSUPPORTED;
+    if (const h2o_status status = h2o_kv_check(call.kv, slots > 0); status != H2O_OK) return status;
     if (slots == 0) return H2O_OK;  // nothing to add to the state
     const int64_t tiles = std::max<int64_t>((n + tile - 1) / tile, 1);
-    if (tiles > 1 && colsum != nullptr) return H2O_BAD_ARGUMENT;
-    if (!memory || !h2o::rows_in_range(*kv, memory, tiles * shape->score_heads * slots))
+    if (!call.memory || !rows_in_range(*call.kv, call.memory, tiles * shape.score_heads * slots))
         return H2O_BAD_ARGUMENT;
     if (n == 0) {
-        if (colsum != nullptr) std::fill(colsum, colsum + shape->score_heads * slots, 0.0f);
+        if (colsum != nullptr) std::fill(colsum, colsum + shape.score_heads * slots, 0.0f);
         return H2O_OK;
     }
-    if (!q || !o || !m || !l) return H2O_BAD_ARGUMENT;
-    return h2o::Memory{*shape, n, slots, q, *kv, memory, o, m, l, colsum, true, tile}.run(context);
+    if (!call.q || !call.o || !call.m_intra || !call.l_intra) return H2O_BAD_ARGUMENT;
+    return Memory{shape,        n,      slots, call.q, *call.kv, call.memory, call.o, call.m_intra,
+                  call.l_intra, colsum, true,  tile}
+        .run(context);
 }
+
+}  // namespace
+
+h2o_status run(const calls::MemoryFusedAttention& call) {
+    return fuse_memory(call, std::max<int64_t>(call.n, 1), call.colsum);
+}
+
+h2o_status run(const calls::TiledMemoryAttention& call) {
+    return fuse_memory(call, call.tile, nullptr);
+}
+
+}  // namespace h2o::cpu

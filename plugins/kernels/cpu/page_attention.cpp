@@ -127,17 +127,24 @@ bool are_pages(const int32_t* pages, int64_t sets, int64_t slots, int64_t used) 
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_page_attention(h2o_cpu* context, const h2o_shape* shape, const void* q, const h2o_kv* kv,
-                                  int64_t length, int64_t page_size, int64_t slots, const int32_t* pages,
-                                  void* o) {
-    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
-    if (context == nullptr || length <= 0 || page_size <= 0 || slots <= 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
-    if (!q || !pages || !o) return H2O_BAD_ARGUMENT;
-    if (!h2o::are_pages(pages, shape->score_heads, slots, (length + page_size - 1) / page_size))
+namespace h2o::cpu {
+
+h2o_status run(const calls::PageAttention& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || *call.length <= 0 || call.page_size <= 0 || call.M <= 0)
         return H2O_BAD_ARGUMENT;
-    if (shape->query_heads / shape->score_heads > h2o::kMostGroup) return H2O_UNSUPPORTED;
-    return h2o::guarded(context, [&] {
-        h2o::PageAttention(context, *shape, q, *kv, length, page_size, slots, pages, o).run();
+    if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
+    if (!call.q || !call.page_list || !call.o) return H2O_BAD_ARGUMENT;
+    if (!are_pages(call.page_list, call.shape.score_heads, call.M,
+                   (*call.length + call.page_size - 1) / call.page_size))
+        return H2O_BAD_ARGUMENT;
+    if (call.shape.query_heads / call.shape.score_heads > kMostGroup) return H2O_UNSUPPORTED;
+    return guarded(context, [&] {
+        PageAttention(context, call.shape, call.q, *call.kv, *call.length, call.page_size, call.M,
+                      call.page_list, call.o)
+            .run();
     });
 }
+
+}  // namespace h2o::cpu

@@ -40,20 +40,28 @@ struct Bounds {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_page_bounds(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv, int64_t start,
-                               int64_t length, int64_t page_size, int64_t pages, float* k_min, float* k_max) {
-    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
-    if (context == nullptr || start < 0 || length < start || page_size <= 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_keys(kv, length); status != H2O_OK) return status;
-    if (start == length) return H2O_OK;
-    if (!k_min || !k_max || pages < (length + page_size - 1) / page_size) return H2O_BAD_ARGUMENT;
-    const h2o::Bounds op{*shape, *kv, start, length, page_size, k_min, k_max};
-    return h2o::guarded(context, [&] {
+namespace h2o::cpu {
+
+h2o_status run(const calls::PageBounds& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || *call.start < 0 || *call.length < *call.start || call.page_size <= 0)
+        return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_keys(call.kv, *call.length); status != H2O_OK) return status;
+    if (*call.start == *call.length) return H2O_OK;
+    if (!call.k_min_next || !call.k_max_next ||
+        call.Nb < (*call.length + call.page_size - 1) / call.page_size)
+        return H2O_BAD_ARGUMENT;
+    const Bounds op{call.shape,     *call.kv,        *call.start,    *call.length,
+                    call.page_size, call.k_min_next, call.k_max_next};
+    return guarded(context, [&] {
         const size_t bytes = static_cast<size_t>(op.width()) * sizeof(float);
-        for (h2o::Arena& arena : context->own) arena.at_least(bytes);
+        for (Arena& arena : context->own) arena.at_least(bytes);
         context->pool.each(op.pages(), [&](int64_t index, int thread) {
-            h2o::Arena& own = context->own[static_cast<size_t>(thread)];
+            Arena& own = context->own[static_cast<size_t>(thread)];
             op.page(context->kernels, op.first_page() + index, reinterpret_cast<float*>(own.at_least(0)));
         });
     });
 }
+
+}  // namespace h2o::cpu

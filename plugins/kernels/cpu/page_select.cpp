@@ -116,13 +116,18 @@ class PageSelect {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_page_select(h2o_cpu* context, const h2o_shape* shape, const void* q, int64_t length,
-                               int64_t page_size, int64_t pages, const float* k_min, const float* k_max,
-                               int64_t wanted, int32_t* out) {
-    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
-    if (context == nullptr || length <= 0 || page_size <= 0 || wanted <= 0) return H2O_BAD_ARGUMENT;
-    const int64_t used = (length + page_size - 1) / page_size;
-    if (!q || !k_min || !k_max || !out || pages < used) return H2O_BAD_ARGUMENT;
-    return h2o::guarded(context,
-                        [&] { h2o::PageSelect(context, *shape, q, k_min, k_max, used, wanted, out).run(); });
+namespace h2o::cpu {
+
+h2o_status run(const calls::PageSelect& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || *call.length <= 0 || call.page_size <= 0 || call.M <= 0)
+        return H2O_BAD_ARGUMENT;
+    const int64_t used = (*call.length + call.page_size - 1) / call.page_size;
+    if (!call.q || !call.k_min || !call.k_max || !call.page_list || call.Nb < used) return H2O_BAD_ARGUMENT;
+    return guarded(context, [&] {
+        PageSelect(context, call.shape, call.q, call.k_min, call.k_max, used, call.M, call.page_list).run();
+    });
 }
+
+}  // namespace h2o::cpu

@@ -9,6 +9,16 @@
 namespace h2o {
 namespace {
 
+// Tile i has rows [i * tile, (i + 1) * tile) of the n, of which every stride-th votes, and looks at the
+// candidates of list i / share.
+struct Tiles {
+    int64_t n, tile, stride, share, reach;
+    int64_t tiles;       // n / tile, rounded up
+    int64_t lists;       // of candidates, at least tiles / share, rounded up
+    int64_t candidates;  // a list; 0: a tile looks at every row below its past
+    int64_t local, slots, sink;
+};
+
 // One thread's arrays.
 struct Own {
     float* sums;  // [keys]
@@ -17,7 +27,7 @@ struct Own {
 
 struct Query {
     const h2o_shape& shape;
-    const h2o_tiles& sizes;
+    const Tiles& sizes;
     const void* q;
     const h2o_kv& kv;
     const int32_t* candidates;
@@ -146,7 +156,7 @@ struct Query {
     }
 };
 
-bool good(const h2o_tiles& sizes) {
+bool good(const Tiles& sizes) {
     if (sizes.n <= 0 || sizes.tile <= 0 || sizes.stride <= 0 || sizes.share <= 0 || sizes.reach < 0)
         return false;
     if (sizes.tiles != (sizes.n + sizes.tile - 1) / sizes.tile || sizes.candidates < 0) return false;
@@ -157,18 +167,23 @@ bool good(const h2o_tiles& sizes) {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_query_select(h2o_cpu* context, const h2o_shape* shape, const h2o_tiles* tiles,
-                                const void* q, const h2o_kv* kv, const int32_t* candidates,
-                                const int64_t* past, int32_t* memory_next) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
-    if (context == nullptr || tiles == nullptr || !h2o::good(*tiles)) return H2O_BAD_ARGUMENT;
-    if (!q || !past || !memory_next) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check_keys(kv, 1); status != H2O_OK) return status;
-    const int64_t listed = tiles->lists * shape->score_heads * tiles->candidates;
-    if (tiles->candidates > 0 && (!candidates || !h2o::rows_in_range(*kv, candidates, listed)))
+namespace h2o::cpu {
+
+h2o_status run(const calls::QuerySelect& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const Tiles tiles{call.n, call.tile, call.stride, call.share, call.reach, call.t,
+                      call.c, call.Mp,   call.local,  call.M,     call.sink};
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || !good(tiles)) return H2O_BAD_ARGUMENT;
+    if (!call.q || !call.past || !call.memory_next) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check_keys(call.kv, 1); status != H2O_OK) return status;
+    const int64_t listed = tiles.lists * call.shape.score_heads * tiles.candidates;
+    if (tiles.candidates > 0 && (!call.candidates || !rows_in_range(*call.kv, call.candidates, listed)))
         return H2O_BAD_ARGUMENT;
-    const h2o::Query op{*shape, *tiles, q, *kv, candidates, past, memory_next};
-    if (kv->rows > INT32_MAX || !op.enough()) return H2O_BAD_ARGUMENT;
-    if (tiles->candidates == 0 && !h2o::pages_in_range(*kv, op.most_keys())) return H2O_BAD_ARGUMENT;
-    return h2o::guarded(context, [&] { op.run(context); });
+    const Query op{call.shape, tiles, call.q, *call.kv, call.candidates, call.past, call.memory_next};
+    if (call.kv->rows > INT32_MAX || !op.enough()) return H2O_BAD_ARGUMENT;
+    if (tiles.candidates == 0 && !pages_in_range(*call.kv, op.most_keys())) return H2O_BAD_ARGUMENT;
+    return guarded(context, [&] { op.run(context); });
 }
+
+}  // namespace h2o::cpu

@@ -42,64 +42,73 @@ void store_row(const KernelTable& kernels, const h2o_shape& shape, int64_t d, co
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* o_a,
-                                         const float* m_a, const float* l_a, const void* o_b,
-                                         const float* m_b, const float* l_b, void* o, float* m, float* l) {
-    const h2o_status status = h2o::check_shape(shape);
+namespace h2o::cpu {
+
+h2o_status run(const calls::OnlineSoftmaxFusion& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const h2o_status status = check_shape(&call.shape);
     if (status != H2O_OK) return status;
-    if (context == nullptr || n < 0) return H2O_BAD_ARGUMENT;
-    if (n == 0) return H2O_OK;
-    if (!o_a || !m_a || !l_a || !o_b || !m_b || !l_b || !o || !m || !l) return H2O_BAD_ARGUMENT;
-    const int64_t dv = h2o::value_size(*shape), row = dv * h2o::element_size(shape->dtype);
-    return h2o::guarded(context, [&] {
-        context->pool.each(n, [&](int64_t token, int) {
-            for (int64_t i = token * shape->query_heads; i < (token + 1) * shape->query_heads; ++i) {
-                const h2o::Fused state = h2o::fuse(m_a[i], l_a[i], m_b[i], l_b[i]);
-                context->kernels->blend_row(
-                    shape->dtype, dv, state.weight_a, static_cast<const char*>(o_a) + i * row, state.weight_b,
-                    static_cast<const char*>(o_b) + i * row, static_cast<char*>(o) + i * row);
-                m[i] = state.m;
-                l[i] = state.l;
+    if (context == nullptr || call.n < 0) return H2O_BAD_ARGUMENT;
+    if (call.n == 0) return H2O_OK;
+    if (!call.o_a || !call.m_a || !call.l_a || !call.o_b || !call.m_b || !call.l_b || !call.o || !call.m ||
+        !call.l)
+        return H2O_BAD_ARGUMENT;
+    const int64_t dv = value_size(call.shape), row = dv * element_size(call.shape.dtype);
+    return guarded(context, [&] {
+        context->pool.each(call.n, [&](int64_t token, int) {
+            for (int64_t i = token * call.shape.query_heads; i < (token + 1) * call.shape.query_heads; ++i) {
+                const Fused state = fuse(call.m_a[i], call.l_a[i], call.m_b[i], call.l_b[i]);
+                context->kernels->blend_row(call.shape.dtype, dv, state.weight_a,
+                                            static_cast<const char*>(call.o_a) + i * row, state.weight_b,
+                                            static_cast<const char*>(call.o_b) + i * row,
+                                            static_cast<char*>(call.o) + i * row);
+                call.m[i] = state.m;
+                call.l[i] = state.l;
             }
         });
     });
 }
 
-h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots, const h2o_kv* kv,
-                                 const int32_t* memory, void* k_mem, void* v_mem) {
-    if (const h2o_status status = h2o::check_heads(shape); status != H2O_OK) return status;
-    if (context == nullptr || slots < 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o_kv_check(kv, slots > 0); status != H2O_OK) return status;
-    if (slots == 0) return H2O_OK;
-    if (!memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
-    if (!h2o::rows_in_range(*kv, memory, shape->score_heads * slots)) return H2O_BAD_ARGUMENT;
-    return h2o::guarded(context, [&] {
-        context->pool.each(shape->score_heads, [&](int64_t head, int) {
-            h2o::gather_head(context, *shape, head, *kv, memory + head * slots, slots, k_mem, v_mem);
+h2o_status run(const calls::MemoryGather& call) {
+    h2o_cpu* const context = cpu_of(call);
+    if (const h2o_status status = check_heads(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || call.M < 0) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check(call.kv, call.M > 0); status != H2O_OK) return status;
+    if (call.M == 0) return H2O_OK;
+    if (!call.memory || !call.k_mem || !call.v_mem) return H2O_BAD_ARGUMENT;
+    if (!rows_in_range(*call.kv, call.memory, int64_t{call.Hs} * call.M)) return H2O_BAD_ARGUMENT;
+    return guarded(context, [&] {
+        context->pool.each(call.shape.score_heads, [&](int64_t head, int) {
+            gather_head(context, call.shape, head, *call.kv, call.memory + head * call.M, call.M, call.k_mem,
+                        call.v_mem);
         });
     });
 }
 
-h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* k,
-                                const void* v, int64_t first, const h2o_kv* kv) {
-    if (const h2o_status status = h2o::check_shape(shape); status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || first < 0 || first > INT64_MAX - n) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_kv(kv, n > 0 ? first + n : 0); status != H2O_OK) return status;
-    const bool latent = h2o_kv_latent(kv);
-    if (n > 0 && (!k || (!latent && !v))) return H2O_BAD_ARGUMENT;
-    return h2o::guarded(context, [&] {
-        const int64_t items = (n + h2o::kRowsTogether - 1) / h2o::kRowsTogether;
+h2o_status run(const calls::CacheAppend& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const int64_t first = call.at != nullptr ? *call.at : call.first;
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || call.n < 0 || first < 0 || first > INT64_MAX - call.n) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.kv, call.n > 0 ? first + call.n : 0); status != H2O_OK)
+        return status;
+    const bool latent = h2o_kv_latent(call.kv);
+    if (call.n > 0 && (!call.k || (!latent && !call.v))) return H2O_BAD_ARGUMENT;
+    return guarded(context, [&] {
+        const int64_t items = (call.n + kRowsTogether - 1) / kRowsTogether;
         context->pool.each(items, [&](int64_t item, int) {
-            const int64_t begin = item * h2o::kRowsTogether;
-            const int64_t end = std::min(n, begin + h2o::kRowsTogether);
+            const int64_t begin = item * kRowsTogether;
+            const int64_t end = std::min<int64_t>(call.n, begin + kRowsTogether);
             for (int64_t row = begin; row < end; ++row) {
-                const int64_t place = h2o::place_of(*kv, first + row);
-                h2o::store_row(*context->kernels, *shape, shape->head_size, k, row, *kv, kv->k, kv->k_scales,
-                               place);
+                const int64_t place = place_of(*call.kv, first + row);
+                store_row(*context->kernels, call.shape, call.shape.head_size, call.k, row, *call.kv,
+                          call.kv->k, call.kv->k_scales, place);
                 if (latent) continue;
-                h2o::store_row(*context->kernels, *shape, h2o::value_size(*shape), v, row, *kv, kv->v,
-                               kv->v_scales, place);
+                store_row(*context->kernels, call.shape, value_size(call.shape), call.v, row, *call.kv,
+                          call.kv->v, call.kv->v_scales, place);
             }
         });
     });
 }
+
+}  // namespace h2o::cpu

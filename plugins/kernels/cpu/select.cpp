@@ -34,23 +34,27 @@ struct Select {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, int64_t cap, const float* score,
-                                 int64_t previous_slots, const int32_t* memory, int64_t start, int64_t stop,
-                                 int64_t local, int64_t slots, int64_t sink, int32_t* out) {
-    if (context == nullptr || !score || !out || (previous_slots > 0 && !memory)) return H2O_BAD_ARGUMENT;
-    if (score_heads <= 0 || previous_slots < 0 || start < 0 || stop < start || stop > cap)
+namespace h2o::cpu {
+
+h2o_status run(const calls::MemorySelect& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const int64_t start = call.chunk_range[0], stop = call.chunk_range[1];
+    if (context == nullptr || !call.score || !call.memory_next || (call.Mp > 0 && !call.memory))
         return H2O_BAD_ARGUMENT;
-    if (local < 0 || slots < local || sink < 0 || cap > INT32_MAX) return H2O_BAD_ARGUMENT;
-    if (previous_slots + stop - start < slots) return H2O_BAD_ARGUMENT;
-    if (previous_slots > 0 && !h2o::in_range(memory, score_heads * previous_slots, start))
+    if (call.Hs <= 0 || call.Mp < 0 || start < 0 || stop < start || stop > call.cap) return H2O_BAD_ARGUMENT;
+    if (call.local < 0 || call.M < call.local || call.sink < 0 || call.cap > INT32_MAX)
         return H2O_BAD_ARGUMENT;
-    const h2o::Select op{score_heads, score, previous_slots, memory, start, stop, local, slots, sink};
-    return h2o::guarded(context, [&] {
-        const size_t bytes = static_cast<size_t>(h2o::rank_room(op.candidates())) * sizeof(uint64_t);
-        for (h2o::Arena& arena : context->own) arena.at_least(bytes);
-        context->pool.each(score_heads, [&](int64_t head, int thread) {
+    if (call.Mp + stop - start < call.M) return H2O_BAD_ARGUMENT;
+    if (call.Mp > 0 && !in_range(call.memory, int64_t{call.Hs} * call.Mp, start)) return H2O_BAD_ARGUMENT;
+    const Select op{call.Hs, call.score, call.Mp, call.memory, start, stop, call.local, call.M, call.sink};
+    return guarded(context, [&] {
+        const size_t bytes = static_cast<size_t>(rank_room(op.candidates())) * sizeof(uint64_t);
+        for (Arena& arena : context->own) arena.at_least(bytes);
+        context->pool.each(call.Hs, [&](int64_t head, int thread) {
             char* const scratch = context->own[static_cast<size_t>(thread)].at_least(bytes);
-            op.head(head, reinterpret_cast<uint64_t*>(scratch), out + head * slots);
+            op.head(head, reinterpret_cast<uint64_t*>(scratch), call.memory_next + head * call.M);
         });
     });
 }
+
+}  // namespace h2o::cpu

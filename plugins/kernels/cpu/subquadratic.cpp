@@ -222,26 +222,31 @@ h2o_status check_pattern(const h2o_subquadratic* pattern) {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_subquadratic_attention(h2o_cpu* context, const h2o_shape* shape,
-                                          const h2o_subquadratic* pattern, int64_t n, const void* q,
-                                          const h2o_kv* kv, int64_t length, const float* k_mean,
-                                          const float* v_mean, int64_t slots, const int32_t* global_rows,
-                                          void* o) {
-    if (const h2o_status status = h2o::check_alike(shape); status != H2O_OK) return status;
-    if (const h2o_status status = h2o::check_pattern(pattern); status != H2O_OK) return status;
-    if (context == nullptr || n < 0 || length < n || slots < 0) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = h2o::check_kv(kv, length); status != H2O_OK) return status;
-    if (kv->dtype == H2O_F32 && shape->dtype != H2O_F32) return H2O_UNSUPPORTED;
-    if (n == 0) return H2O_OK;
-    if (!q || !o || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;
-    if (!h2o::in_range(global_rows, slots, INT32_MAX)) return H2O_BAD_ARGUMENT;
-    const h2o::Subquadratic op{*shape, *pattern, n, length, q, *kv, k_mean, v_mean, global_rows, slots, o};
-    if (op.newest(length - 1) >= 0 && (!k_mean || !v_mean)) return H2O_BAD_ARGUMENT;
-    return h2o::guarded(context, [&] {
-        if (n == 1 && op.group() <= h2o::kDecodeRows) {
-            h2o::subquadratic_step(context, op);
+namespace h2o::cpu {
+
+h2o_status run(const calls::SubquadraticAttention& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const h2o_subquadratic pattern =
+        h2o_subquadratic_of(call.window, call.block_size, call.strides, call.count_bias);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_pattern(&pattern); status != H2O_OK) return status;
+    if (context == nullptr || call.n < 0 || *call.length < call.n || call.M < 0) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
+    if (call.kv->dtype == H2O_F32 && call.shape.dtype != H2O_F32) return H2O_UNSUPPORTED;
+    if (call.n == 0) return H2O_OK;
+    if (!call.q || !call.o || (call.M > 0 && !call.global_rows)) return H2O_BAD_ARGUMENT;
+    if (!in_range(call.global_rows, call.M, INT32_MAX)) return H2O_BAD_ARGUMENT;
+    const Subquadratic op{call.shape,  pattern,     call.n,           *call.length, call.q, *call.kv,
+                          call.k_mean, call.v_mean, call.global_rows, call.M,       call.o};
+    if (call.block_size > 0 && call.Nb < *call.length / call.block_size) return H2O_BAD_ARGUMENT;
+    if (op.newest(*call.length - 1) >= 0 && (!call.k_mean || !call.v_mean)) return H2O_BAD_ARGUMENT;
+    return guarded(context, [&] {
+        if (call.n == 1 && op.group() <= kDecodeRows) {
+            subquadratic_step(context, op);
         } else {
             h2o::run(context, op);
         }
     });
 }
+
+}  // namespace h2o::cpu

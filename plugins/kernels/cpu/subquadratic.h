@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "h2o/subquadratic.h"
 #include "stored_rows.h"
 
 namespace h2o {

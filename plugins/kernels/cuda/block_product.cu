@@ -13,6 +13,7 @@
 // rows: 128 of them and 128 columns a block of threads, what they read three blocks of inputs ahead in shared
 // memory. float32 is exact and simple: a thread owns a column.
 
+#include "checks.h"
 #include "launch.h"
 #include "numbers.cuh"
 #include "ptx.cuh"
@@ -307,23 +308,29 @@ Weights<T> weights_of(const int32_t* words, const void* scales, int inputs, int 
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dtype, int32_t n,
-                                             int32_t inputs, int32_t outputs, const void* x,
-                                             const int32_t* weights, const void* scales, void* y) {
-    if (n <= 0 || inputs <= 0 || outputs <= 0 || !x || !weights || !scales || !y) return H2O_BAD_ARGUMENT;
-    if (inputs % kBlock != 0 || outputs % 8 != 0) return H2O_UNSUPPORTED;
+h2o_status run(const calls::BlockProduct& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (call.n <= 0 || call.K <= 0 || call.N <= 0 || !call.x || !call.weights || !call.scales || !call.y)
+        return H2O_BAD_ARGUMENT;
+    if (call.K % kBlock != 0 || call.N % 8 != 0) return H2O_UNSUPPORTED;
     // Kernels number what they read in 32 bits.
-    if (int64_t{inputs} / kBlock * outputs > INT32_MAX || int64_t{n} * inputs > INT32_MAX)
+    if (int64_t{call.K} / kBlock * call.N > INT32_MAX || int64_t{call.n} * call.K > INT32_MAX)
         return H2O_UNSUPPORTED;
-    if (dtype == H2O_F16)
-        return multiply_halves(static_cast<const half*>(x),
-                               weights_of<half>(weights, scales, inputs, outputs), static_cast<half*>(y), n,
-                               stream);
-    if (dtype == H2O_F32)
-        return multiply_floats(static_cast<const float*>(x),
-                               weights_of<float>(weights, scales, inputs, outputs), static_cast<float*>(y), n,
-                               stream);
+    if (call.shape.dtype == H2O_F16)
+        return multiply_halves(static_cast<const half*>(call.x),
+                               weights_of<half>(call.weights, call.scales, call.K, call.N),
+                               static_cast<half*>(call.y), call.n, stream);
+    if (call.shape.dtype == H2O_F32)
+        return multiply_floats(static_cast<const float*>(call.x),
+                               weights_of<float>(call.weights, call.scales, call.K, call.N),
+                               static_cast<float*>(call.y), call.n, stream);
     return H2O_UNSUPPORTED;
 }
+
+size_t workspace(const calls::BlockProduct&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

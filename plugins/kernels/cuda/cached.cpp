@@ -32,12 +32,12 @@ int64_t key_tiles(int capacity) {
 }
 
 // Whether values lie in keys is a matter of the cache; workspaces have room for both.
-BlockForm blocks_of(const h2o_cuda_shape& shape, int64_t packed_rows, bool latent) {
+BlockForm blocks_of(const h2o_shape& shape, int64_t packed_rows, bool latent) {
     return block_form(packed_rows, shape.head_size, value_size(shape), shape.dtype, latent);
 }
 
 // As many parts as the device runs blocks at once: more would be a second wave, almost as long as the first.
-int parts_of(const h2o_cuda_shape& shape, int n, int capacity, int processors, bool latent) {
+int parts_of(const h2o_shape& shape, int n, int capacity, int processors, bool latent) {
     const int64_t packed = static_cast<int64_t>(n) * (shape.query_heads / shape.kv_heads);
     const BlockForm form = blocks_of(shape, packed, latent);
     const int64_t blocks = (packed + form.rows - 1) / form.rows * shape.kv_heads;
@@ -56,7 +56,7 @@ struct Cut {
     bool inside;
 };
 
-Cut cut_of_one(const h2o_cuda_shape& shape, int capacity, int processors, bool latent) {
+Cut cut_of_one(const h2o_shape& shape, int capacity, int processors, bool latent) {
     const int group = shape.query_heads / shape.kv_heads, dv = value_size(shape);
     const int parts = parts_of(shape, 1, capacity, processors, latent);
     if (!step_in_one(group, shape.head_size, dv, shape.dtype, latent)) return {parts, false};
@@ -72,7 +72,7 @@ Cut cut_of_one(const h2o_cuda_shape& shape, int capacity, int processors, bool l
 // Partial states (parts x rows) of the neediest call with up to n tokens: few tokens in small tiles may need
 // more than many in large ones. At most as many parts run as the device has room for blocks, so that their
 // rows are bounded by that too.
-int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int processors) {
+int64_t most_states(const h2o_shape& shape, int n, int capacity, int processors) {
     const int64_t tiles = key_tiles(capacity);
     const int64_t most_parts = tiles < kMaxParts ? tiles : kMaxParts;
     int64_t states = 0;
@@ -89,7 +89,7 @@ int64_t most_states(const h2o_cuda_shape& shape, int n, int capacity, int proces
 }
 
 // The last n rows of a cache, which attend to all of it up to themselves.
-AttentionArgs last_rows(const h2o_cuda_shape& shape, int n, const void* q, const h2o_kv& kv,
+AttentionArgs last_rows(const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
                         const int64_t* length) {
     const int capacity = static_cast<int>(kv.rows);
     AttentionArgs attention = attention_of(shape, rows_of(shape, q, n, shape.kv_heads),
@@ -111,14 +111,14 @@ h2o_status take_parts(AttentionArgs& attention, Workspace& pieces) {
     return pieces.enough() ? H2O_OK : H2O_OUT_OF_WORKSPACE;
 }
 
-h2o_status combine(const AttentionArgs& args, const h2o_cuda_shape& shape, void* o, cudaStream_t stream) {
+h2o_status combine(const AttentionArgs& args, const h2o_shape& shape, void* o, cudaStream_t stream) {
     const int64_t rows = static_cast<int64_t>(args.rows.tokens) * args.rows.heads;
     return launch_combine_parts(args.partial_o, args.partial_m, args.partial_l, args.splits, rows,
                                 args.value_size, shape.dtype, o, stream);
 }
 
 // m and l [n, Hq] are the rows' final states; null: nobody asks.
-h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const void* q, const h2o_kv& kv,
+h2o_status attend(cudaStream_t stream, const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
                   const int64_t* length, void* o, float* m, float* l, Workspace& pieces) {
     AttentionArgs attention = last_rows(shape, n, q, kv, length);
     if (attention.splits == 1) {
@@ -141,89 +141,111 @@ h2o_status attend(cudaStream_t stream, const h2o_cuda_shape& shape, int n, const
 
 }  // namespace
 
-extern "C" size_t h2o_cuda_cached_attention_workspace(const h2o_cuda_shape* shape, int32_t n,
-                                                      int32_t capacity) {
-    if (check_shape(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
-    const int64_t states = most_states(*shape, n, capacity, multiprocessors());
+namespace h2o::cuda {
+
+namespace {
+
+size_t bytes_of(const h2o_shape& shape, int32_t n, int32_t capacity) {
+    if (check_shape(&shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
+    const int64_t states = most_states(shape, n, capacity, multiprocessors());
     Workspace pieces;
-    pieces.take<float>(states * value_size(*shape));
+    pieces.take<float>(states * value_size(shape));
     pieces.take<float>(states);
     pieces.take<float>(states);
     return pieces.used();
 }
 
-extern "C" h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                int32_t n, const void* q, const h2o_kv* kv,
-                                                const int64_t* length, void* o, void* workspace,
-                                                size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
-    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
-    Workspace pieces(workspace, workspace_bytes);
-    return attend(stream, *shape, n, q, *kv, length, o, nullptr, nullptr, pieces);
+}  // namespace
+
+size_t workspace(const calls::CachedAttention& call) {
+    return bytes_of(call.shape, call.n, call.cap);
 }
 
-extern "C" h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                              const void* q, const void* k, const void* v, const h2o_kv* kv,
-                                              const int64_t* length, void* o, uint32_t* arrivals,
-                                              void* workspace, size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (!q || !k || !length || !o || !arrivals) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
-    const bool latent = h2o_kv_latent(kv);
-    if (!v && !latent) return H2O_BAD_ARGUMENT;
+size_t workspace(const calls::StepAttention& call) {
+    return bytes_of(call.shape, 1, call.cap);
+}
 
-    Workspace pieces(workspace, workspace_bytes);
-    AttentionArgs step = last_rows(*shape, 1, q, *kv, length);
-    step.new_k = k;
-    step.new_v = v;
-    if (!step_in_one(step.rows.group, shape->head_size, value_size(*shape), shape->dtype, latent)) {
+h2o_status run(const calls::CachedAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (call.n <= 0 || !call.q || !call.length || !call.o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
+    if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    return attend(stream, call.shape, call.n, call.q, *call.kv, call.length, call.o, nullptr, nullptr,
+                  pieces);
+}
+
+h2o_status run(const calls::StepAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (!call.q || !call.k || !call.length || !call.o || !call.counters) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
+    const bool latent = h2o_kv_latent(call.kv);
+    if (!call.v && !latent) return H2O_BAD_ARGUMENT;
+
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    AttentionArgs step = last_rows(call.shape, 1, call.q, *call.kv, call.length);
+    step.new_k = call.k;
+    step.new_v = call.v;
+    if (!step_in_one(step.rows.group, call.shape.head_size, value_size(call.shape), call.shape.dtype,
+                     latent)) {
         if (const h2o_status status = launch_append_last_row(step, stream); status != H2O_OK) return status;
-        return attend(stream, *shape, 1, q, *kv, length, o, nullptr, nullptr, pieces);
+        return attend(stream, call.shape, 1, call.q, *call.kv, call.length, call.o, nullptr, nullptr, pieces);
     }
-    step.o = o;
+    step.o = call.o;
     if (step.splits == 1) return launch_attention(step, stream);
     if (const h2o_status status = take_parts(step, pieces); status != H2O_OK) return status;
     const bool inside =
-        cut_of_one(*shape, static_cast<int>(kv->rows), multiprocessors(), h2o_kv_latent(kv)).inside;
-    if (inside) step.arrivals = arrivals;
+        cut_of_one(call.shape, static_cast<int>(call.kv->rows), multiprocessors(), h2o_kv_latent(call.kv))
+            .inside;
+    if (inside) step.arrivals = call.counters;
     const h2o_status status = launch_attention(step, stream);
-    return status == H2O_OK && !inside ? combine(step, *shape, o, stream) : status;
+    return status == H2O_OK && !inside ? combine(step, call.shape, call.o, stream) : status;
 }
 
-extern "C" size_t h2o_cuda_scored_attention_workspace(const h2o_cuda_shape* shape, int32_t capacity) {
-    if (check_shape(shape) != H2O_OK || capacity <= 0) return 0;
+namespace {
+
+size_t scored_bytes(const h2o_shape& shape, int32_t capacity) {
+    if (check_shape(&shape) != H2O_OK || capacity <= 0) return 0;
     Workspace states;
-    states.take<float>(shape->query_heads);
-    states.take<float>(shape->query_heads);
-    return states.used() + h2o_cuda_cached_attention_workspace(shape, 1, capacity);
+    states.take<float>(shape.query_heads);
+    states.take<float>(shape.query_heads);
+    return states.used() + bytes_of(shape, 1, capacity);
 }
 
-extern "C" h2o_status h2o_cuda_scored_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                const void* q, const h2o_kv* kv, const int64_t* length,
-                                                void* o, float* seen, void* workspace,
-                                                size_t workspace_bytes) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (!q || !length || !o || !seen) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
-    Workspace pieces(workspace, workspace_bytes);
-    float* const m = pieces.take<float>(shape->query_heads);
-    float* const l = pieces.take<float>(shape->query_heads);
+}  // namespace
+
+size_t workspace(const calls::ScoredAttention& call) {
+    return scored_bytes(call.shape, call.cap);
+}
+
+h2o_status run(const calls::ScoredAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (!call.q || !call.length || !call.o || !call.seen) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    float* const m = pieces.take<float>(call.shape.query_heads);
+    float* const l = pieces.take<float>(call.shape.query_heads);
     if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-    const h2o_status status = attend(stream, *shape, 1, q, *kv, length, o, m, l, pieces);
+    const h2o_status status =
+        attend(stream, call.shape, 1, call.q, *call.kv, call.length, call.o, m, l, pieces);
     if (status != H2O_OK) return status;
 
-    const int capacity = static_cast<int>(kv->rows);
-    ColumnSumArgs sums = column_sums_of(*shape, rows_of(*shape, q, 1, shape->kv_heads),
-                                        cache_keys(*shape, *kv, false, capacity, shape->kv_heads));
+    const int capacity = static_cast<int>(call.kv->rows);
+    ColumnSumArgs sums =
+        column_sums_of(call.shape, rows_of(call.shape, call.q, 1, call.shape.kv_heads),
+                       cache_keys(call.shape, *call.kv, false, capacity, call.shape.kv_heads));
     sums.m = m;
     sums.l = l;
     sums.spanned = 1;
-    sums.keys.length = length;
+    sums.keys.length = call.length;
     sums.keys.causal = true;
-    sums.out = seen;
-    sums.key_stride = shape->kv_heads;
+    sums.out = call.seen;
+    sums.key_stride = call.shape.kv_heads;
     sums.set_stride = 1;
     return launch_column_sums(sums, stream);
 }
+
+}  // namespace h2o::cuda

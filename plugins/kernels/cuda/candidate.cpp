@@ -24,7 +24,7 @@ struct Scratch {
     int chunk_parts, memory_parts;
     float *m_parts, *l_parts, *m, *l;
 
-    Scratch(const h2o_cuda_shape& shape, int window, int n, int slots, Workspace& workspace)
+    Scratch(const h2o_shape& shape, int window, int n, int slots, Workspace& workspace)
         : chunk_parts(parts_of(n)), memory_parts(parts_of(slots)) {
         const int64_t rows = static_cast<int64_t>(window) * shape.query_heads;
         m_parts = workspace.take<float>((chunk_parts + memory_parts) * rows);
@@ -35,23 +35,23 @@ struct Scratch {
 };
 
 struct Candidate {
-    const h2o_cuda_shape* shape;
+    const h2o_shape& shape;
     int window, n, slots;
     const void *q, *k;
     float *score_memory, *score_chunk;
 };
 
 h2o_status check(const Candidate& op) {
-    if (const h2o_status status = check_heads(op.shape); status != H2O_OK) return status;
+    if (const h2o_status status = check_heads(&op.shape); status != H2O_OK) return status;
     if (op.window <= 0 || op.n < op.window || op.slots < 0 || any_null(op.q, op.k) || !op.score_chunk)
         return H2O_BAD_ARGUMENT;
     if (op.slots > 0 && !op.score_memory) return H2O_BAD_ARGUMENT;
-    return check_tokens(*op.shape, op.window);
+    return check_tokens(op.shape, op.window);
 }
 
 // `remembered` are the memory's keys.
 h2o_status score(cudaStream_t stream, const Candidate& op, const KeySource& remembered, Workspace pieces) {
-    const h2o_cuda_shape& shape = *op.shape;
+    const h2o_shape& shape = op.shape;
     const Scratch scratch(shape, op.window, op.n, op.slots, pieces);
     if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
 
@@ -96,38 +96,49 @@ h2o_status score(cudaStream_t stream, const Candidate& op, const KeySource& reme
 
 }  // namespace
 
-extern "C" size_t h2o_cuda_candidate_score_workspace(const h2o_cuda_shape* shape, int32_t window, int32_t n,
-                                                     int32_t slots) {
-    if (check_shape(shape) != H2O_OK || window <= 0 || n <= 0 || slots < 0) return 0;
+namespace h2o::cuda {
+
+namespace {
+
+size_t bytes_of(const h2o_shape& shape, int32_t window, int32_t n, int32_t slots) {
+    if (check_shape(&shape) != H2O_OK || window <= 0 || n <= 0 || slots < 0) return 0;
     Workspace workspace;
-    Scratch scratch(*shape, window, n, slots, workspace);
+    Scratch scratch(shape, window, n, slots, workspace);
     return workspace.used();
 }
 
-extern "C" h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                               int32_t window, int32_t n, int32_t slots, const void* q_window,
-                                               const void* k, const h2o_kv* kv, const int32_t* memory,
-                                               float* score_memory, float* score_chunk, void* workspace,
-                                               size_t workspace_bytes) {
-    const Candidate op{shape, window, n, slots, q_window, k, score_memory, score_chunk};
-    if (const h2o_status status = check(op); status != H2O_OK) return status;
-    if (const h2o_status status = check_keys(*shape, kv, slots > 0); status != H2O_OK) return status;
-    if (slots > 0 && !memory) return H2O_BAD_ARGUMENT;
-    KeySource remembered = cache_keys(*shape, *kv, false, slots, shape->score_heads);
-    remembered.memory = memory;
-    remembered.last_row = static_cast<int>(kv->rows - 1);
-    return score(stream, op, remembered, Workspace(workspace, workspace_bytes));
+}  // namespace
+
+size_t workspace(const calls::CandidateScore& call) {
+    return bytes_of(call.shape, call.w, call.n, call.M);
 }
 
-extern "C" h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                        int32_t window, int32_t n, int32_t slots,
-                                                        const void* q_window, const void* k,
-                                                        const void* k_mem, float* score_memory,
-                                                        float* score_chunk, void* workspace,
-                                                        size_t workspace_bytes) {
-    const Candidate op{shape, window, n, slots, q_window, k, score_memory, score_chunk};
-    if (const h2o_status status = check(op); status != H2O_OK) return status;
-    if (slots > 0 && !k_mem) return H2O_BAD_ARGUMENT;
-    return score(stream, op, set_major_keys(*shape, k_mem, nullptr, slots),
-                 Workspace(workspace, workspace_bytes));
+size_t workspace(const calls::CachedCandidateScore& call) {
+    return bytes_of(call.shape, call.w, call.n, call.M);
 }
+
+h2o_status run(const calls::CachedCandidateScore& call) {
+    const cudaStream_t stream = stream_of(call);
+    const Candidate op{call.shape,    call.w, call.n,         call.M,
+                       call.q_window, call.k, call.score_mem, call.score_chunk};
+    if (const h2o_status status = check(op); status != H2O_OK) return status;
+    if (const h2o_status status = check_keys(call.shape, call.kv, call.M > 0); status != H2O_OK)
+        return status;
+    if (call.M > 0 && !call.memory) return H2O_BAD_ARGUMENT;
+    KeySource remembered = cache_keys(call.shape, *call.kv, false, call.M, call.shape.score_heads);
+    remembered.memory = call.memory;
+    remembered.last_row = static_cast<int>(call.kv->rows - 1);
+    return score(stream, op, remembered, Workspace(call.workspace, call.workspace_bytes));
+}
+
+h2o_status run(const calls::CandidateScore& call) {
+    const cudaStream_t stream = stream_of(call);
+    const Candidate op{call.shape,    call.w, call.n,         call.M,
+                       call.q_window, call.k, call.score_mem, call.score_chunk};
+    if (const h2o_status status = check(op); status != H2O_OK) return status;
+    if (call.M > 0 && !call.k_mem) return H2O_BAD_ARGUMENT;
+    return score(stream, op, set_major_keys(call.shape, call.k_mem, nullptr, call.M),
+                 Workspace(call.workspace, call.workspace_bytes));
+}
+
+}  // namespace h2o::cuda

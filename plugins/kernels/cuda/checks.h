@@ -4,25 +4,28 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <cuda_runtime_api.h>
+
 #include "attention_args.h"
 #include "h2o/cuda.h"
+#include "h2o/operator.h"
 #include "tiles.h"
 
 namespace h2o::cuda {
 
-inline int value_size(const h2o_cuda_shape& shape) {
+inline int value_size(const h2o_shape& shape) {
     return shape.value_size == 0 ? shape.head_size : shape.value_size;
 }
 
 // Heads with rows and keys of their own: score heads, or the key/value heads that those span.
-inline int own_heads(const h2o_cuda_shape& shape) {
+inline int own_heads(const h2o_shape& shape) {
     return shape.score_heads > shape.kv_heads ? shape.score_heads : shape.kv_heads;
 }
-inline int spanned_heads(const h2o_cuda_shape& shape) {
+inline int spanned_heads(const h2o_shape& shape) {
     return own_heads(shape) / shape.score_heads;
 }
 
-inline h2o_status check_shape(const h2o_cuda_shape* shape) {
+inline h2o_status check_shape(const h2o_shape* shape) {
     if (!shape || shape->query_heads <= 0 || shape->kv_heads <= 0 || shape->head_size <= 0)
         return H2O_BAD_ARGUMENT;
     if (shape->query_heads % shape->kv_heads != 0 || shape->value_size < 0) return H2O_BAD_ARGUMENT;
@@ -37,14 +40,14 @@ inline h2o_status check_shape(const h2o_cuda_shape* shape) {
 }
 
 // For operators that want a score head to have one key/value head, or to be a query head.
-inline h2o_status check_heads(const h2o_cuda_shape* shape) {
+inline h2o_status check_heads(const h2o_shape* shape) {
     const h2o_status status = check_shape(shape);
     if (status != H2O_OK) return status;
     return shape->score_heads >= shape->kv_heads ? H2O_OK : H2O_UNSUPPORTED;
 }
 
 // For those that want values of the keys' size besides.
-inline h2o_status check_alike(const h2o_cuda_shape* shape) {
+inline h2o_status check_alike(const h2o_shape* shape) {
     const h2o_status status = check_heads(shape);
     if (status != H2O_OK) return status;
     return value_size(*shape) == shape->head_size ? H2O_OK : H2O_UNSUPPORTED;
@@ -52,31 +55,56 @@ inline h2o_status check_alike(const h2o_cuda_shape* shape) {
 
 // h2o_kv_check, and that the kernels here read it: rows that an int32 can name, not on pages, and not longer
 // than the shape's.
-inline h2o_status check_form(const h2o_cuda_shape& shape, const h2o_kv& kv) {
+inline h2o_status check_form(const h2o_shape& shape, const h2o_kv& kv) {
     if (kv.rows > INT32_MAX || kv.pages != nullptr) return H2O_UNSUPPORTED;
     return kv.dtype == H2O_F32 && shape.dtype != H2O_F32 ? H2O_UNSUPPORTED : H2O_OK;
 }
-inline h2o_status check_keys(const h2o_cuda_shape& shape, const h2o_kv* kv, int64_t needed) {
+inline h2o_status check_keys(const h2o_shape& shape, const h2o_kv* kv, int64_t needed) {
     const h2o_status status = h2o_kv_check_keys(kv, needed);
     return status == H2O_OK ? check_form(shape, *kv) : status;
 }
-inline h2o_status check_kv(const h2o_cuda_shape& shape, const h2o_kv* kv, int64_t needed) {
+inline h2o_status check_kv(const h2o_shape& shape, const h2o_kv* kv, int64_t needed) {
     const h2o_status status = h2o_kv_check(kv, needed);
     return status == H2O_OK ? check_form(shape, *kv) : status;
 }
 
 // Tokens of one chunk or tile, whose packed rows an int32 can count with room for token_of's multiplication;
 // and of a whole call, `all` of them, whose rows of all heads it can.
-inline h2o_status check_tokens(const h2o_cuda_shape& shape, int64_t tokens, int64_t all) {
+inline h2o_status check_tokens(const h2o_shape& shape, int64_t tokens, int64_t all) {
     const int64_t group = shape.query_heads / shape.kv_heads, most = int64_t{1} << 31;
     return tokens * group * group < most && all * shape.query_heads < most ? H2O_OK : H2O_UNSUPPORTED;
 }
-inline h2o_status check_tokens(const h2o_cuda_shape& shape, int64_t tokens) {
+inline h2o_status check_tokens(const h2o_shape& shape, int64_t tokens) {
     return check_tokens(shape, tokens, tokens);
 }
 
-inline bool complete(const h2o_cuda_state* state) {
-    return state && state->o && state->m && state->l;
+inline cudaStream_t stream_of(const Call& call) {
+    return static_cast<cudaStream_t>(call.context);
+}
+
+// Partial softmax: normalised output o [n, Hq, dv] T, row maximum m [n, Hq], denominator l [n, Hq].
+struct State {
+    void* o;
+    float* m;
+    float* l;
+};
+
+inline bool complete(const State& state) {
+    return state.o && state.m && state.l;
+}
+
+// Kernels have one type for states that go in and out; those that go in are only read.
+inline State given(const void* o, const float* m, const float* l) {
+    return {const_cast<void*>(o), const_cast<float*>(m), const_cast<float*>(l)};
+}
+
+// How many rows lie between `start` and `length`, where the host knows; 0: none. Numbers in place that the
+// device alone knows are a decode step's, which has one row.
+template <class Update>
+int32_t most_rows_of(const Update& call, bool in_place) {
+    if (call.start_on_host && call.length_on_host)
+        return static_cast<int32_t>(*call.length_on_host - *call.start_on_host);
+    return in_place ? 1 : call.cap;
 }
 
 template <class... P>
@@ -89,7 +117,7 @@ inline size_t element_bytes(h2o_dtype dtype) {
 }
 
 // Rows move in pieces of 16 bytes; how many `size` numbers have.
-inline int pieces_of(const h2o_cuda_shape& shape, int size) {
+inline int pieces_of(const h2o_shape& shape, int size) {
     return static_cast<int>(static_cast<size_t>(size) * element_bytes(shape.dtype) / 16);
 }
 
@@ -116,7 +144,7 @@ class Workspace {
     size_t used_ = 0;
 };
 
-inline RowSource rows_of(const h2o_cuda_shape& shape, const void* q, int tokens, int sets) {
+inline RowSource rows_of(const h2o_shape& shape, const void* q, int tokens, int sets) {
     RowSource rows;
     rows.q = q;
     rows.tokens = tokens;
@@ -128,7 +156,7 @@ inline RowSource rows_of(const h2o_cuda_shape& shape, const void* q, int tokens,
 }
 
 // What an attention launch over these rows is told of the model.
-inline AttentionArgs attention_of(const h2o_cuda_shape& shape, const RowSource& rows, const KeySource& keys) {
+inline AttentionArgs attention_of(const h2o_shape& shape, const RowSource& rows, const KeySource& keys) {
     AttentionArgs args;
     args.rows = rows;
     args.keys = keys;
@@ -140,8 +168,7 @@ inline AttentionArgs attention_of(const h2o_cuda_shape& shape, const RowSource& 
 }
 
 // The column sums of the same rows and keys; a score head's are those of all that it spans.
-inline ColumnSumArgs column_sums_of(const h2o_cuda_shape& shape, const RowSource& rows,
-                                    const KeySource& keys) {
+inline ColumnSumArgs column_sums_of(const h2o_shape& shape, const RowSource& rows, const KeySource& keys) {
     ColumnSumArgs args;
     args.rows = rows;
     args.keys = keys;
@@ -154,8 +181,7 @@ inline ColumnSumArgs column_sums_of(const h2o_cuda_shape& shape, const RowSource
 }
 
 // Token-major keys: k [keys, Hkv, d], v [keys, Hkv, dv], or a cache of that layout.
-inline KeySource token_major_keys(const h2o_cuda_shape& shape, const void* k, const void* v, int keys,
-                                  int sets) {
+inline KeySource token_major_keys(const h2o_shape& shape, const void* k, const void* v, int keys, int sets) {
     KeySource source;
     source.k = k;
     source.v = v;
@@ -172,7 +198,7 @@ inline KeySource token_major_keys(const h2o_cuda_shape& shape, const void* k, co
 }
 
 // A cache's rows. `values` false: keys alone.
-inline KeySource cache_keys(const h2o_cuda_shape& shape, const h2o_kv& kv, bool values, int keys, int sets) {
+inline KeySource cache_keys(const h2o_shape& shape, const h2o_kv& kv, bool values, int keys, int sets) {
     KeySource source = token_major_keys(shape, kv.k, values ? kv.v : nullptr, keys, sets);
     source.dtype = kv.dtype;
     source.k_scales = kv.k_scales;
@@ -182,7 +208,7 @@ inline KeySource cache_keys(const h2o_cuda_shape& shape, const h2o_kv& kv, bool 
 }
 
 // Gathered keys: k_mem [Hs, keys, d], v_mem [Hs, keys, dv].
-inline KeySource set_major_keys(const h2o_cuda_shape& shape, const void* k, const void* v, int keys) {
+inline KeySource set_major_keys(const h2o_shape& shape, const void* k, const void* v, int keys) {
     KeySource source;
     source.k = k;
     source.v = v;

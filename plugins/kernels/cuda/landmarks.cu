@@ -51,28 +51,42 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                               const h2o_kv* kv, const int64_t* start, const int64_t* length,
-                                               int32_t most_rows, int32_t block_size, int32_t blocks,
-                                               const float* k_mean, const float* v_mean, float* k_next,
-                                               float* v_next) {
-    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
-    if (most_rows <= 0 || block_size <= 0 || blocks <= 0) return H2O_BAD_ARGUMENT;
-    if (any_null(start, length, k_mean, v_mean, k_next, v_next)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
-    const bool in_place = k_next == k_mean && v_next == v_mean;
-    const int width = shape->kv_heads * shape->head_size;
-    const int64_t touched = (static_cast<int64_t>(most_rows) + block_size - 2) / block_size + 1;
-    const int64_t height = in_place && touched < blocks ? touched : blocks;
-    const Blocks args = {
-        start,        length,       block_size, blocks, width, static_cast<int>(kv->rows), shape->head_size,
-        kv->k_scales, kv->v_scales, in_place};
+h2o_status run(const calls::LandmarkUpdate& call) {
+    const cudaStream_t stream = stream_of(call);
+    const int32_t most_rows = most_rows_of(call, call.k_mean_next == call.k_mean);
+    if (most_rows == 0) return H2O_OK;
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (most_rows <= 0 || call.block_size <= 0 || call.Nb <= 0) return H2O_BAD_ARGUMENT;
+    if (any_null(call.start, call.length, call.k_mean, call.v_mean, call.k_mean_next, call.v_mean_next))
+        return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
+    const bool in_place = call.k_mean_next == call.k_mean && call.v_mean_next == call.v_mean;
+    const int width = call.shape.kv_heads * call.shape.head_size;
+    const int64_t touched = (static_cast<int64_t>(most_rows) + call.block_size - 2) / call.block_size + 1;
+    const int64_t height = in_place && touched < call.Nb ? touched : call.Nb;
+    const Blocks args = {call.start,
+                         call.length,
+                         call.block_size,
+                         call.Nb,
+                         width,
+                         static_cast<int>(call.kv->rows),
+                         call.shape.head_size,
+                         call.kv->k_scales,
+                         call.kv->v_scales,
+                         in_place};
     const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
-    return with_stored<float>(*kv, [&](auto zero) {
+    return with_stored<float>(*call.kv, [&](auto zero) {
         using S = decltype(zero);
-        return launch(update_landmarks<S>, grid, kThreads, 0, stream, args, static_cast<const S*>(kv->k),
-                      static_cast<const S*>(kv->v), k_mean, v_mean, k_next, v_next);
+        return launch(update_landmarks<S>, grid, kThreads, 0, stream, args, static_cast<const S*>(call.kv->k),
+                      static_cast<const S*>(call.kv->v), call.k_mean, call.v_mean, call.k_mean_next,
+                      call.v_mean_next);
     });
 }
+
+size_t workspace(const calls::LandmarkUpdate&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

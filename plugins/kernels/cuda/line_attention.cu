@@ -204,7 +204,7 @@ struct Scratch {
     Run* runs;
     int* counts;
 
-    Scratch(const h2o_cuda_shape& shape, int n, int capacity, int slash, Workspace& workspace) {
+    Scratch(const h2o_shape& shape, int n, int capacity, int slash, Workspace& workspace) {
         const int64_t tiles = static_cast<int64_t>(ceil_div(n, kTile)) * shape.query_heads;
         runs = workspace.take<Run>(tiles * most_runs(capacity, slash));
         counts = workspace.take<int>(tiles);
@@ -212,7 +212,7 @@ struct Scratch {
 };
 
 template <class T>
-h2o_status attend(const h2o_cuda_shape& shape, const LineArgs& args, const void* q, const h2o_kv& kv, void* o,
+h2o_status attend(const h2o_shape& shape, const LineArgs& args, const void* q, const h2o_kv& kv, void* o,
                   cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(args.tiles()), static_cast<unsigned>(args.heads), 1);
     return dispatch_head_size(shape.head_size, [&](auto d) {
@@ -229,47 +229,53 @@ h2o_status attend(const h2o_cuda_shape& shape, const LineArgs& args, const void*
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_cuda_shape* shape, int32_t n,
-                                                              int32_t capacity, int32_t slash) {
-    if (check_alike(shape) != H2O_OK || n <= 0 || capacity <= 0 || slash < 0) return 0;
+namespace {
+
+size_t bytes_of(const h2o_shape& shape, int32_t n, int32_t capacity, int32_t slash) {
+    if (check_alike(&shape) != H2O_OK || n <= 0 || capacity <= 0 || slash < 0) return 0;
     Workspace workspace;
-    Scratch scratch(*shape, n, capacity, slash, workspace);
+    Scratch scratch(shape, n, capacity, slash, workspace);
     return workspace.used();
 }
 
-extern "C" h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                        int32_t n, const void* q, const h2o_kv* kv,
-                                                        const int64_t* length, int32_t vertical,
-                                                        const int32_t* columns, int32_t slash,
-                                                        const int32_t* distances, void* o, void* workspace,
-                                                        size_t workspace_bytes) {
-    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
-    if (n <= 0 || vertical < 0 || slash < 0 || !q || !length || !o) return H2O_BAD_ARGUMENT;
-    if ((vertical > 0 && !columns) || (slash > 0 && !distances)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
-    const int capacity = static_cast<int>(kv->rows);
-    Workspace pieces(workspace, workspace_bytes);
-    const Scratch scratch(*shape, n, capacity, slash, pieces);
+}  // namespace
+
+size_t workspace(const calls::VerticalSlashAttention& call) {
+    return bytes_of(call.shape, call.n, call.cap, call.D);
+}
+
+h2o_status run(const calls::VerticalSlashAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (call.n <= 0 || call.M < 0 || call.D < 0 || !call.q || !call.length || !call.o)
+        return H2O_BAD_ARGUMENT;
+    if ((call.M > 0 && !call.columns) || (call.D > 0 && !call.distances)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
+    const int capacity = static_cast<int>(call.kv->rows);
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    const Scratch scratch(call.shape, call.n, capacity, call.D, pieces);
     if (!pieces.enough() || !scratch.runs) return H2O_OUT_OF_WORKSPACE;
-    const LineArgs args{length,
-                        columns,
-                        distances,
+    const LineArgs args{call.length,
+                        call.columns,
+                        call.distances,
                         scratch.runs,
                         scratch.counts,
-                        shape->scale,
-                        n,
+                        call.shape.scale,
+                        call.n,
                         capacity,
-                        shape->query_heads,
-                        shape->kv_heads,
-                        vertical,
-                        slash,
-                        most_runs(capacity, slash)};
+                        call.shape.query_heads,
+                        call.shape.kv_heads,
+                        call.M,
+                        call.D,
+                        most_runs(capacity, call.D)};
     const int64_t tiles = static_cast<int64_t>(args.tiles()) * args.heads;
     const h2o_status status =
         launch(join_runs, dim3(ceil_div(tiles, kIndexThreads), 1, 1), kIndexThreads, 0, stream, args);
     if (status != H2O_OK) return status;
-    return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
-                                   : attend<float>(*shape, args, q, *kv, o, stream);
+    return call.shape.dtype == H2O_F16 ? attend<half>(call.shape, args, call.q, *call.kv, call.o, stream)
+                                       : attend<float>(call.shape, args, call.q, *call.kv, call.o, stream);
 }
+
+}  // namespace h2o::cuda

@@ -84,7 +84,7 @@ struct Scratch {
     int parts;
     float *m_parts, *l_parts, *m, *l, *by_column, *by_distance;
 
-    Scratch(const h2o_cuda_shape& shape, int n, int capacity, Workspace& workspace) {
+    Scratch(const h2o_shape& shape, int n, int capacity, Workspace& workspace) {
         parts = static_cast<int>(ceil_div(capacity, kKeysAPart));
         if (parts > kMaxParts) parts = kMaxParts;
         const int64_t rows = static_cast<int64_t>(n) * shape.query_heads;
@@ -99,7 +99,7 @@ struct Scratch {
 };
 
 struct Select {
-    const h2o_cuda_shape& shape;
+    const h2o_shape& shape;
     int n, vertical, slash, sink, near;
     const void* q;
     const h2o_kv& kv;
@@ -174,27 +174,33 @@ struct Select {
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" size_t h2o_cuda_vertical_slash_select_workspace(const h2o_cuda_shape* shape, int32_t n,
-                                                           int32_t capacity) {
-    if (check_alike(shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
+namespace {
+
+size_t bytes_of(const h2o_shape& shape, int32_t n, int32_t capacity) {
+    if (check_alike(&shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
     Workspace workspace;
-    Scratch scratch(*shape, n, capacity, workspace);
+    Scratch scratch(shape, n, capacity, workspace);
     return workspace.used();
 }
 
-extern "C" h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                     int32_t n, const void* q, const h2o_kv* kv,
-                                                     const int64_t* length, int32_t vertical, int32_t slash,
-                                                     int32_t sink, int32_t near, int32_t* columns,
-                                                     int32_t* distances, void* workspace,
-                                                     size_t workspace_bytes) {
-    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
-    if (n <= 0 || vertical <= 0 || slash <= 0 || sink < 0 || near < 0) return H2O_BAD_ARGUMENT;
-    if (!q || !length || any_null(columns, distances)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_keys(*shape, kv, n); status != H2O_OK) return status;
-    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
-    const Select op{*shape, n, vertical, slash, sink, near, q, *kv, length, columns, distances, stream};
-    return op.run(Workspace(workspace, workspace_bytes));
+}  // namespace
+
+size_t workspace(const calls::VerticalSlashSelect& call) {
+    return bytes_of(call.shape, call.n, call.cap);
 }
+
+h2o_status run(const calls::VerticalSlashSelect& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (call.n <= 0 || call.M <= 0 || call.D <= 0 || call.sink < 0 || call.near < 0) return H2O_BAD_ARGUMENT;
+    if (!call.q || !call.length || any_null(call.columns, call.distances)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_keys(call.shape, call.kv, call.n); status != H2O_OK) return status;
+    if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
+    const Select op{call.shape, call.n,   call.M,      call.D,       call.sink,      call.near,
+                    call.q,     *call.kv, call.length, call.columns, call.distances, stream};
+    return op.run(Workspace(call.workspace, call.workspace_bytes));
+}
+
+}  // namespace h2o::cuda

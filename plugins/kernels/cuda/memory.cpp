@@ -12,7 +12,7 @@ namespace {
 // the parts are added in a second launch. The cut depends on the shape alone, so results do not vary.
 constexpr int kBlocksWanted = 256;
 
-int row_parts(const h2o_cuda_shape& shape, int n, int slots) {
+int row_parts(const h2o_shape& shape, int n, int slots) {
     const int blocks = (slots + kColumnSumKeys - 1) / kColumnSumKeys * shape.score_heads;
     const int64_t rows = static_cast<int64_t>(n) * (shape.query_heads / own_heads(shape));
     const int64_t tiles = (rows + kColumnSumRows - 1) / kColumnSumRows;
@@ -25,7 +25,7 @@ struct Scratch {
     float* l;
     float* parts;
 
-    Scratch(const h2o_cuda_shape& shape, int n, int slots, bool own_state, Workspace& workspace) {
+    Scratch(const h2o_shape& shape, int n, int slots, bool own_state, Workspace& workspace) {
         const int64_t states = own_state ? static_cast<int64_t>(n) * shape.query_heads : 0;
         m = workspace.take<float>(states);
         l = workspace.take<float>(states);
@@ -36,7 +36,7 @@ struct Scratch {
     }
 };
 
-h2o_status sum_columns(const h2o_cuda_shape& shape, int n, int slots, const void* q, const KeySource& keys,
+h2o_status sum_columns(const h2o_shape& shape, int n, int slots, const void* q, const KeySource& keys,
                        const float* m, const float* l, float* parts, float* colsum, cudaStream_t stream) {
     ColumnSumArgs sums = column_sums_of(shape, rows_of(shape, q, n, own_heads(shape)), keys);
     sums.m = m;
@@ -53,9 +53,8 @@ h2o_status sum_columns(const h2o_cuda_shape& shape, int n, int slots, const void
 }
 
 // Attention of n rows to the cache rows in `memory`, fused with `intra`.
-AttentionArgs fused_attention(const h2o_cuda_shape& shape, int n, int slots, const void* q, const h2o_kv& kv,
-                              const int32_t* memory, const h2o_cuda_state& intra,
-                              const h2o_cuda_state& fused) {
+AttentionArgs fused_attention(const h2o_shape& shape, int n, int slots, const void* q, const h2o_kv& kv,
+                              const int32_t* memory, const State& intra, const State& fused) {
     const int sets = own_heads(shape);
     AttentionArgs attention =
         attention_of(shape, rows_of(shape, q, n, sets), cache_keys(shape, kv, true, slots, sets));
@@ -70,76 +69,107 @@ AttentionArgs fused_attention(const h2o_cuda_shape& shape, int n, int slots, con
     return attention;
 }
 
-h2o_status check_fused(const h2o_cuda_shape* shape, int n, int slots, const void* q, const h2o_kv* kv,
-                       const int32_t* memory, const h2o_cuda_state* intra, const h2o_cuda_state* fused) {
+template <class Fused>
+State intra_of(const Fused& call) {
+    return given(call.o_intra, call.m_intra, call.l_intra);
+}
+
+// In place the whole state is fused; else the output alone is wanted.
+template <class Fused>
+State fused_of(const Fused& call) {
+    const bool in_place = call.o == call.o_intra;
+    return {call.o, in_place ? call.m_intra : nullptr, in_place ? call.l_intra : nullptr};
+}
+
+h2o_status check_fused(const h2o_shape* shape, int n, int slots, const void* q, const h2o_kv* kv,
+                       const int32_t* memory, const State& intra, const State& fused) {
     if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
     if (n <= 0 || slots <= 0 || !q || !memory || !complete(intra)) return H2O_BAD_ARGUMENT;
-    if (!fused || !fused->o) return H2O_BAD_ARGUMENT;
+    if (!fused.o) return H2O_BAD_ARGUMENT;
     return check_kv(*shape, kv, 1);
 }
 
 }  // namespace
 
-extern "C" size_t h2o_cuda_memory_attention_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t slots) {
-    if (check_shape(shape) != H2O_OK || n <= 0 || slots <= 0) return 0;
+namespace h2o::cuda {
+
+namespace {
+
+size_t bytes_of(const h2o_shape& shape, int32_t n, int32_t slots) {
+    if (check_shape(&shape) != H2O_OK || n <= 0 || slots <= 0) return 0;
     Workspace workspace;
-    Scratch scratch(*shape, n, slots, true, workspace);
+    Scratch scratch(shape, n, slots, true, workspace);
     return workspace.used();
 }
 
-extern "C" h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                int32_t n, int32_t slots, const void* q, const void* k_mem,
-                                                const void* v_mem, const h2o_cuda_state* state, float* colsum,
-                                                void* workspace, size_t workspace_bytes) {
-    if (const h2o_status status = check_heads(shape); status != H2O_OK) return status;
-    if (n <= 0 || slots <= 0 || any_null(q, k_mem, v_mem) || !complete(state)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_tokens(*shape, n); status != H2O_OK) return status;
-    Workspace pieces(workspace, workspace_bytes);
-    const Scratch scratch(*shape, n, slots, false, pieces);
-    if (colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+}  // namespace
 
-    AttentionArgs attention = attention_of(*shape, rows_of(*shape, q, n, shape->score_heads),
-                                           set_major_keys(*shape, k_mem, v_mem, slots));
-    attention.o = state->o;
-    attention.m = state->m;
-    attention.l = state->l;
+size_t workspace(const calls::MemoryAttention& call) {
+    return bytes_of(call.shape, call.n, call.M);
+}
+
+size_t workspace(const calls::MemoryFusedAttention& call) {
+    return bytes_of(call.shape, call.n, call.M);
+}
+
+h2o_status run(const calls::MemoryAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    const State state{call.o, call.m, call.l};
+    if (const h2o_status status = check_heads(&call.shape); status != H2O_OK) return status;
+    if (call.n <= 0 || call.M <= 0 || any_null(call.q, call.k_mem, call.v_mem) || !complete(state))
+        return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    const Scratch scratch(call.shape, call.n, call.M, false, pieces);
+    if (call.colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+
+    AttentionArgs attention =
+        attention_of(call.shape, rows_of(call.shape, call.q, call.n, call.shape.score_heads),
+                     set_major_keys(call.shape, call.k_mem, call.v_mem, call.M));
+    attention.o = state.o;
+    attention.m = state.m;
+    attention.l = state.l;
     const h2o_status status = launch_attention(attention, stream);
-    if (status != H2O_OK || !colsum) return status;
-    return sum_columns(*shape, n, slots, q, attention.keys, state->m, state->l, scratch.parts, colsum,
-                       stream);
+    if (status != H2O_OK || !call.colsum) return status;
+    return sum_columns(call.shape, call.n, call.M, call.q, attention.keys, state.m, state.l, scratch.parts,
+                       call.colsum, stream);
 }
 
-extern "C" h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                      int32_t n, int32_t slots, const void* q,
-                                                      const h2o_kv* kv, const int32_t* memory,
-                                                      const h2o_cuda_state* intra,
-                                                      const h2o_cuda_state* fused, float* colsum,
-                                                      void* workspace, size_t workspace_bytes) {
-    h2o_status status = check_fused(shape, n, slots, q, kv, memory, intra, fused);
-    if (status == H2O_OK) status = check_tokens(*shape, n);
+h2o_status run(const calls::MemoryFusedAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    const State intra = intra_of(call), fused = fused_of(call);
+    h2o_status status = check_fused(&call.shape, call.n, call.M, call.q, call.kv, call.memory, intra, fused);
+    if (status == H2O_OK) status = check_tokens(call.shape, call.n);
     if (status != H2O_OK) return status;
-    Workspace pieces(workspace, workspace_bytes);
-    const Scratch scratch(*shape, n, slots, true, pieces);
-    if (colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    const Scratch scratch(call.shape, call.n, call.M, true, pieces);
+    if (call.colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
 
-    AttentionArgs attention = fused_attention(*shape, n, slots, q, *kv, memory, *intra, *fused);
-    attention.own_m = colsum ? scratch.m : nullptr;
-    attention.own_l = colsum ? scratch.l : nullptr;
+    AttentionArgs attention =
+        fused_attention(call.shape, call.n, call.M, call.q, *call.kv, call.memory, intra, fused);
+    attention.own_m = call.colsum ? scratch.m : nullptr;
+    attention.own_l = call.colsum ? scratch.l : nullptr;
     status = launch_attention(attention, stream);
-    if (status != H2O_OK || !colsum) return status;
-    return sum_columns(*shape, n, slots, q, attention.keys, scratch.m, scratch.l, scratch.parts, colsum,
-                       stream);
+    if (status != H2O_OK || !call.colsum) return status;
+    return sum_columns(call.shape, call.n, call.M, call.q, attention.keys, scratch.m, scratch.l,
+                       scratch.parts, call.colsum, stream);
 }
 
-extern "C" h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                      int32_t n, int32_t tile, int32_t slots, const void* q,
-                                                      const h2o_kv* kv, const int32_t* memory,
-                                                      const h2o_cuda_state* intra,
-                                                      const h2o_cuda_state* fused) {
-    h2o_status status = check_fused(shape, n, slots, q, kv, memory, intra, fused);
-    if (status == H2O_OK) status = tile > 0 ? check_tokens(*shape, tile, n) : H2O_BAD_ARGUMENT;
+h2o_status run(const calls::TiledMemoryAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    const State intra = intra_of(call), fused = fused_of(call);
+    h2o_status status = check_fused(&call.shape, call.n, call.M, call.q, call.kv, call.memory, intra, fused);
+    if (status == H2O_OK)
+        status = call.tile > 0 ? check_tokens(call.shape, call.tile, call.n) : H2O_BAD_ARGUMENT;
     if (status != H2O_OK) return status;
-    AttentionArgs attention = fused_attention(*shape, n, slots, q, *kv, memory, *intra, *fused);
-    attention.rows.tile = tile;
+    AttentionArgs attention =
+        fused_attention(call.shape, call.n, call.M, call.q, *call.kv, call.memory, intra, fused);
+    attention.rows.tile = call.tile;
     return launch_attention(attention, stream);
 }
+
+size_t workspace(const calls::TiledMemoryAttention&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

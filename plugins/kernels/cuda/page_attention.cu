@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-h2o_status attend(const h2o_cuda_shape& shape, const PageArgs& args, const void* q, const h2o_kv& kv, void* o,
+h2o_status attend(const h2o_shape& shape, const PageArgs& args, const void* q, const h2o_kv& kv, void* o,
                   cudaStream_t stream) {
     return dispatch_head_size(shape.head_size, [&](auto d) {
         constexpr int D = decltype(d)::value;
@@ -111,24 +111,29 @@ h2o_status attend(const h2o_cuda_shape& shape, const PageArgs& args, const void*
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                              const void* q, const h2o_kv* kv, const int64_t* length,
-                                              int32_t page_size, int32_t budget, const int32_t* page_list,
-                                              void* o) {
-    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
-    if (page_size <= 0 || budget <= 0 || !q || !length || !page_list || !o) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
-    const PageArgs args = {length,
-                           page_list,
-                           shape->scale,
-                           page_size,
-                           budget,
-                           shape->query_heads,
-                           shape->kv_heads,
-                           shape->score_heads,
-                           static_cast<int>(kv->rows)};
-    return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
-                                   : attend<float>(*shape, args, q, *kv, o, stream);
+h2o_status run(const calls::PageAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (call.page_size <= 0 || call.M <= 0 || !call.q || !call.length || !call.page_list || !call.o)
+        return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
+    const PageArgs args = {call.length,
+                           call.page_list,
+                           call.shape.scale,
+                           call.page_size,
+                           call.M,
+                           call.shape.query_heads,
+                           call.shape.kv_heads,
+                           call.shape.score_heads,
+                           static_cast<int>(call.kv->rows)};
+    return call.shape.dtype == H2O_F16 ? attend<half>(call.shape, args, call.q, *call.kv, call.o, stream)
+                                       : attend<float>(call.shape, args, call.q, *call.kv, call.o, stream);
 }
+
+size_t workspace(const calls::PageAttention&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

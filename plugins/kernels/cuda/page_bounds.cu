@@ -48,28 +48,41 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                           const h2o_kv* kv, const int64_t* start, const int64_t* length,
-                                           int32_t most_rows, int32_t page_size, int32_t pages,
-                                           const float* k_min, const float* k_max, float* min_next,
-                                           float* max_next) {
-    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
-    if (most_rows <= 0 || page_size <= 0 || pages <= 0) return H2O_BAD_ARGUMENT;
-    if (any_null(start, length) || any_null(k_min, k_max, min_next, max_next)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_keys(*shape, kv, 1); status != H2O_OK) return status;
-    const bool in_place = min_next == k_min && max_next == k_max;
-    const int width = shape->kv_heads * shape->head_size;
-    const int64_t touched = (static_cast<int64_t>(most_rows) + page_size - 2) / page_size + 1;
-    const int64_t height = in_place && touched < pages ? touched : pages;
-    const Pages args = {
-        start,        length,  page_size, pages, width, static_cast<int>(kv->rows), shape->head_size,
-        kv->k_scales, in_place};
+h2o_status run(const calls::PageBounds& call) {
+    const cudaStream_t stream = stream_of(call);
+    const int32_t most_rows = most_rows_of(call, call.k_min_next == call.k_min);
+    if (most_rows == 0) return H2O_OK;
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (most_rows <= 0 || call.page_size <= 0 || call.Nb <= 0) return H2O_BAD_ARGUMENT;
+    if (any_null(call.start, call.length) ||
+        any_null(call.k_min, call.k_max, call.k_min_next, call.k_max_next))
+        return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_keys(call.shape, call.kv, 1); status != H2O_OK) return status;
+    const bool in_place = call.k_min_next == call.k_min && call.k_max_next == call.k_max;
+    const int width = call.shape.kv_heads * call.shape.head_size;
+    const int64_t touched = (static_cast<int64_t>(most_rows) + call.page_size - 2) / call.page_size + 1;
+    const int64_t height = in_place && touched < call.Nb ? touched : call.Nb;
+    const Pages args = {call.start,
+                        call.length,
+                        call.page_size,
+                        call.Nb,
+                        width,
+                        static_cast<int>(call.kv->rows),
+                        call.shape.head_size,
+                        call.kv->k_scales,
+                        in_place};
     const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
-    return with_stored<float>(*kv, [&](auto zero) {
+    return with_stored<float>(*call.kv, [&](auto zero) {
         using S = decltype(zero);
-        return launch(update_bounds<S>, grid, kThreads, 0, stream, args, static_cast<const S*>(kv->k), k_min,
-                      k_max, min_next, max_next);
+        return launch(update_bounds<S>, grid, kThreads, 0, stream, args, static_cast<const S*>(call.kv->k),
+                      call.k_min, call.k_max, call.k_min_next, call.k_max_next);
     });
 }
+
+size_t workspace(const calls::PageBounds&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

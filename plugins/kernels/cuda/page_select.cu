@@ -123,35 +123,48 @@ __global__ void __launch_bounds__(kSelectThreads)
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" size_t h2o_cuda_page_select_workspace(const h2o_cuda_shape* shape, int32_t pages) {
-    if (check_alike(shape) != H2O_OK || pages <= 0) return 0;
+namespace {
+
+size_t bytes_of(const h2o_shape& shape, int32_t pages) {
+    if (check_alike(&shape) != H2O_OK || pages <= 0) return 0;
     Workspace workspace;
-    workspace.take<unsigned>(static_cast<int64_t>(shape->score_heads) * pages);
+    workspace.take<unsigned>(static_cast<int64_t>(shape.score_heads) * pages);
     return workspace.used();
 }
 
-extern "C" h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, const void* q,
-                                           const int64_t* length, int32_t page_size, int32_t pages,
-                                           const float* k_min, const float* k_max, int32_t budget,
-                                           int32_t* page_list, void* workspace, size_t workspace_bytes) {
-    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
-    if (page_size <= 0 || pages <= 0 || budget <= 0) return H2O_BAD_ARGUMENT;
-    if (!q || !length || !k_min || !k_max || !page_list) return H2O_BAD_ARGUMENT;
-    Workspace pieces(workspace, workspace_bytes);
-    unsigned* const bits = pieces.take<unsigned>(static_cast<int64_t>(shape->score_heads) * pages);
-    if (!pieces.enough() || !bits) return H2O_OUT_OF_WORKSPACE;
-    const SelectArgs args = {
-        length,           page_size, pages, shape->query_heads, shape->kv_heads, shape->score_heads,
-        shape->head_size, budget};
-    const dim3 grid(ceil_div(pages, kWarps), static_cast<unsigned>(shape->score_heads), 1);
-    const h2o_status status = shape->dtype == H2O_F16
-                                  ? launch(bound_pages<half>, grid, kThreads, 0, stream, args,
-                                           static_cast<const half*>(q), k_min, k_max, bits)
-                                  : launch(bound_pages<float>, grid, kThreads, 0, stream, args,
-                                           static_cast<const float*>(q), k_min, k_max, bits);
-    if (status != H2O_OK) return status;
-    return launch(choose_pages, dim3(static_cast<unsigned>(shape->score_heads), 1, 1), kSelectThreads,
-                  sizeof(Shared), stream, args, static_cast<const unsigned*>(bits), page_list);
+}  // namespace
+
+size_t workspace(const calls::PageSelect& call) {
+    return bytes_of(call.shape, call.Nb);
 }
+
+h2o_status run(const calls::PageSelect& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (call.page_size <= 0 || call.Nb <= 0 || call.M <= 0) return H2O_BAD_ARGUMENT;
+    if (!call.q || !call.length || !call.k_min || !call.k_max || !call.page_list) return H2O_BAD_ARGUMENT;
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    unsigned* const bits = pieces.take<unsigned>(static_cast<int64_t>(call.shape.score_heads) * call.Nb);
+    if (!pieces.enough() || !bits) return H2O_OUT_OF_WORKSPACE;
+    const SelectArgs args = {call.length,
+                             call.page_size,
+                             call.Nb,
+                             call.shape.query_heads,
+                             call.shape.kv_heads,
+                             call.shape.score_heads,
+                             call.shape.head_size,
+                             call.M};
+    const dim3 grid(ceil_div(call.Nb, kWarps), static_cast<unsigned>(call.shape.score_heads), 1);
+    const h2o_status status = call.shape.dtype == H2O_F16
+                                  ? launch(bound_pages<half>, grid, kThreads, 0, stream, args,
+                                           static_cast<const half*>(call.q), call.k_min, call.k_max, bits)
+                                  : launch(bound_pages<float>, grid, kThreads, 0, stream, args,
+                                           static_cast<const float*>(call.q), call.k_min, call.k_max, bits);
+    if (status != H2O_OK) return status;
+    return launch(choose_pages, dim3(static_cast<unsigned>(call.shape.score_heads), 1, 1), kSelectThreads,
+                  sizeof(Shared), stream, args, static_cast<const unsigned*>(bits), call.page_list);
+}
+
+}  // namespace h2o::cuda

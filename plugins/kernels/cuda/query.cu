@@ -95,7 +95,7 @@ struct Scratch {
     void* votes;
     float *m_parts, *l_parts, *m, *l, *score;
 
-    Scratch(const h2o_cuda_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
+    Scratch(const h2o_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
         places = tiles.listed > 0 ? tiles.listed : capacity;
         parts = 1;  // a power of two
         while (parts < kMaxParts && 2 * parts * kKeysAPart <= places &&
@@ -113,7 +113,7 @@ struct Scratch {
 };
 
 struct Query {
-    const h2o_cuda_shape& shape;
+    const h2o_shape& shape;
     Tiles tiles;
     const void* q;
     const h2o_kv& kv;
@@ -188,29 +188,33 @@ bool good(const Tiles& tiles) {
 }  // namespace
 }  // namespace h2o::cuda
 
-extern "C" size_t h2o_cuda_query_select_workspace(const h2o_cuda_shape* shape, int32_t n, int32_t tile,
-                                                  int32_t stride, int32_t slots, int32_t capacity) {
-    using namespace h2o::cuda;
-    const Tiles tiles{n, tile, stride, 1, 0, slots, 1, 0, 0};
-    if (check_shape(shape) != H2O_OK || !good(tiles) || capacity <= 0) return 0;
-    Workspace workspace;
-    Scratch scratch(*shape, tiles, capacity, workspace);
-    return workspace.used();
+namespace h2o::cuda {
+
+// Without lists it looks at all rows, which takes more than lists do: largest sizes may stand for both.
+size_t workspace(const calls::QuerySelect& call) {
+    size_t most = 0;
+    for (const int32_t listed : {0, call.Mp}) {
+        const Tiles tiles{call.n, call.tile, call.stride, 1, 0, listed, 1, 0, 0};
+        if (check_shape(&call.shape) != H2O_OK || !good(tiles) || call.cap <= 0) return 0;
+        Workspace room;
+        Scratch scratch(call.shape, tiles, call.cap, room);
+        if (room.used() > most) most = room.used();
+    }
+    return most;
 }
 
-extern "C" h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
-                                            int32_t tile, int32_t stride, int32_t share, int32_t reach,
-                                            int32_t slots, int32_t local, int32_t heavy, int32_t sink,
-                                            const void* q, const h2o_kv* kv, const int32_t* candidates,
-                                            const int64_t* past, int32_t* memory_next, void* workspace,
-                                            size_t workspace_bytes) {
-    using namespace h2o::cuda;
-    const Tiles tiles{n, tile, stride, share, reach, slots, local, heavy, sink};
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (!good(tiles) || any_null(q) || !past || !memory_next) return H2O_BAD_ARGUMENT;
-    if (slots > 0 && !candidates) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_keys(*shape, kv, 1); status != H2O_OK) return status;
-    if (const h2o_status status = check_tokens(*shape, tile, n); status != H2O_OK) return status;
-    const Query op{*shape, tiles, q, *kv, candidates, past, memory_next, stream};
-    return op.run(Workspace(workspace, workspace_bytes));
+h2o_status run(const calls::QuerySelect& call) {
+    const cudaStream_t stream = stream_of(call);
+    const Tiles tiles{call.n,  call.tile,  call.stride,         call.share, call.reach,
+                      call.Mp, call.local, call.M - call.local, call.sink};
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (!good(tiles) || any_null(call.q) || !call.past || !call.memory_next) return H2O_BAD_ARGUMENT;
+    if (call.Mp > 0 && (!call.candidates || int64_t{call.c} * call.share < call.t)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_keys(call.shape, call.kv, 1); status != H2O_OK) return status;
+    if (const h2o_status status = check_tokens(call.shape, call.tile, call.n); status != H2O_OK)
+        return status;
+    const Query op{call.shape, tiles, call.q, *call.kv, call.candidates, call.past, call.memory_next, stream};
+    return op.run(Workspace(call.workspace, call.workspace_bytes));
 }
+
+}  // namespace h2o::cuda

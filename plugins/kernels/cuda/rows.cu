@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kThreads) update_scores(const int32_t* memory,
 }
 
 template <class T>
-h2o_status fuse(const h2o_cuda_shape& shape, int64_t rows, const h2o_cuda_state& a, const h2o_cuda_state& b,
-                const h2o_cuda_state& fused, cudaStream_t stream) {
+h2o_status fuse(const h2o_shape& shape, int64_t rows, const State& a, const State& b, const State& fused,
+                cudaStream_t stream) {
     const int pieces = pieces_of(shape, value_size(shape));
     return launch(fuse_states<T>, dim3(ceil_div(rows, rows_a_block(pieces)), 1, 1), kThreads, 0, stream,
                   static_cast<const T*>(a.o), static_cast<const float*>(a.m), static_cast<const float*>(a.l),
@@ -116,42 +116,58 @@ h2o_status fuse(const h2o_cuda_shape& shape, int64_t rows, const h2o_cuda_state&
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                             int32_t slots, const h2o_kv* kv, const int32_t* memory,
-                                             void* k_mem, void* v_mem) {
-    if (const h2o_status status = check_heads(shape); status != H2O_OK) return status;
-    if (slots <= 0 || !memory || !k_mem || !v_mem) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, 1); status != H2O_OK) return status;
-    if (kv->dtype != shape->dtype) return H2O_UNSUPPORTED;  // it only moves
-    const int keys = pieces_of(*shape, shape->head_size), values = pieces_of(*shape, value_size(*shape));
+h2o_status run(const calls::MemoryGather& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_heads(&call.shape); status != H2O_OK) return status;
+    if (call.M <= 0 || !call.memory || !call.k_mem || !call.v_mem) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
+    if (call.kv->dtype != call.shape.dtype) return H2O_UNSUPPORTED;  // it only moves
+    const int keys = pieces_of(call.shape, call.shape.head_size),
+              values = pieces_of(call.shape, value_size(call.shape));
     const auto gather = [&](const void* cache, int apart, int pieces, void* out) {
-        const int64_t count = static_cast<int64_t>(shape->score_heads) * slots * pieces;
+        const int64_t count = static_cast<int64_t>(call.shape.score_heads) * call.M * pieces;
         return launch(gather_rows, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream,
-                      static_cast<const uint4*>(cache), memory, static_cast<uint4*>(out),
-                      static_cast<int>(kv->rows - 1), static_cast<int64_t>(slots),
-                      shape->score_heads / shape->kv_heads, shape->kv_heads, apart, pieces, count);
+                      static_cast<const uint4*>(cache), call.memory, static_cast<uint4*>(out),
+                      static_cast<int>(call.kv->rows - 1), static_cast<int64_t>(call.M),
+                      call.shape.score_heads / call.shape.kv_heads, call.shape.kv_heads, apart, pieces,
+                      count);
     };
-    const h2o_status status = gather(kv->k, keys, keys, k_mem);
-    return status == H2O_OK ? gather(kv->v, h2o_kv_latent(kv) ? keys : values, values, v_mem) : status;
+    const h2o_status status = gather(call.kv->k, keys, keys, call.k_mem);
+    return status == H2O_OK ? gather(call.kv->v, h2o_kv_latent(call.kv) ? keys : values, values, call.v_mem)
+                            : status;
 }
 
-extern "C" h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                     int32_t n, const h2o_cuda_state* a,
-                                                     const h2o_cuda_state* b, const h2o_cuda_state* fused) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || !complete(a) || !complete(b) || !fused || !fused->o) return H2O_BAD_ARGUMENT;
-    const int64_t rows = static_cast<int64_t>(n) * shape->query_heads;
-    return shape->dtype == H2O_F16 ? fuse<half>(*shape, rows, *a, *b, *fused, stream)
-                                   : fuse<float>(*shape, rows, *a, *b, *fused, stream);
+size_t workspace(const calls::MemoryGather&) {
+    return 0;
 }
 
-extern "C" h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
-                                            const int32_t* memory, const float* addend, int32_t replace,
-                                            float* score) {
-    if (score_heads <= 0 || slots <= 0 || !memory || !addend || !score) return H2O_BAD_ARGUMENT;
-    const int64_t count = static_cast<int64_t>(score_heads) * slots;
-    return launch(update_scores, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream, memory, addend,
-                  score_heads, slots, replace != 0, score);
+h2o_status run(const calls::OnlineSoftmaxFusion& call) {
+    const cudaStream_t stream = stream_of(call);
+    const State a = given(call.o_a, call.m_a, call.l_a), b = given(call.o_b, call.m_b, call.l_b);
+    const State fused{call.o, call.m, call.l};
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (call.n <= 0 || !complete(a) || !complete(b) || !fused.o) return H2O_BAD_ARGUMENT;
+    const int64_t rows = static_cast<int64_t>(call.n) * call.shape.query_heads;
+    return call.shape.dtype == H2O_F16 ? fuse<half>(call.shape, rows, a, b, fused, stream)
+                                       : fuse<float>(call.shape, rows, a, b, fused, stream);
 }
+
+size_t workspace(const calls::OnlineSoftmaxFusion&) {
+    return 0;
+}
+
+h2o_status run(const calls::ScatterScores& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (call.Hs <= 0 || call.M <= 0 || !call.memory || !call.values || !call.score) return H2O_BAD_ARGUMENT;
+    const int64_t count = static_cast<int64_t>(call.Hs) * call.M;
+    return launch(update_scores, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream, call.memory,
+                  call.values, call.Hs, call.M, call.add == 0, call.score);
+}
+
+size_t workspace(const calls::ScatterScores&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

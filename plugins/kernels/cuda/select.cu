@@ -8,6 +8,7 @@
 
 #include "h2o/cuda.h"
 #include "row_range.cuh"
+#include "checks.h"
 #include "select.cuh"
 
 namespace h2o::cuda {
@@ -27,6 +28,15 @@ struct Candidates {
     }
 };
 
+// Where a memory set goes, [Hs, M] each: `memory`, and, unless they are null, `last` and `set`; its scores go
+// to `set_scores`, unless that is null.
+struct NextMemory {
+    int32_t* memory;
+    int32_t* last;
+    int32_t* set;
+    float* set_scores;
+};
+
 struct Step {
     int heads, capacity, remembered, local, heavy, sink;
     const int64_t* range;  // on the device, or null:
@@ -35,7 +45,7 @@ struct Step {
     const float* values;  // that the scores of the memory become or grow by; null: they stay
     bool replace;
     float* score;
-    h2o_cuda_next_memory next;
+    NextMemory next;
 };
 
 __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
@@ -56,7 +66,7 @@ __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
         kept = step.replace ? value : kept + value;
     }
 
-    const h2o_cuda_next_memory& next = step.next;
+    const NextMemory& next = step.next;
     const auto put = [&](int place, int position) {
         const int64_t at = static_cast<int64_t>(head) * total + place;
         next.memory[at] = position;
@@ -95,34 +105,40 @@ h2o_status run(const Step& step, cudaStream_t stream) {
 }  // namespace
 }  // namespace h2o::cuda
 
-extern "C" h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
-                                             int32_t previous_slots, int32_t local, int32_t heavy,
-                                             int32_t sink, const float* score, const int32_t* memory,
-                                             const int64_t* chunk_range, int32_t* memory_next) {
-    using namespace h2o::cuda;
-    if (!chunk_range) return H2O_BAD_ARGUMENT;
-    Step step = step_of(score_heads, capacity, previous_slots, local, heavy, sink);
-    step.range = chunk_range;
-    step.memory = memory;
-    step.score = const_cast<float*>(score);  // without values nothing writes there
-    step.next.memory = memory_next;
+namespace h2o::cuda {
+
+h2o_status run(const calls::MemorySelect& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (!call.chunk_range) return H2O_BAD_ARGUMENT;
+    Step step = step_of(call.Hs, call.cap, call.Mp, call.local, call.M - call.local, call.sink);
+    step.range = call.chunk_range;
+    step.memory = call.memory;
+    step.score = const_cast<float*>(call.score);  // without values nothing writes there
+    step.next.memory = call.memory_next;
     return run(step, stream);
 }
 
-extern "C" h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
-                                           int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
-                                           int32_t start, int32_t stop, const int32_t* memory,
-                                           const float* values, int32_t replace, float* score,
-                                           const h2o_cuda_next_memory* next) {
-    using namespace h2o::cuda;
-    if (start < 0 || stop < start || stop > capacity || !next) return H2O_BAD_ARGUMENT;
-    Step step = step_of(score_heads, capacity, previous_slots, local, heavy, sink);
-    step.start = start;
-    step.stop = stop;
-    step.memory = memory;
-    step.values = values;
-    step.replace = replace != 0;
-    step.score = score;
-    step.next = *next;
+size_t workspace(const calls::MemorySelect&) {
+    return 0;
+}
+
+h2o_status run(const calls::MemoryStep& call) {
+    const cudaStream_t stream = stream_of(call);
+    const NextMemory next{call.memory_next, call.last, call.boundary, call.scores};
+    if (call.start < 0 || call.stop < call.start || call.stop > call.cap) return H2O_BAD_ARGUMENT;
+    Step step = step_of(call.Hs, call.cap, call.Mp, call.local, call.M - call.local, call.sink);
+    step.start = call.start;
+    step.stop = call.stop;
+    step.memory = call.memory;
+    step.values = call.values;
+    step.replace = call.add == 0;
+    step.score = call.score;
+    step.next = next;
     return run(step, stream);
 }
+
+size_t workspace(const calls::MemoryStep&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

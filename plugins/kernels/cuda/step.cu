@@ -65,25 +65,32 @@ __global__ void __launch_bounds__(kOneWarp) put_integers(Integers integers, int 
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_cuda_shape* shape, int32_t n,
-                                            const void* k, const void* v, const int64_t* position,
-                                            int64_t first, const h2o_kv* kv) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || first < 0 || !k) return H2O_BAD_ARGUMENT;
-    const int64_t needed = position ? n : first + n;
-    if (const h2o_status status = check_kv(*shape, kv, needed); status != H2O_OK) return status;
-    if (!v && !h2o_kv_latent(kv)) return H2O_BAD_ARGUMENT;
-    const Append args = {position, first, shape->kv_heads, n, shape->head_size, value_size(*shape), kv->rows};
-    return shape->dtype == H2O_F16 ? append<half>(args, k, v, *kv, stream)
-                                   : append<float>(args, k, v, *kv, stream);
+h2o_status run(const calls::CacheAppend& call) {
+    const cudaStream_t stream = stream_of(call);
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (call.n <= 0 || call.first < 0 || !call.k) return H2O_BAD_ARGUMENT;
+    const int64_t needed = call.at ? call.n : call.first + call.n;
+    if (const h2o_status status = check_kv(call.shape, call.kv, needed); status != H2O_OK) return status;
+    if (!call.v && !h2o_kv_latent(call.kv)) return H2O_BAD_ARGUMENT;
+    const Append args = {call.at,      call.first,           call.shape.kv_heads,
+                         call.n,       call.shape.head_size, value_size(call.shape),
+                         call.kv->rows};
+    return call.shape.dtype == H2O_F16 ? append<half>(args, call.k, call.v, *call.kv, stream)
+                                       : append<float>(args, call.k, call.v, *call.kv, stream);
 }
+
+size_t workspace(const calls::CacheAppend&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda
 
 extern "C" h2o_status h2o_cuda_write_integers(h2o_cuda_stream stream, int32_t count, const int64_t* values,
                                               int64_t* target) {
     if (count <= 0 || count > H2O_CUDA_MAX_INTEGERS || !values || !target) return H2O_BAD_ARGUMENT;
-    Integers integers = {};
+    h2o::cuda::Integers integers = {};
     for (int i = 0; i < count; ++i) integers.values[i] = values[i];
-    return launch(put_integers, dim3(1, 1, 1), kOneWarp, 0, stream, integers, count, target);
+    return h2o::cuda::launch(h2o::cuda::put_integers, dim3(1, 1, 1), h2o::cuda::kOneWarp, 0, stream, integers, count, target);
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "checks.h"
+#include "h2o/subquadratic.h"
 #include "launch.h"
 #include "numbers.cuh"
 #include "ptx.cuh"
@@ -139,8 +140,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-h2o_status attend(const h2o_cuda_shape& shape, const PatternArgs& args, const void* q, const h2o_kv& kv,
-                  void* o, cudaStream_t stream) {
+h2o_status attend(const h2o_shape& shape, const PatternArgs& args, const void* q, const h2o_kv& kv, void* o,
+                  cudaStream_t stream) {
     return dispatch_head_size(shape.head_size, [&](auto d) {
         constexpr int D = decltype(d)::value;
         const int64_t rows = static_cast<int64_t>(args.tokens) * args.heads;
@@ -157,30 +158,36 @@ h2o_status attend(const h2o_cuda_shape& shape, const PatternArgs& args, const vo
 }  // namespace
 }  // namespace h2o::cuda
 
-using namespace h2o::cuda;
+namespace h2o::cuda {
 
-extern "C" h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const h2o_cuda_shape* shape,
-                                                      const h2o_subquadratic* pattern, int32_t n,
-                                                      const void* q, const h2o_kv* kv, const int64_t* length,
-                                                      const float* k_mean, const float* v_mean, int32_t slots,
-                                                      const int32_t* global_rows, void* o) {
-    if (const h2o_status status = check_alike(shape); status != H2O_OK) return status;
-    if (!pattern || pattern->window < 0 || pattern->block_size < 0 || !std::isfinite(pattern->landmark_bias))
+h2o_status run(const calls::SubquadraticAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    const h2o_subquadratic pattern =
+        h2o_subquadratic_of(call.window, call.block_size, call.strides, call.count_bias);
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (pattern.window < 0 || pattern.block_size < 0 || !std::isfinite(pattern.landmark_bias))
         return H2O_BAD_ARGUMENT;
-    if (n <= 0 || !q || !length || !o || slots < 0 || (slots > 0 && !global_rows)) return H2O_BAD_ARGUMENT;
-    if (pattern->block_size > 0 && any_null(k_mean, v_mean)) return H2O_BAD_ARGUMENT;
-    if (const h2o_status status = check_kv(*shape, kv, n); status != H2O_OK) return status;
-    const PatternArgs args = {*pattern,
-                              shape->scale,
-                              n,
-                              shape->query_heads,
-                              shape->kv_heads,
-                              slots,
-                              static_cast<int>(kv->rows),
-                              length,
-                              k_mean,
-                              v_mean,
-                              global_rows};
-    return shape->dtype == H2O_F16 ? attend<half>(*shape, args, q, *kv, o, stream)
-                                   : attend<float>(*shape, args, q, *kv, o, stream);
+    if (call.n <= 0 || !call.q || !call.length || !call.o || call.M < 0 || (call.M > 0 && !call.global_rows))
+        return H2O_BAD_ARGUMENT;
+    if (pattern.block_size > 0 && any_null(call.k_mean, call.v_mean)) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
+    const PatternArgs args = {pattern,
+                              call.shape.scale,
+                              call.n,
+                              call.shape.query_heads,
+                              call.shape.kv_heads,
+                              call.M,
+                              static_cast<int>(call.kv->rows),
+                              call.length,
+                              call.k_mean,
+                              call.v_mean,
+                              call.global_rows};
+    return call.shape.dtype == H2O_F16 ? attend<half>(call.shape, args, call.q, *call.kv, call.o, stream)
+                                       : attend<float>(call.shape, args, call.q, *call.kv, call.o, stream);
 }
+
+size_t workspace(const calls::SubquadraticAttention&) {
+    return 0;
+}
+
+}  // namespace h2o::cuda

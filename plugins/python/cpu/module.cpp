@@ -6,10 +6,7 @@ NB_MODULE(_cpu, module) {
     using namespace h2o::python::cpu;
     module.doc() =
         "Attention operators of ONNX domain `h2o` on the CPU.\n\n"
-        "h2o_runtime.operators has their tensors and attributes, AttentionProvider their meaning. Arrays are "
-        "C-contiguous;\nthose without a type here are float32, or float16 with half=True. Caches can be "
-        "float16 "
-        "too, or int8 with\nscales [rows, Hkv] of keys and of values.";
+        "h2o_runtime.operators has their tensors and attributes. Arrays are C-contiguous.";
     module.def(
         "product_instructions",
         [] {

@@ -1,43 +1,45 @@
-// One model shape's CUDA kernels for Python: addresses and sizes go to the C interface as they are.
+// One model shape's CUDA kernels for Python: what lies at an address is the caller's word.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include "../arguments.h"
 #include "device.h"
 
 namespace h2o::python {
 
-namespace nb = nanobind;
 using namespace nb::literals;
 
-template <class T>
-T* at(Address address) {
-    return reinterpret_cast<T*>(address);
-}
+// One layer's cache. Its arrays, as all arguments, have an address, a shape and a NumPy dtype; its length is
+// a number, or an array of one that is read on the device.
+class KV {
+  public:
+    KV(nb::handle k, nb::handle v, nb::handle length, nb::handle pages, int32_t page_rows, nb::handle scales);
 
-inline h2o_cuda_state state_at(Address o, Address m, Address l) {
-    return {at<void>(o), at<float>(m), at<float>(l)};
-}
+    const h2o_kv* get() const { return &kv_; }
+    const h2o_tensor& keys() const { return k_; }
+    const h2o_tensor& values() const { return v_; }
+    const nb::object& length() const { return length_; }
+
+  private:
+    h2o_tensor k_, v_;
+    nb::object length_;
+    h2o_kv kv_{};
+};
 
 class Kernels {
   public:
-    Kernels(int32_t query_heads, int32_t kv_heads, int32_t head_size, float scale, bool half,
-            int32_t value_size);
+    // counters [query_heads] are uint32 zeros, integers [8] int64; both are on the device.
+    Kernels(const h2o_shape& shape, Address counters, Address integers);
 
-    // A cache. `item_bytes` are of one number that is kept: 1 for int8, 0 for what the model has.
-    h2o_kv kv_at(Address k_cache, Address v_cache, int64_t capacity, Address pages, int32_t page_rows,
-                 Address k_scales, Address v_scales, int32_t item_bytes) const;
-    h2o_cuda_shape scored(int32_t heads) const;
+    // reserve(bytes) gives the address of a workspace, and its size.
+    void run(const Stream& stream, nb::str name, const KV* kv, nb::dict given, nb::callable reserve) const;
 
-    const h2o_cuda_shape shape;
+  private:
+    const h2o_shape shape_;
+    const Operators operators_{h2o_cuda_kernel};
+    uint32_t* const counters_;
+    int64_t* const integers_;
 };
-
-// Each adds its operators to the class; functions that need no shape are the module's.
-void bind_memory(nb::class_<Kernels>& kernels);
-void bind_selection(nb::class_<Kernels>& kernels, nb::module_& module);
-void bind_cached(nb::class_<Kernels>& kernels);
-void bind_landmarks(nb::class_<Kernels>& kernels);
-void bind_pages(nb::class_<Kernels>& kernels);
-void bind_lines(nb::class_<Kernels>& kernels);
 
 }  // namespace h2o::python

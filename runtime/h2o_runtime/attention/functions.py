@@ -10,38 +10,36 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionShape, Float32, Int32, PartialSoftmax, each_tile
-from h2o_runtime.attention.host_rows import HostRows, plain_rows
+from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
+from h2o_runtime.attention.host_operators import plain_rows, run_on_host
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
-    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
     CANDIDATE_SCORE,
     CHUNKED_INTRA_ATTENTION,
     DOMAIN,
-    LANDMARK_UPDATE,
-    MEMORY_FUSED_ATTENTION,
+    KEYS,
+    LENGTH,
     MEMORY_GATHER,
-    MEMORY_SELECT,
-    PAGE_ATTENTION,
-    PAGE_BOUNDS,
-    PAGE_SELECT,
+    OPERATORS,
     QUERY_SELECT,
-    SUBQUADRATIC_ATTENTION,
+    TILED_MEMORY_ATTENTION,
+    VALUES,
     VERTICAL_SLASH_ATTENTION,
-    VERTICAL_SLASH_SELECT,
+    Attribute,
     Operator,
 )
 from h2o_runtime.ort.session import open_session, run_bound
 from h2o_runtime.process import default_threads
 
-LINE_TILE = 64  # rows that see the same diagonals: calls are not cut inside
-SCORE_BYTES = 64 << 20  # cached_attention takes as many rows at once as keep its score matrix below this
+SCORE_BYTES = 64 << 20  # of a score matrix: of many rows, as many at once as keep theirs below this are taken
+ROWS_TOGETHER = {VERTICAL_SLASH_ATTENTION: 64}  # rows that see the same diagonals: calls are not cut inside
 
 
-class FunctionProvider(HostRows):
+class FunctionProvider:
     """Runs each operator as a one-node ONNX model."""
 
     name = "functions"
@@ -71,248 +69,99 @@ class FunctionProvider(HostRows):
             raise BundleError(
                 f"{path}: not a readable ONNX file ({error}); export the checkpoint again"
             ) from error
-        self._shape = shape
+        self.shape = shape
         self._functions = list(model.functions)
         self._opsets = list(model.opset_import)
 
     def deactivate(self) -> None:
         self._sessions.clear()
 
-    def chunked_intra_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, chunk_size: int, state: PartialSoftmax, colsum: Float32 | None
-    ) -> None:
-        # One chunk at a time: the body holds a whole score matrix, and chunks do not see each other.
-        heads = self._shape.kv_heads if colsum is None else colsum.shape[1]
-        values = np.ascontiguousarray(k[:, :, : self._shape.value_size]) if v is k else v
-        for start in range(0, len(q), chunk_size):
-            stop = min(start + chunk_size, len(q))
-            part = state.rows(start, stop)
-            outputs = {"o": part.o, "m": part.m, "l": part.l}
-            if colsum is not None:
-                outputs["colsum"] = colsum[start:stop]
-            inputs = {"q": q[start:stop], "k": k[start:stop], "v": values[start:stop]}
-            attributes = {"chunk_size": chunk_size, "scale": self._shape.scale, "score_heads": heads}
-            self._run(CHUNKED_INTRA_ATTENTION, inputs, outputs, attributes)
+    def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
+        if operator in _ADAPTED:
+            _ADAPTED[operator](self, kv, **arguments)
+        elif operator not in OPERATORS:
+            run_on_host(self, operator, kv, arguments)
+        elif self._may_be_cut(operator):
+            self._run_in_parts(operator, kv, arguments)
+        else:
+            self.run_body(operator, kv, arguments)
 
-    def memory_fused_attention(
-        self,
-        q: Tensor,
-        kv: KV,
-        memory: Int32,
-        state: PartialSoftmax,
-        colsum: Float32 | None,
-    ) -> None:
-        k_cache, v_cache = self._plain(kv)
-        inputs = {
-            "q": q,
-            "k_cache": k_cache,
-            "v_cache": v_cache,
-            "memory": memory,
-            "o_intra": state.o.copy(),  # the graph may not write over its own input
-            "m_intra": state.m,
-            "l_intra": state.l,
-        }
-        outputs = {"o": state.o} if colsum is None else {"o": state.o, "colsum": colsum}
-        self._run(MEMORY_FUSED_ATTENTION, inputs, outputs, {"scale": self._shape.scale})
-
-    def tiled_memory_attention(
-        self, q: Tensor, kv: KV, memory: Int32, tile: int, state: PartialSoftmax
-    ) -> None:
-        each_tile(self, q, kv, memory, tile, state)
-
-    def candidate_score(
-        self,
-        q_window: Tensor,
-        k: Tensor,
-        kv: KV,
-        memory: Int32,
-        score_memory: Float32,
-        score_chunk: Float32,
-    ) -> None:
-        k_cache, v_cache = self._plain(kv)
-        k_mem = np.empty((*memory.shape, self._shape.head_size), self._shape.dtype)
-        if memory.size:
-            gathered = {"k_mem": k_mem}
-            inputs = {"k_cache": k_cache, "v_cache": v_cache, "memory": memory}
-            self._run(MEMORY_GATHER, inputs, gathered, {})
-        outputs = {"score_mem": score_memory, "score_chunk": score_chunk}
-        inputs = {"q_window": q_window, "k": k, "k_mem": k_mem}
-        self._run(CANDIDATE_SCORE, inputs, outputs, {"scale": self._shape.scale})
-
-    def memory_select(
-        self, score: Float32, memory: Int32, start: int, stop: int, local: int, sink: int, out: Int32
-    ) -> None:
-        inputs = {"score": score, "memory": memory, "chunk_range": np.array([start, stop], np.int64)}
-        attributes = {"local": local, "heavy": out.shape[1] - local, "sink": sink}
-        self._run(MEMORY_SELECT, inputs, {"memory_next": out}, attributes)
-
-    def query_select(
-        self,
-        q: Tensor,
-        kv: KV,
-        candidates: Int32,
-        past: Tensor,
-        tile: int,
-        stride: int,
-        share: int,
-        reach: int,
-        local: int,
-        sink: int,
-        out: Int32,
-    ) -> None:
-        k_cache, _ = self._plain(kv)
-        attributes = {
-            "scale": self._shape.scale,
-            "tile": tile,
-            "stride": stride,
-            "share": 1,
-            "reach": reach,
-            "local": local,
-            "heavy": out.shape[2] - local,
-            "sink": sink,
-        }
-        for i, end in enumerate(past):  # one at a time: the body copies all keys that a tile looks at
-            inputs = {
-                "q": q[i * tile : (i + 1) * tile],
-                "k_cache": k_cache[:end],
-                "candidates": candidates[i // share : i // share + 1] if candidates.size else candidates[:1],
-                "past": past[i : i + 1],
-            }
-            self._run(QUERY_SELECT, inputs, {"memory_next": out[i : i + 1]}, attributes)
-
-    def cached_attention(self, q: Tensor, kv: KV, o: Tensor) -> None:
-        k_cache, v_cache = self._plain(kv)
-        length = int(kv.length)
-        past = length - len(q)
-        rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
-        for start in range(0, len(q), rows):
-            stop = min(start + rows, len(q))
-            inputs = {
-                "q": q[start:stop],
-                "k_cache": k_cache,
-                "v_cache": v_cache,
-                "length": np.array(past + stop, np.int64),
-            }
-            self._run(CACHED_ATTENTION, inputs, {"o": o[start:stop]}, {"scale": self._shape.scale})
-
-    def landmark_update(
-        self, kv: KV, k_mean: Float32, v_mean: Float32, start: int | Tensor, block_size: int
-    ) -> None:
-        k_cache, v_cache = self._plain(kv)
-        inputs = {
-            "k_cache": k_cache,
-            "v_cache": v_cache,
-            "k_mean": k_mean.copy(),  # the graph may not write over its own input
-            "v_mean": v_mean.copy(),
-            "start": np.array(start, np.int64).reshape(()),
-            "length": np.array(kv.length, np.int64),
-        }
-        outputs = {"k_mean_next": k_mean, "v_mean_next": v_mean}
-        self._run(LANDMARK_UPDATE, inputs, outputs, {"block_size": block_size})
-
-    def subquadratic_attention(
-        self,
-        q: Tensor,
-        kv: KV,
-        k_mean: Float32,
-        v_mean: Float32,
-        global_rows: Int32,
-        window: int,
-        block_size: int,
-        strides: int,
-        count_bias: int,
-        o: Tensor,
-    ) -> None:
-        k_cache, v_cache = self._plain(kv)
-        inputs = {"k_cache": k_cache, "v_cache": v_cache, "k_mean": k_mean, "v_mean": v_mean}
-        attributes: dict[str, float] = {
-            "window": window,
-            "block_size": block_size,
-            "strides": strides,
-            "count_bias": count_bias,
-            "scale": self._shape.scale,
-        }
-        length = int(kv.length)
-        past = length - len(q)
-        rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length))
-        for start in range(0, len(q), rows):
-            stop = min(start + rows, len(q))
-            call = {"q": q[start:stop], **inputs, "global_rows": global_rows}
-            call["length"] = np.array(past + stop, np.int64)
-            self._run(SUBQUADRATIC_ATTENTION, call, {"o": o[start:stop]}, attributes)
-
-    def page_bounds(
-        self, kv: KV, k_min: Float32, k_max: Float32, start: int | Tensor, page_size: int
-    ) -> None:
-        inputs = {
-            "k_cache": self._plain(kv)[0],
-            "k_min": k_min.copy(),  # the graph may not write over its own input
-            "k_max": k_max.copy(),
-            "start": np.array(start, np.int64).reshape(()),
-            "length": np.array(kv.length, np.int64),
-        }
-        outputs = {"k_min_next": k_min, "k_max_next": k_max}
-        self._run(PAGE_BOUNDS, inputs, outputs, {"page_size": page_size})
-
-    def page_select(
-        self, q: Tensor, k_min: Float32, k_max: Float32, kv: KV, page_size: int, page_list: Int32
-    ) -> None:
-        sets, budget = page_list.shape
-        inputs = {"q": q, "k_min": k_min, "k_max": k_max, "length": np.array(kv.length, np.int64)}
-        attributes: dict[str, float] = {"page_size": page_size, "budget": budget, "score_heads": sets}
-        self._run(PAGE_SELECT, inputs, {"page_list": page_list}, attributes)
-
-    def page_attention(self, q: Tensor, kv: KV, page_list: Int32, page_size: int, o: Tensor) -> None:
-        k_cache, v_cache = self._plain(kv)
-        inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_list": page_list}
-        inputs["length"] = np.array(kv.length, np.int64)
-        attributes: dict[str, float] = {"page_size": page_size, "scale": self._shape.scale}
-        self._run(PAGE_ATTENTION, inputs, {"o": o}, attributes)
-
-    def vertical_slash_select(
-        self, q: Tensor, kv: KV, sink: int, near: int, columns: Int32, distances: Int32
-    ) -> None:
-        k_cache, _ = self._plain(kv)
-        inputs = {"q": q, "k_cache": k_cache, "length": np.array(kv.length, np.int64)}
-        attributes = {
-            "scale": self._shape.scale,
-            "vertical": columns.shape[1],
-            "slash": distances.shape[1],
-            "sink": sink,
-            "near": near,
-        }
-        outputs = {"columns": columns, "distances": distances}
-        self._run(VERTICAL_SLASH_SELECT, inputs, outputs, attributes)
-
-    def vertical_slash_attention(
-        self, q: Tensor, kv: KV, columns: Int32, distances: Int32, o: Tensor
-    ) -> None:
-        k_cache, v_cache = self._plain(kv)
-        inputs = {"k_cache": k_cache, "v_cache": v_cache, "columns": columns, "distances": distances}
-        length = int(kv.length)
-        past = length - len(q)
-        rows = max(1, SCORE_BYTES // (4 * self._shape.query_heads * length * LINE_TILE)) * LINE_TILE
-        for start in range(0, len(q), rows):
-            stop = min(start + rows, len(q))
-            call = {"q": q[start:stop], **inputs, "length": np.array(past + stop, np.int64)}
-            self._run(VERTICAL_SLASH_ATTENTION, call, {"o": o[start:stop]}, {"scale": self._shape.scale})
-
-    def _plain(self, kv: KV) -> tuple[Tensor, Tensor]:
-        return plain_rows(kv, self._shape.dtype, self._shape.value_size)
-
-    def _run(
-        self,
-        operator: Operator,
-        inputs: dict[str, Any],
-        outputs: dict[str, Any],
-        attributes: dict[str, float],
-    ) -> None:
-        """Execute one operator; of its outputs only those in `outputs` are computed."""
+    def run_body(self, operator: Operator, kv: KV | None, arguments: dict[str, Any]) -> None:
+        """Execute an operator's body; of its outputs only those that somebody takes are computed."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        unknown = (
+            set(given)
+            - set(operator.input_names)
+            - set(operator.output_names)
+            - set(operator.attribute_names)
+        )
+        if unknown:
+            raise ValueError(f"{operator.method} has no argument {', '.join(sorted(unknown))}")
+        inputs = self._inputs(operator, kv, given)
+        outputs = {}
+        for tensor in operator.outputs:
+            if tensor.name in given:
+                outputs[tensor.name] = given[tensor.name]
+            elif tensor.in_place:
+                outputs[tensor.name] = given[tensor.in_place]
+        for name, array in inputs.items():  # the graph may not write over its own input
+            if any(array is output for output in outputs.values()):
+                inputs[name] = array.copy()
+        attributes = {each.name: self._attribute(operator, each, given) for each in operator.attributes}
         key = (operator.name, tuple(outputs), tuple(attributes.items()))
         if key not in self._sessions:
             model = self._one_node_model(operator, inputs, outputs, attributes)
             self._sessions[key] = open_session(model, self.threads)
         run_bound(self._sessions[key], inputs, outputs)
+
+    def _inputs(self, operator: Operator, kv: KV | None, given: dict[str, Any]) -> dict[str, Any]:
+        caches: dict[str, Any] = {}
+        if kv is not None:
+            k_cache, v_cache = plain_rows(kv, self.shape.dtype, self.shape.value_size)
+            caches = {KEYS: k_cache, VALUES: v_cache, LENGTH: np.array(int(kv.length), np.int64)}
+        inputs = {}
+        for tensor in operator.inputs:
+            if tensor.name not in caches and tensor.name not in given:
+                raise ValueError(f"{operator.method}: {tensor.name} is missing")
+            value = caches[tensor.name] if tensor.name in caches else given[tensor.name]
+            if tensor.dtype == "int64":
+                sizes = tuple(int(size) if size.isdecimal() else -1 for size in tensor.shape)
+                value = np.asarray(value, np.int64).reshape(sizes)
+            inputs[tensor.name] = value
+        return inputs
+
+    def _attribute(self, operator: Operator, attribute: Attribute, given: dict[str, Any]) -> float:
+        """As it is given, or as it follows from the model or the size of an output."""
+        if attribute.name in given:
+            number: float = given[attribute.name]
+            return number
+        if attribute.least is None:
+            return self.shape.scale
+        others = [each.name for each in operator.attributes if each.gives == attribute.gives]
+        rest = sum(given[name] for name in others if name != attribute.name)
+        for tensor in operator.outputs:
+            if attribute.gives in tensor.shape and tensor.name in given:
+                size: int = given[tensor.name].shape[tensor.shape.index(attribute.gives)]
+                return size - rest
+        if attribute.gives == "Hs":
+            return self.shape.kv_heads
+        raise ValueError(f"{operator.method}: {attribute.name} is missing")
+
+    @staticmethod
+    def _may_be_cut(operator: Operator) -> bool:
+        """Whether all outputs are of single rows, row r of which stands at row length - n + r."""
+        return LENGTH in operator.input_names and all(each.shape[0] == "n" for each in operator.outputs)
+
+    def _run_in_parts(self, operator: Operator, kv: KV | None, arguments: dict[str, Any]) -> None:
+        """As many rows at once as keep their score matrix below SCORE_BYTES."""
+        assert kv is not None
+        n, length = len(arguments["q"]), int(kv.length)
+        whole = ROWS_TOGETHER.get(operator, 1)
+        rows = max(1, SCORE_BYTES // (4 * self.shape.query_heads * length * whole)) * whole
+        for start in range(0, n, rows):
+            part = slice(start, min(start + rows, n))
+            cut = {name: arguments[name][part] for name in ("q", *operator.output_names)}
+            self.run_body(operator, kv.upto(length - n + part.stop), {**arguments, **cut})
 
     def _one_node_model(
         self,
@@ -344,3 +193,78 @@ class FunctionProvider(HostRows):
         model = helper.make_model(graph, functions=self._functions, opset_imports=self._opsets, ir_version=10)
         serialized: bytes = model.SerializeToString()
         return serialized
+
+
+def _chunk_by_chunk(
+    provider: FunctionProvider,
+    kv: KV | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    chunk_size: int,
+    o: Tensor,
+    m: Tensor,
+    l: Tensor,
+    colsum: Tensor | None = None,
+) -> None:
+    """The body holds a whole score matrix, and chunks do not see each other."""
+    values = np.ascontiguousarray(k[:, :, : provider.shape.value_size]) if v is k else v
+    rows = {"q": q, "k": k, "v": values, "o": o, "m": m, "l": l, "colsum": colsum}
+    for start in range(0, len(q), chunk_size):
+        stop = min(start + chunk_size, len(q))
+        cut = {name: array[start:stop] for name, array in rows.items() if array is not None}
+        provider.run_body(CHUNKED_INTRA_ATTENTION, None, {**cut, "chunk_size": chunk_size})
+
+
+def _tile_by_tile(
+    provider: FunctionProvider,
+    kv: KV,
+    q: Tensor,
+    candidates: Tensor,
+    past: Tensor,
+    tile: int,
+    share: int,
+    memory_next: Tensor,
+    **attributes: int,
+) -> None:
+    """The body copies all keys that a tile looks at."""
+    k_cache, v_cache = plain_rows(kv, provider.shape.dtype, provider.shape.value_size)
+    for i, end in enumerate(past):
+        cut = {
+            "q": q[i * tile : (i + 1) * tile],
+            "candidates": candidates[i // share : i // share + 1] if candidates.size else candidates[:1],
+            "past": past[i : i + 1],
+            "memory_next": memory_next[i : i + 1],
+        }
+        keys = KV(k_cache[:end], v_cache[:end], int(end))
+        provider.run_body(QUERY_SELECT, keys, {**cut, "tile": tile, "share": 1, **attributes})
+
+
+def _gather_and_score(provider: FunctionProvider, kv: KV, memory: Tensor, **arguments: Tensor) -> None:
+    """The body takes the memory's keys by themselves."""
+    shape = provider.shape
+    k_mem = np.empty((*memory.shape, shape.head_size), shape.dtype)
+    if memory.size:
+        provider.run_body(MEMORY_GATHER, kv, {"memory": memory, "k_mem": k_mem})
+    provider.run_body(CANDIDATE_SCORE, None, {**arguments, "k_mem": k_mem})
+
+
+def _each_tile(
+    provider: FunctionProvider,
+    kv: KV,
+    q: Tensor,
+    memory: Tensor,
+    tile: int,
+    o_intra: Tensor,
+    m_intra: Tensor,
+    l_intra: Tensor,
+) -> None:
+    each_tile(provider, q, kv, memory, tile, PartialSoftmax(o_intra, m_intra, l_intra))
+
+
+_ADAPTED: dict[Operator, Any] = {
+    CHUNKED_INTRA_ATTENTION: _chunk_by_chunk,
+    QUERY_SELECT: _tile_by_tile,
+    CACHED_CANDIDATE_SCORE: _gather_and_score,
+    TILED_MEMORY_ATTENTION: _each_tile,
+}

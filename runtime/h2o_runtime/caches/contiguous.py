@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import KVStore, LayerStore, Rows
 from h2o_runtime.caches.stored import Fresh, RowForm, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
@@ -89,10 +89,10 @@ class LayerRows(LayerStore):
 
     def commit(self, rows: Rows) -> None:
         if rows.at is not None:
-            self._provider.cache_append(self._step["k"], self._step.get("v"), rows.at, self.view(rows.at))
+            append_rows(self._provider, self._step["k"], self._step.get("v"), rows.at, self.view(rows.at))
         elif self._fresh is not None:
             new = self._fresh.rows(rows.start, rows.stop)
-            self._provider.cache_append(new["k"], new.get("v"), rows.start, self.view(rows.stop))
+            append_rows(self._provider, new["k"], new.get("v"), rows.start, self.view(rows.stop))
 
     def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
         return self._step if rows.at is not None else None

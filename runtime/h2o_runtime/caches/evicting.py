@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import KVStore, LayerStore, Rows
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.forgetting import Float64, Memory, Rule
@@ -24,6 +24,7 @@ from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 from h2o_runtime.options import option
 
 VOTERS = 64  # last tokens of a prompt that say which of it is heavy
@@ -177,7 +178,7 @@ class _Layer(LayerStore):
     def commit(self, rows: Rows) -> None:
         if rows.at is not None:
             step = self._store.step
-            self._store.provider.cache_append(step["k"], step["v"], self._place, self.view(1))
+            append_rows(self._store.provider, step["k"], step["v"], self._place, self.view(1))
 
     def view(self, length: int | Tensor) -> KV:
         if self._end:
@@ -213,6 +214,15 @@ class _Layer(LayerStore):
             n = len(self._queries)
             window, votes = self._queries[max(n - VOTERS, 0) : n], store.votes[:end]
             keys = store.prompt["k"][:end]
-            store.provider.candidate_score(window, keys, self.view(end), *store.nobody, votes)
+            memory, no_votes = store.nobody
+            store.provider.run(
+                CACHED_CANDIDATE_SCORE,
+                self.view(end),
+                q_window=window,
+                k=keys,
+                memory=memory,
+                score_mem=no_votes,
+                score_chunk=votes,
+            )
             score += store.device.download(votes).sum(axis=1)
         return score

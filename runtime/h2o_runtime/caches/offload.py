@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.host_rows import HostRows, MappedRows
 from h2o_runtime.devices import Device, Tensor
@@ -215,7 +215,7 @@ class _Layer(LayerStore):
             past, step = self._store.past, self._store.step
             self._buffer = self._store.claim_step(self._layer)
             self._begin, self._end, self._step = past, past + 1, True
-            self._store.provider.cache_append(step["k"], step["v"], rows.at, self.view(past + 1))
+            append_rows(self._store.provider, step["k"], step["v"], rows.at, self.view(past + 1))
 
     def fetch(self, pages: Tensor, page_rows: int) -> None:
         if self._layer in self._store.in_pages:

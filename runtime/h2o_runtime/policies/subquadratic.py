@@ -17,6 +17,7 @@ from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,19 @@ class Pattern:
     ) -> None:
         """Fill o [n, Hq, d] for queries q at the last n rows of `kv`, whose landmarks are up to date."""
         k_mean, v_mean = landmarks.k_mean[layer], landmarks.v_mean[layer]
-        numbers = (self.window, self.block, int(self.strides), int(self.count_bias))
-        provider.subquadratic_attention(q, kv, k_mean, v_mean, landmarks.global_rows, *numbers, o)
+        provider.run(
+            SUBQUADRATIC_ATTENTION,
+            kv,
+            q=q,
+            k_mean=k_mean,
+            v_mean=v_mean,
+            global_rows=landmarks.global_rows,
+            window=self.window,
+            block_size=self.block,
+            strides=int(self.strides),
+            count_bias=int(self.count_bias),
+            o=o,
+        )
 
     def visible(self, n: int) -> np.ndarray[Any, Any]:
         """How many tokens and landmarks each query of a prompt of n tokens sees, int64 [n]."""
@@ -98,7 +110,14 @@ class Landmarks:
     def update(self, provider: AttentionProvider, layer: int, kv: KV, start: int | Tensor) -> None:
         """Take up the rows from `start` on, all that `kv` has; those before are in."""
         if self._block:
-            provider.landmark_update(kv, self.k_mean[layer], self.v_mean[layer], start, self._block)
+            provider.run(
+                LANDMARK_UPDATE,
+                kv,
+                k_mean=self.k_mean[layer],
+                v_mean=self.v_mean[layer],
+                start=start,
+                block_size=self._block,
+            )
 
     @staticmethod
     def nbytes(pattern: Pattern, model: ModelSpec, layers: int, context: int) -> int:

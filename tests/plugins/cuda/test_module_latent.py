@@ -13,6 +13,8 @@ import pytest
 from tests.plugins.cuda.test_module_stored import OnHost
 from tests.runtime.latent_cases import FULL_SIZE, TINY, Sizes, cached, check, check_all, fused
 
+from h2o_runtime.operators import LANDMARK_UPDATE
+
 # Heads of eight halves start on 16 bytes, those of four do not.
 WHOLE = [sizes for sizes in TINY if sizes.dtype == "float32" or sizes.dv % 8 == 0]
 HALF = [
@@ -60,4 +62,11 @@ def test_sizes_that_no_kernel_takes_are_refused(emulated_cuda: ModuleType) -> No
     provider: Any = OnHost(sizes)
     means = np.zeros((2, 4, 24), np.float32)
     with pytest.raises(ValueError, match="landmark_update: no kernel for these head sizes"):
-        provider.landmark_update(sizes.cache(20), means, means[:, :, :16].copy(), 0, 16)
+        provider.run(
+            LANDMARK_UPDATE,
+            sizes.cache(20),
+            k_mean=means,
+            v_mean=means[:, :, :16].copy(),
+            start=0,
+            block_size=16,
+        )

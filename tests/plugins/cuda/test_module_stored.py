@@ -11,8 +11,9 @@ import pytest
 from tests.runtime.latent_cases import Sizes
 from tests.runtime.stored_cases import HKV, OPERATORS, Stored, assert_alike
 
+from h2o_runtime.attention.base import append_rows
 from h2o_runtime.attention.cuda import NativeCudaProvider
-from h2o_runtime.attention.host_rows import plain_rows, quantized
+from h2o_runtime.attention.host_operators import plain_rows, quantized
 from h2o_runtime.devices.cuda import CudaDevice
 
 
@@ -75,7 +76,7 @@ def test_rows_are_converted_as_they_are_written(emulated_cuda: ModuleType, dtype
     before = plain_rows(replace(kv, length=20), np.dtype(np.float32))[0]
     k, v = rows.draw(30, HKV), rows.draw(30, HKV)[::-1].copy()
     k[1, 0] = 0
-    provider.cache_append(k, v, 20, kv)
+    append_rows(provider, k, v, 20, kv)
     if form == "int8":
         for new, stored, scales in zip((k, v), (kv.k, kv.v), kv.scales or (), strict=True):
             integers, shares = quantized(new)
@@ -85,7 +86,7 @@ def test_rows_are_converted_as_they_are_written(emulated_cuda: ModuleType, dtype
     else:
         np.testing.assert_array_equal(kv.k[20:50], k.astype(np.float16))
         np.testing.assert_array_equal(kv.v[20:50], v.astype(np.float16))
-    provider.cache_append(v[:1], k[:1], np.array([30]), kv)  # as a step does
+    append_rows(provider, v[:1], k[:1], np.array([30]), kv)  # as a step does
     again = plain_rows(replace(kv, length=50), np.dtype(np.float32))
     assert np.abs(again[0][30] - v[0].astype(np.float32)).max() <= 0.02
     np.testing.assert_array_equal(again[0][:20], before)

@@ -14,8 +14,8 @@ typedef enum h2o_status {
     H2O_CUDA_ERROR = 4         // a CUDA call or launch failed; h2o_cuda_last_error() says what
 } h2o_status;
 
-// H2O_I8 is for the rows of a cache alone, which then have scales.
-typedef enum h2o_dtype { H2O_F32 = 0, H2O_F16 = 1, H2O_I8 = 2 } h2o_dtype;
+// H2O_I8 is for the rows of a cache alone, which then have scales; the other integers are for indices.
+typedef enum h2o_dtype { H2O_F32 = 0, H2O_F16 = 1, H2O_I8 = 2, H2O_I32 = 3, H2O_I64 = 4 } h2o_dtype;
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from h2o_runtime.operators import CACHED_ATTENTION, SCORED_ATTENTION, STEP_ATTENTION
 from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 
 
@@ -19,8 +20,10 @@ class FullDecode(DecodePolicy[None]):
 
     def attend(self, call: StepCall, state: None) -> None:
         if call.new is not None:
-            call.provider.step_attention(call.q, call.new["k"], call.new.get("v"), call.kv, call.o)
+            call.provider.run(
+                STEP_ATTENTION, call.kv, q=call.q, k=call.new["k"], v=call.new.get("v"), o=call.o
+            )
         elif call.kv.seen is None:
-            call.provider.cached_attention(call.q, call.kv, call.o)
+            call.provider.run(CACHED_ATTENTION, call.kv, q=call.q, o=call.o)
         else:
-            call.provider.scored_attention(call.q, call.kv, call.o)
+            call.provider.run(SCORED_ATTENTION, call.kv, q=call.q, o=call.o, seen=call.kv.seen)

@@ -17,6 +17,7 @@ from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import CACHED_ATTENTION, PAGE_ATTENTION, PAGE_BOUNDS, PAGE_SELECT
 from h2o_runtime.options import option
 from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 
@@ -81,14 +82,31 @@ class Quest(DecodePolicy[PageState]):
         sparse, page = layer - self.quest_dense_layers, self.quest_page
         if sparse >= 0:
             start = rows.start // page * page if rows.at is None else rows.at
-            provider.page_bounds(kv, state.k_min[sparse], state.k_max[sparse], start, page)
+            provider.run(
+                PAGE_BOUNDS,
+                kv,
+                k_min=state.k_min[sparse],
+                k_max=state.k_max[sparse],
+                start=start,
+                page_size=page,
+            )
 
     def attend(self, call: StepCall, state: PageState) -> None:
         sparse, page = call.layer - self.quest_dense_layers, self.quest_page
         if sparse < 0:
-            call.provider.cached_attention(call.q, call.kv, call.o)
+            call.provider.run(CACHED_ATTENTION, call.kv, q=call.q, o=call.o)
             return
         k_min, k_max = state.k_min[sparse], state.k_max[sparse]
-        call.provider.page_select(call.q, k_min, k_max, call.kv, page, state.page_list)
+        call.provider.run(
+            PAGE_SELECT,
+            call.kv,
+            q=call.q,
+            k_min=k_min,
+            k_max=k_max,
+            page_size=page,
+            page_list=state.page_list,
+        )
         call.fetch(state.page_list, page)
-        call.provider.page_attention(call.q, call.kv, state.page_list, page, call.o)
+        call.provider.run(
+            PAGE_ATTENTION, call.kv, q=call.q, page_list=state.page_list, page_size=page, o=call.o
+        )

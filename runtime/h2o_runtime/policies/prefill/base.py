@@ -15,6 +15,7 @@ from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import LatentForm
+from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.options import check_options, option
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span
@@ -75,7 +76,9 @@ class LayerCall:
         start = max(start, self.needed)
         if start >= stop:
             return
-        self.provider.cached_attention(self.q[start:stop], self.kv.upto(self.past + stop), self.o[start:stop])
+        self.provider.run(
+            CACHED_ATTENTION, self.kv.upto(self.past + stop), q=self.q[start:stop], o=self.o[start:stop]
+        )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import LatentForm
+from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION, MEMORY_FUSED_ATTENTION
 from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import (
     Kept,
@@ -201,12 +202,15 @@ class H2O(PrefillPolicy[MemoryStore]):
             return
         new = slice(start, batch.stop)
         cached = slice(call.past + start, call.past + batch.stop)
-        call.provider.chunked_intra_attention(
-            call.q[new],
-            *call.new_rows(start, batch.stop),
-            self.chunk_size,
-            partial.rows(start - batch.start, len(batch)),
-            memory.score[cached] if self.score == "colsum" else None,
+        k, v = call.new_rows(start, batch.stop)
+        call.provider.run(
+            CHUNKED_INTRA_ATTENTION,
+            q=call.q[new],
+            k=k,
+            v=v,
+            chunk_size=self.chunk_size,
+            **partial.rows(start - batch.start, len(batch)).out,
+            colsum=memory.score[cached] if self.score == "colsum" else None,
         )
 
     def _phase2(
@@ -220,7 +224,9 @@ class H2O(PrefillPolicy[MemoryStore]):
                 colsum = memory.colsum
                 q = call.q[chunk.start : chunk.stop]
                 rows = partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
-                call.provider.memory_fused_attention(q, call.kv, memory.current, rows, colsum)
+                call.provider.run(
+                    MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=memory.current, **rows.intra, colsum=colsum
+                )
             self._end(call, memory, chunk, colsum, add=True)
             call.checkpoint(chunk.stop)
 

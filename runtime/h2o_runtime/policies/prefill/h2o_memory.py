@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider, NextMemory, PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.operators import MEMORY_STEP, SCATTER_SCORES
 from h2o_runtime.policies.prefill.base import Kept
 from h2o_runtime.schedule import Span
 
@@ -94,8 +95,17 @@ class LayerMemory:
         rule: Selection,
         into: NextMemory,
     ) -> None:
-        self.provider.memory_step(
-            score, self.current, values, add, rows.start, rows.stop, rule.local, rule.sink, into
+        self.provider.run(
+            MEMORY_STEP,
+            score=score,
+            memory=self.current,
+            values=values,
+            add=add,
+            start=rows.start,
+            stop=rows.stop,
+            local=rule.local,
+            sink=rule.sink,
+            **into.out,
         )
         self._store.advance()
         self._store.has_last = True
@@ -114,12 +124,14 @@ class LayerMemory:
         copy(self._sets[index], self._last)
         # Of what was forgotten before, for good; those of the memory set have grown since.
         copy(self._fresh_score[:boundary], self.score[:boundary])
-        self.provider.scatter_scores(self.score, self.current, self._set_scores[index], add=False)
+        self.provider.run(
+            SCATTER_SCORES, score=self.score, memory=self.current, values=self._set_scores[index], add=False
+        )
 
     def put_scores(self, values: Tensor, add: bool) -> None:
         """As the beginning of a step, of the last chunk, which has none: values [Hs, size]."""
         if self.size:
-            self.provider.scatter_scores(self.score, self.current, values, add)
+            self.provider.run(SCATTER_SCORES, score=self.score, memory=self.current, values=values, add=add)
 
     def clear_decoded(self, length: int) -> None:
         """Decode keeps no scores: those of the tokens that it appended last, up to `length`, begin at 0."""
@@ -138,7 +150,9 @@ class LayerMemory:
         altered = store.altered[:length]
         self._device.copy(self.score[:length], altered)
         if store.favourites.shape[1]:
-            self.provider.scatter_scores(altered, store.favourites, store.highest, add=False)
+            self.provider.run(
+                SCATTER_SCORES, score=altered, memory=store.favourites, values=store.highest, add=False
+            )
         return altered
 
 

@@ -17,6 +17,12 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import (
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    QUERY_SELECT,
+    TILED_MEMORY_ATTENTION,
+)
 from h2o_runtime.options import MOST
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.h2o import AUTO, H2O, logical_batch_rows
@@ -163,8 +169,9 @@ class OwnQueries(H2O):
             return
         own = slice(rows.start, rows.stop)
         state = partial.rows(rows.start - batch.start, len(batch))
-        call.provider.chunked_intra_attention(
-            call.q[own], *call.new_rows(own.start, own.stop), self.chunk_size, state, None
+        k, v = call.new_rows(own.start, own.stop)
+        call.provider.run(
+            CHUNKED_INTRA_ATTENTION, q=call.q[own], k=k, v=v, chunk_size=self.chunk_size, **state.out
         )
 
     def _alike(self, past: int, batch: Span) -> Iterator[Span]:
@@ -195,18 +202,19 @@ class OwnQueries(H2O):
         sets = self._sets(call.past, rows)
         first = self.tiles_before(rows.start)
         narrowed = call.past + rows.start > self.candidates_at(call.past + rows.start)
-        call.provider.query_select(
-            call.q[rows.start : rows.stop],
+        call.provider.run(
+            QUERY_SELECT,
             call.kv,
-            self._narrow(call, state, rows) if narrowed else state.every_row,
-            state.past_of_tiles[first : first + sets.count],
-            self.tile,
-            self.vote_stride,
-            self.tiles_of_chunk,
-            self.vote_stride // 2,
-            self.local,
-            self.sink,
-            state.sets(call.layer, sets),
+            q=call.q[rows.start : rows.stop],
+            candidates=self._narrow(call, state, rows) if narrowed else state.every_row,
+            past=state.past_of_tiles[first : first + sets.count],
+            tile=self.tile,
+            stride=self.vote_stride,
+            share=self.tiles_of_chunk,
+            reach=self.vote_stride // 2,
+            local=self.local,
+            sink=self.sink,
+            memory_next=state.sets(call.layer, sets),
         )
         *_, last = self.tiles(rows.start, rows.stop)
         state.last = LastTile(Span(call.past + last.start, call.past + last.stop), sets)
@@ -216,18 +224,19 @@ class OwnQueries(H2O):
         chunks = slice(rows.start // self.chunk_size, -(-rows.stop // self.chunk_size))
         count = self.candidates_at(call.past + rows.start)
         candidates: Tensor = state.candidates(chunks.stop - chunks.start, count)
-        call.provider.query_select(
-            call.q[rows.start : rows.stop],
+        call.provider.run(
+            QUERY_SELECT,
             call.kv,
-            state.every_row,
-            state.past_of_chunks[chunks],
-            self.chunk_size,
-            self.chunk_stride,
-            1,
-            self.chunk_stride // 2,
-            self.local,
-            self.sink,
-            candidates,
+            q=call.q[rows.start : rows.stop],
+            candidates=state.every_row,
+            past=state.past_of_chunks[chunks],
+            tile=self.chunk_size,
+            stride=self.chunk_stride,
+            share=1,
+            reach=self.chunk_stride // 2,
+            local=self.local,
+            sink=self.sink,
+            memory_next=candidates,
         )
         return candidates
 
@@ -238,7 +247,9 @@ class OwnQueries(H2O):
             return
         rows = min(self.chunk_size, len(batch))
         q = call.q[batch.start : batch.start + rows]
-        call.provider.memory_fused_attention(q, call.kv, state.whole_past, partial.rows(0, rows), None)
+        call.provider.run(
+            MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=state.whole_past, **partial.rows(0, rows).intra
+        )
 
     def _remember(
         self, call: LayerCall, state: Any, rows: Span, batch: Span, partial: PartialSoftmax
@@ -248,7 +259,14 @@ class OwnQueries(H2O):
             return
         sets = state.sets(call.layer, self._sets(call.past, rows))
         own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
-        call.provider.tiled_memory_attention(call.q[rows.start : rows.stop], call.kv, sets, self.tile, own)
+        call.provider.run(
+            TILED_MEMORY_ATTENTION,
+            call.kv,
+            q=call.q[rows.start : rows.stop],
+            memory=sets,
+            tile=self.tile,
+            **own.intra,
+        )
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """Nothing of what was there before is changed by a run."""

@@ -14,6 +14,7 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import LatentForm
+from h2o_runtime.operators import CACHED_CANDIDATE_SCORE, MEMORY_FUSED_ATTENTION, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall
 from h2o_runtime.policies.prefill.h2o import H2O
 from h2o_runtime.policies.prefill.h2o_memory import LayerMemory
@@ -59,19 +60,22 @@ class LastQueries(H2O):
             seen = memory.seen((rows.start - batch.start) // self.chunk_size, len(chunks))
             own = partial.rows(rows.start - batch.start, len(batch))
             q = call.q[rows.start : rows.stop]
-            call.provider.tiled_memory_attention(q, call.kv, seen, self.chunk_size, own)
+            call.provider.run(
+                TILED_MEMORY_ATTENTION, call.kv, q=q, memory=seen, tile=self.chunk_size, **own.intra
+            )
         call.checkpoint(batch.stop)
 
     def _vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> Tensor:
         """Votes of the chunk's last queries for the memory, [Hs, size]; those for itself are its rows' scores."""
         window = min(self.score_window, len(chunk))
-        call.provider.candidate_score(
-            call.q[chunk.stop - window : chunk.stop],
-            call.k[chunk.start : chunk.stop],
+        call.provider.run(
+            CACHED_CANDIDATE_SCORE,
             call.kv,
-            memory.current,
-            memory.colsum,
-            memory.score[call.past + chunk.start : call.past + chunk.stop],
+            q_window=call.q[chunk.stop - window : chunk.stop],
+            k=call.k[chunk.start : chunk.stop],
+            memory=memory.current,
+            score_mem=memory.colsum,
+            score_chunk=memory.score[call.past + chunk.start : call.past + chunk.stop],
         )
         return memory.colsum
 
@@ -79,4 +83,4 @@ class LastQueries(H2O):
         """Attention of the first chunk to all of a short past."""
         if before.shape[1]:
             q, own = call.q[chunk.start : chunk.stop], partial.rows(0, len(chunk))
-            call.provider.memory_fused_attention(q, call.kv, before, own, None)
+            call.provider.run(MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=before, **own.intra)

@@ -17,6 +17,7 @@ from h2o_runtime.attention.base import Int32
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
 from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
@@ -105,7 +106,15 @@ class VerticalSlash(PrefillPolicy[LineStore]):
                 start = chunk.start + max(0, call.needed - chunk.start) // TILE * TILE
                 rows, kv = slice(start, chunk.stop), call.kv.upto(call.past + chunk.stop)
                 with call.timer.measure("attention"):
-                    call.provider.vertical_slash_attention(call.q[rows], kv, *lines, call.o[rows])
+                    columns, distances = lines
+                    call.provider.run(
+                        VERTICAL_SLASH_ATTENTION,
+                        kv,
+                        q=call.q[rows],
+                        columns=columns,
+                        distances=distances,
+                        o=call.o[rows],
+                    )
             call.checkpoint(chunk.stop)
             call.flow.finished(chunk.stop)
 
@@ -119,7 +128,10 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         kv = call.kv.upto(call.past + stop)
         lines = state.lines(*self.line_counts(call.past + stop))
         votes = call.q[stop - min(VOTES, rows) : stop]
-        call.provider.vertical_slash_select(votes, kv, SINK, NEAR, *lines)
+        columns, distances = lines
+        call.provider.run(
+            VERTICAL_SLASH_SELECT, kv, q=votes, sink=SINK, near=NEAR, columns=columns, distances=distances
+        )
         return lines
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:

@@ -1,0 +1,35 @@
+// Every kernel by the name of its operator. The table's header says which there are.
+
+#include <cstring>
+
+#include "checks.h"
+
+namespace {
+
+template <class Arguments>
+h2o_status run(const h2o_call* call) {
+    return h2o::cuda::run(Arguments(*call));
+}
+
+template <class Arguments>
+size_t workspace(const h2o_call* call) {
+    return h2o::cuda::workspace(Arguments(*call));
+}
+
+constexpr h2o_kernel kKernels[] = {
+#define H2O_KERNEL(Name) {#Name, run<h2o::calls::Name>, workspace<h2o::calls::Name>},
+    H2O_CUDA_OPERATORS(H2O_KERNEL)
+#undef H2O_KERNEL
+};
+
+}  // namespace
+
+extern "C" const h2o_kernel* h2o_cuda_kernel(const char* name) {
+    for (const h2o_kernel& kernel : kKernels)
+        if (std::strcmp(kernel.name, name) == 0) return &kernel;
+    return nullptr;
+}
+
+extern "C" h2o_status h2o_cuda_check_shape(const h2o_shape* shape) {
+    return h2o::cuda::check_shape(shape);
+}

@@ -1,0 +1,61 @@
+// One call of one operator, on a CPU or a GPU alike. `h2o_runtime/operators.py` is the table of the
+// operators.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "h2o/kv.h"
+#include "h2o/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct h2o_shape {
+    int32_t query_heads;  // Hq, a multiple of kv_heads
+    int32_t kv_heads;     // Hkv
+    int32_t score_heads;  // Hs: Hkv or Hq, or divides Hkv
+    int32_t head_size;    // d
+    float scale;          // of the dot products
+    h2o_dtype dtype;      // of q, k, v and o
+    int32_t value_size;   // dv; 0: d
+} h2o_shape;
+
+// C-contiguous. Memory of the host for the CPU's kernels, of the device for CUDA's.
+typedef struct h2o_tensor {
+    void* data;
+    const int64_t* host;  // of integers for CUDA's kernels whose values the caller knows: these; else null
+    h2o_dtype dtype;
+    int32_t rank;  // -1: the tensor is left out
+    int64_t sizes[4];
+} h2o_tensor;
+
+typedef struct h2o_attribute {
+    int32_t integer;
+    float real;
+} h2o_attribute;
+
+typedef struct h2o_call {
+    h2o_shape shape;
+    const h2o_kv* kv;                 // null where the operator reads no cache
+    const h2o_tensor* tensors;        // as the table has them: inputs, then outputs
+    const h2o_attribute* attributes;  // as the table has them
+    const int32_t* sizes;  // of the tensors, by the number that the table's header gives their names
+    void* context;         // h2o_cpu*, or the stream
+    void* workspace;       // CUDA's kernels alone, as `counters`
+    size_t workspace_bytes;
+    uint32_t* counters;  // [Hq] zeros, which every call leaves as zeros; calls that may run at the same time
+                         // need their own
+} h2o_call;
+
+typedef struct h2o_kernel {
+    const char* name;  // such as PageSelect
+    h2o_status (*run)(const h2o_call* call);
+    // Bytes that `run` wants; it reads sizes, no data, and grows with every size.
+    size_t (*workspace)(const h2o_call* call);
+} h2o_kernel;
+
+#ifdef __cplusplus
+}
+#endif

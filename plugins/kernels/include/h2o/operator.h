@@ -1,0 +1,85 @@
+// What the table of operators says, for programs; and what follows from it for one call.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "h2o/call.h"
+
+namespace h2o {
+
+enum class Type { kModel, kFloat, kInt32, kInt64 };  // kModel: float32 or float16, one and the same in a call
+enum class Part { kNone, kKeys, kValues, kLength };  // of a cache
+
+struct TensorSpec {
+    const char* name;
+    Type type;
+    Part part;
+    bool optional;
+    bool updated;  // an input that kernels may write to
+    int in_place;  // of an output: the tensor whose memory it may be; else -1
+    int rank;
+    int sizes[4];  // numbers of names; a number x of the table is -x
+};
+
+struct AttributeSpec {
+    const char* name;
+    bool integer;  // else a float above 0
+    int32_t least;
+    int gives;  // the size that it is, or is a part of, where no input shows that; else -1
+    int tiles;  // the size that counts the tiles of n tokens, which are as long as it says; else -1
+};
+
+constexpr int kMostTensors = 12, kMostAttributes = 12;
+
+struct OperatorSpec {
+    const char* name;    // such as PageSelect
+    const char* method;  // such as page_select
+    int inputs, tensors, attributes;
+    TensorSpec tensor[kMostTensors];
+    AttributeSpec attribute[kMostAttributes];
+};
+
+// Every operator's arguments by name derive from this; kernels take those.
+struct Call {
+    Call() = default;
+    explicit Call(const h2o_call& call)
+        : shape(call.shape),
+          kv(call.kv),
+          context(call.context),
+          workspace(call.workspace),
+          workspace_bytes(call.workspace_bytes),
+          counters(call.counters) {}
+
+    h2o_shape shape{};
+    const h2o_kv* kv = nullptr;
+    void* context = nullptr;
+    void* workspace = nullptr;
+    size_t workspace_bytes = 0;
+    uint32_t* counters = nullptr;
+};
+
+}  // namespace h2o
+
+#include "h2o/operators.h"  // generated
+
+namespace h2o {
+
+const OperatorSpec* find_operator(const std::string& name);  // null where there is none
+
+// A call in the making: `tensors` and `shape` are the caller's, and of the attributes those in `given`.
+struct Arguments {
+    std::array<h2o_tensor, kMostTensors> tensors{};
+    std::array<h2o_attribute, kMostAttributes> attributes{};
+    std::array<bool, kMostAttributes> given{};
+    std::array<int32_t, kSizes> sizes{};
+    h2o_shape shape{};    // sizes that are 0 follow from the tensors
+    bool outputs = true;  // whether they are among the tensors
+};
+
+// Works out sizes, and attributes that are not given but follow from them, and brings the shape up to date.
+// An empty string, or a sentence that says which argument is wrong.
+std::string resolve(const OperatorSpec& op, Arguments& arguments);
+
+}  // namespace h2o
