@@ -12,8 +12,8 @@ itself. The ONNX bodies are in `h2o_export`. Sizes have the names they have ever
     means of, or pages), D diagonals,
     of products: K inputs, Kb blocks of 32 of them, N outputs.
 
-A tensor of dtype T is float32 or float16, all of a node alike. This module imports nothing of the package: builds run
-it as a file.
+A tensor of dtype T is float32 or float16, all of a node alike. This module imports nothing of the package: builds
+run it as a file.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ h2o_dtype dtype_of(const Py_buffer& view, const char* name) {
                 break;
         }
     }
-    refuse(name, " must have float32, float16, int8, int32 or int64 elements");
+    refuse(name, " must be float32, float16 or int8, or int32 or int64 where it has indices");
 }
 
 }  // namespace

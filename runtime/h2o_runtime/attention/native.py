@@ -62,7 +62,8 @@ class NativeCpuProvider:
         self._active.run(operator.name, None if kv is None else self._kv(kv), arguments)
 
     def _kv(self, kv: KV) -> _cpu.KV:
-        return self._module.KV(kv.k, kv.v, int(kv.length), kv.pages, kv.page_rows, kv.scales)
+        length = kv.length if isinstance(kv.length, int) else int(kv.length[0])
+        return self._module.KV(kv.k, kv.v, length, kv.pages, kv.page_rows, kv.scales)
 
     @property
     def _active(self) -> _cpu.Kernels:

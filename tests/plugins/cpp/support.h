@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "h2o/cpu.h"
+#include "calls.h"
 #include "half.h"
 
 namespace h2o::test {
@@ -94,7 +94,9 @@ struct Shape {
     int64_t query_heads() const { return kv_heads * group; }
     int64_t score_heads() const { return by_query ? query_heads() : kv_heads; }
     h2o_shape c() const {
-        return {query_heads(), kv_heads, score_heads(), d, 1.0f / std::sqrt(static_cast<float>(d)), dtype, 0};
+        const auto number = [](int64_t value) { return static_cast<int32_t>(value); };
+        const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+        return {number(query_heads()), number(kv_heads), number(score_heads()), number(d), scale, dtype, 0};
     }
     size_t q_size(int64_t n) const { return static_cast<size_t>(n * query_heads() * d); }
     size_t k_size(int64_t n) const { return static_cast<size_t>(n * kv_heads * d); }

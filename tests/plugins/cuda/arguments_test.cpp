@@ -9,7 +9,7 @@ namespace {
 void test_workspaces_grow() {
     for (const int group : {1, 3, 4, 32})
         for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
-            const h2o_cuda_shape s = {2 * group, 2, 2, 64, 1, dtype, 0};
+            const h2o_shape s = {2 * group, 2, 2, 64, 1, dtype, 0};
             for (int i = 1; i < 700; ++i) {
                 EXPECT(h2o_cuda_memory_attention_workspace(&s, i, 100) <=
                        h2o_cuda_memory_attention_workspace(&s, i + 1, 100));
@@ -33,7 +33,7 @@ void test_parts_of_one_token() {
     for (const int d : {64, 96, 128}) {
         const size_t shared = size_t(16 + 64 + 64) * d * 2;  // a tile of rows, of keys and of values
         const int blocks = static_cast<int>(emulator::shared_bytes_of_a_multiprocessor() / (shared + 1024));
-        const h2o_cuda_shape s = {1, 1, 1, d, 1, H2O_F16, 0};
+        const h2o_shape s = {1, 1, 1, d, 1, H2O_F16, 0};
         const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, kCapacity);
         Buffer cache(size_t(kCapacity) * d * 2, false), length(8, false), o(size_t(d) * 2, true),
             parts(bytes, true);
@@ -50,7 +50,7 @@ void test_parts_of_one_token() {
 }
 #endif
 
-void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
+void test_steps(const h2o_shape& shape, Buffer& memory) {
     void* p = memory.device();
     int64_t* integers = memory.device<int64_t>();
     const h2o_kv kv = cache_of(p, p, 8);
@@ -74,7 +74,7 @@ void test_steps(const h2o_cuda_shape& shape, Buffer& memory) {
 }
 
 // Every operator that is given a cache: one that is incomplete, and one that no kernel here reads.
-void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
+void test_caches(const h2o_shape& shape, Buffer& memory) {
     void* p = memory.device();
     float* f = memory.device<float>();
     int32_t* rows = memory.device<int32_t>();
@@ -111,17 +111,17 @@ void test_caches(const h2o_cuda_shape& shape, Buffer& memory) {
 
 void test_arguments(const Options&) {
     context = "arguments";
-    const h2o_cuda_shape good = {4, 2, 2, 64, 0.125f, H2O_F16, 0};
+    const h2o_shape good = {4, 2, 2, 64, 0.125f, H2O_F16, 0};
     Buffer memory(1 << 16, true);
     memory.reset();
     void* p = memory.device();
     float* f = memory.device<float>();
     const h2o_cuda_state state = {p, f, f};
-    const auto intra = [&](const h2o_cuda_shape& shape, int n, int chunk) {
+    const auto intra = [&](const h2o_shape& shape, int n, int chunk) {
         return h2o_cuda_chunked_intra_attention(nullptr, &shape, n, chunk, p, p, p, &state, nullptr);
     };
     const auto with = [&](auto change) {
-        h2o_cuda_shape shape = good;
+        h2o_shape shape = good;
         change(shape);
         return intra(shape, 4, 4);
     };
@@ -133,7 +133,7 @@ void test_arguments(const Options&) {
     EXPECT(with([](auto& s) { s.scale = NAN; }) == H2O_BAD_ARGUMENT);
     EXPECT(with([](auto& s) { s.head_size = 584; }) == H2O_UNSUPPORTED);
     EXPECT(with([](auto& s) { s.dtype = static_cast<h2o_dtype>(7); }) == H2O_UNSUPPORTED);
-    const h2o_cuda_shape many = {256, 1, 1, 64, 1, H2O_F16, 0};
+    const h2o_shape many = {256, 1, 1, 64, 1, H2O_F16, 0};
     EXPECT(intra(many, 1 << 16, 4) == H2O_UNSUPPORTED);
     EXPECT(h2o_cuda_chunked_intra_attention(nullptr, nullptr, 4, 4, p, p, p, &state, nullptr) ==
            H2O_BAD_ARGUMENT);

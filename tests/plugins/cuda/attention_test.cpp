@@ -37,7 +37,7 @@ struct Rows {
 
 void test_intra(const Case& c, int n, int chunk, std::mt19937& random) {
     name_case("intra", c, "n=%d chunk=%d", n, chunk);
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const int d = s.head_size;
     Numbers q(size_t(n) * s.query_heads * d, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);
@@ -67,7 +67,7 @@ void test_intra(const Case& c, int n, int chunk, std::mt19937& random) {
 
 void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra, std::mt19937& random) {
     name_case("memory", c, "n=%d M=%d cap=%d%s", n, slots, capacity, empty_intra ? " empty state" : "");
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const int d = s.head_size, dv = value_size(s), sets = s.score_heads, per_head = sets / s.kv_heads;
     Numbers q(size_t(n) * s.query_heads * d, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);
@@ -138,7 +138,7 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
 // Tiles of rows with a memory each: every tile as memory_fused_attention alone has it, bit for bit.
 void test_tiled(const Case& c, int n, int tile, int slots, std::mt19937& random) {
     name_case("tiled", c, "n=%d tile=%d M=%d", n, tile, slots);
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const int capacity = 2 * slots, tiles = (n + tile - 1) / tile, sets = s.score_heads;
     Numbers q(size_t(n) * s.query_heads * s.head_size, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);
@@ -175,7 +175,7 @@ void test_tiled(const Case& c, int n, int tile, int slots, std::mt19937& random)
 
 void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& random) {
     name_case("cached", c, "n=%d length=%d cap=%d", n, length, capacity);
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const int d = s.head_size, dv = value_size(s), per_head = s.score_heads / s.kv_heads;
     Numbers q(size_t(n) * s.query_heads * d, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);
@@ -215,7 +215,7 @@ void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& r
 // there. The counters are zeros once, before the first of all calls.
 void test_step(const Case& c, int length, int capacity, Buffer& arrivals, std::mt19937& random) {
     name_case("step", c, "length=%d cap=%d", length, capacity);
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const int d = s.head_size, dv = value_size(s), per_head = s.score_heads / s.kv_heads;
     Numbers q(size_t(s.query_heads) * d, s.dtype);
     fill_normal(q, s.dtype, c.spread, random);

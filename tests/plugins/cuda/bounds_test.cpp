@@ -28,7 +28,7 @@ void expect_alike(Buffer& integers, const std::vector<T>& wrong, const std::vect
 
 void test_memory_entries(const Case& c, std::mt19937& random) {
     name_case("bounds", c, "");
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const size_t element = size_of(s.dtype), d = size_t(s.head_size);
     Numbers q(kTokens * s.query_heads * d, s.dtype), k(kRows * s.kv_heads * d, s.dtype),
         v(kRows * s.kv_heads * d, s.dtype);
@@ -70,7 +70,7 @@ void test_memory_entries(const Case& c, std::mt19937& random) {
 
 void test_lengths(const Case& c, std::mt19937& random) {
     name_case("bounds of a length", c, "");
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const size_t d = size_t(s.head_size);
     for (const int n : {1, kTokens}) {
         Numbers q(n * s.query_heads * d, s.dtype), k(kRows * s.kv_heads * d, s.dtype),
@@ -135,7 +135,7 @@ void test_selections(std::mt19937& random) {
 // Starts, lengths and lists of the operators that keep landmarks and pages.
 void test_blocks(const Case& c, std::mt19937& random) {
     name_case("bounds of blocks", c, "");
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     constexpr int kSize = 8, kBlocks = kRows / kSize, kBudget = 4;
     const size_t d = size_t(s.head_size), numbers = kBlocks * s.kv_heads * d;
     Numbers q(s.query_heads * d, s.dtype), k(kRows * s.kv_heads * d, s.dtype),
@@ -186,7 +186,7 @@ void test_blocks(const Case& c, std::mt19937& random) {
 // Lengths and lists of vertical-slash attention.
 void test_line_entries(const Case& c, std::mt19937& random) {
     name_case("bounds of lines", c, "");
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const size_t d = size_t(s.head_size);
     Numbers q(kTokens * s.query_heads * d, s.dtype), k(kRows * s.kv_heads * d, s.dtype),
         v(kRows * s.kv_heads * d, s.dtype);

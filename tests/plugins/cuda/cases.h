@@ -10,12 +10,12 @@
 namespace test {
 
 struct Case {
-    h2o_cuda_shape shape;
+    h2o_shape shape;
     double spread = 1;    // of q: 1 gives scores of a few units; 30 gives scores beyond +-100
     bool latent = false;  // values are the first numbers of keys
 };
 
-inline int value_size(const h2o_cuda_shape& s) {
+inline int value_size(const h2o_shape& s) {
     return s.value_size == 0 ? s.head_size : s.value_size;
 }
 
@@ -67,7 +67,7 @@ inline std::vector<Case> value_cases() {
 struct StateBuffers {
     Buffer o, m, l;
 
-    StateBuffers(const h2o_cuda_shape& s, int n, bool output)
+    StateBuffers(const h2o_shape& s, int n, bool output)
         : o(size_t(n) * s.query_heads * value_size(s) * size_of(s.dtype), output),
           m(size_t(n) * s.query_heads * 4, output),
           l(size_t(n) * s.query_heads * 4, output) {}
@@ -116,7 +116,7 @@ std::vector<int32_t> random_memory(int sets, int slots, int capacity, R& random)
 // A state as some pass may have left it. With `some_empty`, every third row saw no key: l = 0, m = -inf,
 // and NaN where the output would be.
 template <class R>
-Reference random_state(const h2o_cuda_shape& s, int n, bool some_empty, StateBuffers& to, R& random) {
+Reference random_state(const h2o_shape& s, int n, bool some_empty, StateBuffers& to, R& random) {
     Reference r;
     const size_t rows = size_t(n) * s.query_heads, d = size_t(value_size(s));
     std::normal_distribution<double> normal;

@@ -9,14 +9,14 @@ namespace {
 
 // Everything one layer needs, as the runtime would hold it.
 struct Layer {
-    h2o_cuda_shape s;
+    h2o_shape s;
     int n, chunk, local, heavy, chunks;
     Numbers q, k, v;
     StateBuffers state;
     Buffer score, ranges, memories, addend, workspace;
     size_t workspace_bytes;
 
-    Layer(const h2o_cuda_shape& shape, int n_, int chunk_, int local_, int heavy_, std::mt19937& random)
+    Layer(const h2o_shape& shape, int n_, int chunk_, int local_, int heavy_, std::mt19937& random)
         : s(shape),
           n(n_),
           chunk(chunk_),
@@ -76,7 +76,7 @@ struct Layer {
 
 // The result must be the softmax over each row's chunk and the memory that the device chose for it.
 void check_loop(const Case& which, Layer& layer) {
-    const h2o_cuda_shape& s = layer.s;
+    const h2o_shape& s = layer.s;
     const int d = s.head_size, per_head = s.score_heads / s.kv_heads, slots = layer.slots();
     const std::vector<int32_t> memories = layer.memories.values<int32_t>();
     const auto remembered = [&](int c, int set, int j) {
@@ -150,7 +150,7 @@ void check_loop_graph(Layer& layer) {
 }
 
 void check_decode_graph(Layer& layer) {
-    const h2o_cuda_shape& s = layer.s;
+    const h2o_shape& s = layer.s;
     const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, layer.n);
     Buffer workspace(bytes, true), length(8, false), arrivals(size_t(s.query_heads) * 4, false),
         o(size_t(s.query_heads) * s.head_size * size_of(s.dtype), true);
@@ -188,7 +188,7 @@ void check_decode_graph(Layer& layer) {
 // A launch that CUDA refuses: a status, and CUDA's own words.
 void check_last_error() {
     context = "last error";
-    const h2o_cuda_shape s = {1, 1, 1, 64, 0.125f, H2O_F16, 0};
+    const h2o_shape s = {1, 1, 1, 64, 0.125f, H2O_F16, 0};
     Buffer memory(1 << 12, true);
     memory.reset();
     void* p = memory.device();

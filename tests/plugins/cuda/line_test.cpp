@@ -38,8 +38,8 @@ struct Inputs {
 };
 
 // How much of the rows' probability each key of a head gets, or each distance.
-void add_up(const h2o_cuda_shape& s, const Inputs& in, const Sizes& sizes, int head,
-            std::vector<double>& columns, std::vector<double>& distances) {
+void add_up(const h2o_shape& s, const Inputs& in, const Sizes& sizes, int head, std::vector<double>& columns,
+            std::vector<double>& distances) {
     const size_t d = size_t(s.head_size), kv = size_t(head / (s.query_heads / s.kv_heads));
     columns.assign(sizes.length, 0);
     distances.assign(sizes.length, 0);
@@ -82,7 +82,7 @@ void check_best(const Case& c, const int32_t* list, int count, int forced, const
 }
 
 void test_select(const Case& c, const Sizes& sizes, int sink, int near, std::mt19937& random) {
-    const h2o_cuda_shape& s = c.shape;
+    const h2o_shape& s = c.shape;
     name_case("lines", c, "n=%d length=%d vertical=%d slash=%d", sizes.n, sizes.length, sizes.vertical,
               sizes.slash);
     Inputs in(c, sizes, random);
@@ -131,7 +131,7 @@ std::set<int> keys_of(int end, const int32_t* distances, int count) {
 }
 
 void test_attention(const Case& c, const Sizes& sizes, std::mt19937& random) {
-    const h2o_cuda_shape& s = c.shape;
+    const h2o_shape& s = c.shape;
     name_case("line attention", c, "n=%d length=%d vertical=%d slash=%d", sizes.n, sizes.length,
               sizes.vertical, sizes.slash);
     Inputs in(c, sizes, random);
@@ -149,7 +149,7 @@ void test_attention(const Case& c, const Sizes& sizes, std::mt19937& random) {
             column_list.device<int32_t>(), sizes.slash, distance_list.device<int32_t>(), o.device(),
             workspace.device(), bytes);
     });
-    h2o_cuda_shape by_query = s;
+    h2o_shape by_query = s;
     by_query.score_heads = s.query_heads;
     const size_t d = size_t(s.head_size), row = size_t(s.query_heads) * d;
     std::vector<double> exact(in.q.exact.size()), rough(in.q.exact.size());

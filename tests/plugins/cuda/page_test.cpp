@@ -11,7 +11,7 @@ struct Paged {
 };
 
 void test_pages(const Case& c, const Paged& p, std::mt19937& random) {
-    const h2o_cuda_shape& s = c.shape;
+    const h2o_shape& s = c.shape;
     name_case("pages", c, "length=%d page=%d budget=%d", p.length, p.page, p.budget);
     const int capacity = p.length + 7, pages = (capacity + p.page - 1) / p.page;
     const int used = (p.length + p.page - 1) / p.page, group = s.query_heads / s.score_heads;
@@ -79,7 +79,7 @@ void test_pages(const Case& c, const Paged& p, std::mt19937& random) {
         return h2o_cuda_page_attention(nullptr, &s, q.buffer.device(), &kv, at + 2, p.page, p.budget,
                                        list.device<int32_t>(), o.device());
     });
-    h2o_cuda_shape by_query = s;
+    h2o_shape by_query = s;
     by_query.score_heads = s.query_heads;
     const auto rows_of_head = [&](const std::vector<double>& rows) {
         return [&](int h, int j) {

@@ -57,8 +57,8 @@ void displace(Reference& r, size_t at, double* colsum, const std::vector<double>
 // In kHalf every intermediate is rounded, as a function body of that type would. In kFloat nothing is, since
 // the error of one order of adding up is luck: results are as far off as those of any order may be.
 template <class K, class V, class S>
-Reference attend(const h2o_cuda_shape& shape, const std::vector<double>& q, int n, int keys, K&& key,
-                 V&& value, S&& visible, Precision precision) {
+Reference attend(const h2o_shape& shape, const std::vector<double>& q, int n, int keys, K&& key, V&& value,
+                 S&& visible, Precision precision) {
     const int d = shape.head_size, dv = shape.value_size ? shape.value_size : d;
     const int heads = shape.query_heads, group = heads / shape.score_heads;
     const auto round = [&](double x) { return round_to(precision, x); };

@@ -7,7 +7,7 @@ namespace {
 
 void test_candidate(const Case& c, int window, int n, int slots, bool gathered, std::mt19937& random) {
     name_case("candidate", c, "w=%d n=%d M=%d%s", window, n, slots, gathered ? " gathered" : " by index");
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     const int d = s.head_size, sets = s.score_heads, per_head = sets / s.kv_heads, capacity = slots * 2 + 3;
     Numbers q(size_t(window) * s.query_heads * d, s.dtype), k(size_t(n) * s.kv_heads * d, s.dtype),
         cache(size_t(capacity) * s.kv_heads * d, s.dtype), k_mem(size_t(sets) * slots * d, s.dtype);
@@ -61,7 +61,7 @@ void test_candidate(const Case& c, int window, int n, int slots, bool gathered, 
 
 void test_fusion(const Case& c, int n, std::mt19937& random) {
     name_case("fusion", c, "n=%d", n);
-    const h2o_cuda_shape s = c.shape;
+    const h2o_shape s = c.shape;
     StateBuffers a(s, n, false), b(s, n, false), none(s, n, false), out(s, n, true);
     const Reference x = random_state(s, n, true, a, random);
     Reference y = random_state(s, n, false, b, random);
@@ -119,7 +119,7 @@ void test_score_update(int heads, int slots, bool replace, std::mt19937& random)
 void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
     const int64_t capacity = 5;
     name_case("cache append", c, "position=%d", int(position));
-    const h2o_cuda_shape& s = c.shape;
+    const h2o_shape& s = c.shape;
     const size_t row = size_t(s.kv_heads) * s.head_size;
     Numbers k(row, s.dtype), v(row, s.dtype), k_cache(capacity * row, s.dtype),
         v_cache(capacity * row, s.dtype);

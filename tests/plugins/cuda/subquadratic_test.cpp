@@ -30,7 +30,7 @@ bool sees_landmark(const Pattern& p, int query, int mark) {
 }
 
 void test_pattern(const Case& c, const Pattern& p, int n, int length, std::mt19937& random) {
-    const h2o_cuda_shape& s = c.shape;
+    const h2o_shape& s = c.shape;
     name_case("subquadratic", c, "n=%d length=%d window=%d block=%d strides=%d", n, length, p.window,
               p.block_size, p.strides);
     const int capacity = length + 5, size = std::max(p.block_size, 1), marks = capacity / size + 1;
@@ -88,7 +88,7 @@ void test_pattern(const Case& c, const Pattern& p, int n, int length, std::mt199
         return j < length ? sees_token(p, query, j) : sees_landmark(p, query, j - length);
     };
     const int keys = length + length / size;
-    h2o_cuda_shape by_kv = s;
+    h2o_shape by_kv = s;
     by_kv.score_heads = s.kv_heads;
     const auto reference = [&](Precision precision) {
         return attend(by_kv, q.exact, n, keys, either(k.exact, key_means), either(v.exact, value_means),

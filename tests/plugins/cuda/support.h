@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "h2o/cuda.h"
+#include "calls.h"
 
 namespace test {
 
