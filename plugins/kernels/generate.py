@@ -28,7 +28,8 @@ class Header:
     def __init__(self, table: Any) -> None:
         self._operators = (*table.OPERATORS, *table.RUNTIME_OPERATORS, *table.DENSE_OPERATORS)
         self._parts = {table.KEYS: "kKeys", table.VALUES: "kValues", table.LENGTH: "kLength"}
-        self._graphs = {each.name for each in (*table.OPERATORS, *table.DENSE_OPERATORS)}
+        in_graphs = (*table.OPERATORS, *table.DENSE_OPERATORS)
+        self._plugins = [each.name for each in in_graphs if each.exported]
         names = [size for op in self._operators for each in op.tensors for size in each.shape]
         self._sizes = list(dict.fromkeys(name for name in names if not name.isdecimal()))
 
@@ -58,7 +59,7 @@ class Header:
         for kind in ("cpu", "cuda"):
             names = [operator.name for operator in self._operators if kind in operator.kernels]
             yield f"#define H2O_{kind.upper()}_OPERATORS(X) {' '.join(f'X({name})' for name in names)}"
-        yield f"#define H2O_GRAPH_OPERATORS(X) {' '.join(f'X({each})' for each in sorted(self._graphs))}"
+        yield f"#define H2O_PLUGIN_OPERATORS(X) {' '.join(f'X({name})' for name in self._plugins)}"
 
     def _spec(self, operator: Any) -> Iterator[str]:
         names = [tensor.name for tensor in operator.tensors]

@@ -36,6 +36,7 @@ class Binding {
         for (int i = 0; i < count && error_.empty(); ++i) bind(i);
         for (int i = 0; i < op_.attributes && error_.empty(); ++i) complete(i);
         for (int i = 0; i < op_.attributes && error_.empty(); ++i) check(i);
+        if (error_.empty()) check_relations();
         if (error_.empty()) finish();
         return error_;
     }
@@ -187,6 +188,25 @@ class Binding {
                           has + ": " + std::to_string(n) + " tokens are cut into tiles of " +
                           std::to_string(tile));
         }
+    }
+
+    // What names of sizes say of each other.
+    void check_relations() {
+        const auto both = [&](int a, int b) { return size(a) != kUnknown && size(b) != kUnknown; };
+        const auto say = [&](int which) {
+            return std::string(kSizeNames[which]) + " is " + std::to_string(size(which));
+        };
+        if (both(kSize_w, kSize_n) && size(kSize_w) > size(kSize_n))
+            return refuse(say(kSize_w) + " and " + say(kSize_n) + ": voters must be tokens of the call");
+        if (both(kSize_K, kSize_Kb) && size(kSize_K) != 32 * int64_t{size(kSize_Kb)})
+            return refuse(say(kSize_K) + " and " + say(kSize_Kb) + ": blocks must be of 32 inputs");
+        if (both(kSize_Hq, kSize_Hkv) && (size(kSize_Hkv) <= 0 || size(kSize_Hq) % size(kSize_Hkv) != 0))
+            return refuse(say(kSize_Hq) + " and " + say(kSize_Hkv) + ": heads must divide");
+        const int heads = size(kSize_Hkv) != kUnknown ? kSize_Hkv : kSize_Hq;
+        if (!both(kSize_Hs, heads)) return;
+        const int32_t sets = size(kSize_Hs), keys = size(heads);
+        const bool divides = sets > 0 && (sets == size(kSize_Hq) || keys % sets == 0);
+        if (!divides) refuse(say(kSize_Hs) + " and " + say(heads) + ": score heads must divide them");
     }
 
     // The shape that kernels take. Heads that do not show: gathered keys lie by score head, each of which is

@@ -34,11 +34,11 @@ bool read_int(const PluginField& field, int64_t& value) {
 
 }  // namespace
 
-bool read_attributes(const std::vector<AttributeSpec>& specs, const nvinfer1::PluginFieldCollection* fields,
+bool read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollection* fields,
                      Attributes& attributes, std::string& error) {
-    attributes.assign(specs.size(), Attribute());
-    for (size_t i = 0; i < specs.size(); ++i) {
-        const AttributeSpec& spec = specs[i];
+    attributes.assign(static_cast<size_t>(op.attributes), h2o_attribute());
+    for (size_t i = 0; i < attributes.size(); ++i) {
+        const AttributeSpec& spec = op.attribute[i];
         const PluginField* field = find(fields, spec.name);
         if (!field || !field->data) {
             error = std::string("attribute ") + spec.name + " is missing";
@@ -48,7 +48,7 @@ bool read_attributes(const std::vector<AttributeSpec>& specs, const nvinfer1::Pl
             error = std::string("attribute ") + spec.name + " must be one number";
             return false;
         }
-        if (spec.kind == AttributeSpec::kInt) {
+        if (spec.integer) {
             int64_t value = 0;
             if (!read_int(*field, value)) {
                 error = std::string("attribute ") + spec.name + " must be an integer";
@@ -76,14 +76,14 @@ bool read_attributes(const std::vector<AttributeSpec>& specs, const nvinfer1::Pl
     return true;
 }
 
-std::vector<PluginField> fields_of(const std::vector<AttributeSpec>& specs, const Attributes* attributes) {
+std::vector<PluginField> fields_of(const OperatorSpec& op, const Attributes* attributes) {
     std::vector<PluginField> fields;
-    for (size_t i = 0; i < specs.size(); ++i) {
-        const bool integer = specs[i].kind == AttributeSpec::kInt;
+    for (size_t i = 0; i < static_cast<size_t>(op.attributes); ++i) {
+        const bool integer = op.attribute[i].integer;
         const void* data = nullptr;
         if (attributes)
             data = integer ? static_cast<const void*>(&(*attributes)[i].integer) : &(*attributes)[i].real;
-        fields.emplace_back(specs[i].name, data,
+        fields.emplace_back(op.attribute[i].name, data,
                             integer ? PluginFieldType::kINT32 : PluginFieldType::kFLOAT32, data ? 1 : 0);
     }
     return fields;

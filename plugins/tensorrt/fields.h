@@ -7,24 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "signatures.h"
+#include "h2o/operator.h"
 
 namespace h2o::trt {
 
-// Values in the order of an operator's specs. Ints are 32 bits, the width the ONNX parser hands over.
-struct Attribute {
-    int32_t integer = 0;
-    float real = 0;
-};
-
-using Attributes = std::vector<Attribute>;
+// Values in the order of an operator's attributes. Ints are 32 bits, the width the ONNX parser hands over.
+using Attributes = std::vector<h2o_attribute>;
 
 // False, with a sentence in `error`, when an attribute is missing, of another type, or out of its range.
-bool read_attributes(const std::vector<AttributeSpec>& specs, const nvinfer1::PluginFieldCollection* fields,
+bool read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollection* fields,
                      Attributes& attributes, std::string& error);
 
 // Fields that name each attribute; with `attributes`, they point at its values, which must outlive them.
-std::vector<nvinfer1::PluginField> fields_of(const std::vector<AttributeSpec>& specs,
-                                             const Attributes* attributes);
+std::vector<nvinfer1::PluginField> fields_of(const OperatorSpec& op, const Attributes* attributes);
 
 }  // namespace h2o::trt

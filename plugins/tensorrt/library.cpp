@@ -48,7 +48,7 @@ __attribute__((constructor)) void register_if_asked() noexcept {
     nvinfer1::IPluginRegistry* registry = reinterpret_cast<nvinfer1::IPluginRegistry* (*)()>(found)();
     for (size_t i = 0; i < creators().size(); ++i)
         if (!registry->registerCreator(*creators()[i], kNamespace))
-            log_error(std::string(operators()[i].signature.name) + ": TensorRT did not register it");
+            log_error(std::string(operators()[i].spec.name) + ": TensorRT did not register it");
     // The registry has pointers into this library now, which must stay when the program closes it.
     Dl_info self;
     if (dladdr(&logger_finder, &self)) dlopen(self.dli_fname, RTLD_LAZY | RTLD_NODELETE);

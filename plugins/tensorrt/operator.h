@@ -1,49 +1,49 @@
 // What TensorRT has to know of one operator of ONNX domain h2o. The plugin and its creator are the same code
-// for all of them, and so is what follows from a signature's sizes; an operator adds what it asks of the
-// kernels.
+// for all of them; everything follows from the table.
 #pragma once
 
 #include <NvInferRuntime.h>
 
-#include <array>
+#include <string>
 #include <vector>
 
 #include "fields.h"
 #include "h2o/cuda.h"
-#include "signatures.h"
 
 namespace h2o::trt {
 
-// The sizes of a node's tensors while it runs; those that its signature lacks are 0.
-struct Sizes {
-    std::array<int32_t, kSizeCount> of{};
-    int32_t operator[](Size size) const { return of[size]; }
-};
-
-struct Call {
-    const Attributes& attributes;
-    const Sizes& sizes;
-    const h2o_cuda_shape& shape;
-
-    int32_t operator[](Size size) const { return sizes[size]; }
-};
-
 struct Operator {
-    Signature signature;
-    size_t (*workspace)(const Call&);
-    h2o_status (*enqueue)(const Call&, const void* const* in, void* const* out, void* workspace,
-                          size_t workspace_bytes, cudaStream_t stream);
-    bool (*fits)(const Sizes&) = nullptr;  // what sizes of different names must satisfy
+    const OperatorSpec& spec;
+    const h2o_kernel& kernel;
+
+    const TensorSpec& input(int32_t i) const { return spec.tensor[i]; }
+    const TensorSpec& output(int32_t i) const { return spec.tensor[spec.inputs + i]; }
+    int32_t outputs() const { return spec.tensors - spec.inputs; }
 };
 
+// Those of the table that exported graphs may hold.
 const std::vector<Operator>& operators();
 
-// Output dimension expressions from those of the inputs, whose ranks are the signature's.
-void output_shapes(const Signature& signature, const Attributes& attributes, const nvinfer1::DimsExprs* in,
+// Output dimension expressions from those of the inputs, whose ranks are the table's.
+void output_shapes(const Operator& op, const Attributes& attributes, const nvinfer1::DimsExprs* in,
                    nvinfer1::DimsExprs* out, nvinfer1::IExprBuilder& builder);
 
-// False when the inputs' sizes contradict each other, or their heads do not divide.
-bool resolve(const Operator& op, const Attributes& attributes, const std::vector<nvinfer1::Dims>& in,
-             h2o_dtype dtype, Sizes& sizes, h2o_cuda_shape& shape);
+// One call of an operator, of which TensorRT has told the shapes.
+class PluginCall {
+  public:
+    // An empty string, or a sentence that says which sizes are wrong.
+    std::string resolve(const Operator& op, const Attributes& attributes,
+                        const std::vector<nvinfer1::Dims>& in, h2o_dtype dtype);
+    size_t workspace(const Operator& op) const { return op.kernel.workspace(&call()); }
+    h2o_status enqueue(const Operator& op, const void* const* in, void* const* out, void* workspace,
+                       size_t workspace_bytes, cudaStream_t stream);
+
+  private:
+    const h2o_call& call() const;
+
+    Arguments arguments_;
+    h2o_kv kv_{};
+    mutable h2o_call call_{};
+};
 
 }  // namespace h2o::trt

@@ -42,9 +42,9 @@ DataType data_type(Type type, DataType model) {
 
 // The type that a node's kModel tensors share, taken from the first; float32 if there is none.
 template <class F>
-DataType model_type(const std::vector<TensorSpec>& inputs, F&& type_of) {
-    for (size_t i = 0; i < inputs.size(); ++i)
-        if (inputs[i].type == Type::kModel) return type_of(i);
+DataType model_type(const Operator& op, F&& type_of) {
+    for (int32_t i = 0; i < op.spec.inputs; ++i)
+        if (op.input(i).type == Type::kModel) return type_of(i);
     return DataType::kFLOAT;
 }
 
@@ -80,26 +80,24 @@ nvinfer1::IPluginV3* OperatorPlugin::clone() noexcept {
     try {
         auto* copy = new OperatorPlugin(op_, attributes_);
         copy->ready_ = ready_;
-        copy->sizes_ = sizes_;
-        copy->shape_ = shape_;
+        copy->call_ = call_;
         copy->workspace_bytes_ = workspace_bytes_;
         return copy;
     } catch (const std::exception& error) {
-        log_error(std::string(op_.signature.name) + ": clone failed: " + error.what());
+        log_error(std::string(op_.spec.name) + ": clone failed: " + error.what());
         return nullptr;
     }
 }
 
 bool OperatorPlugin::counts_match(int32_t input_count, int32_t output_count) const {
-    return input_count == static_cast<int32_t>(op_.signature.inputs.size()) &&
-           output_count == static_cast<int32_t>(op_.signature.outputs.size());
+    return input_count == op_.spec.inputs && output_count == op_.outputs();
 }
 
 int32_t OperatorPlugin::getOutputDataTypes(DataType* outputs, int32_t output_count, const DataType* inputs,
                                            int32_t input_count) const noexcept {
     if (!counts_match(input_count, output_count)) return -1;
-    const DataType model = model_type(op_.signature.inputs, [&](size_t i) { return inputs[i]; });
-    for (int32_t i = 0; i < output_count; ++i) outputs[i] = data_type(op_.signature.outputs[i].type, model);
+    const DataType model = model_type(op_, [&](int32_t i) { return inputs[i]; });
+    for (int32_t i = 0; i < output_count; ++i) outputs[i] = data_type(op_.output(i).type, model);
     return 0;
 }
 
@@ -108,13 +106,13 @@ int32_t OperatorPlugin::getOutputShapes(const nvinfer1::DimsExprs* inputs, int32
                                         int32_t output_count, nvinfer1::IExprBuilder& builder) noexcept {
     if (!counts_match(input_count, output_count)) return -1;
     for (int32_t i = 0; i < input_count; ++i) {
-        const TensorSpec& spec = op_.signature.inputs[i];
-        if (inputs[i].nbDims == static_cast<int32_t>(spec.shape.size())) continue;
-        log_error(std::string(op_.signature.name) + ": input " + spec.name + " must have " +
-                  std::to_string(spec.shape.size()) + " dimensions, not " + std::to_string(inputs[i].nbDims));
+        const TensorSpec& spec = op_.input(i);
+        if (inputs[i].nbDims == spec.rank) continue;
+        log_error(std::string(op_.spec.name) + ": input " + spec.name + " must have " +
+                  std::to_string(spec.rank) + " dimensions, not " + std::to_string(inputs[i].nbDims));
         return -1;
     }
-    output_shapes(op_.signature, attributes_, inputs, outputs, builder);
+    output_shapes(op_, attributes_, inputs, outputs, builder);
     return 0;
 }
 
@@ -123,12 +121,11 @@ bool OperatorPlugin::supportsFormatCombination(int32_t position, const DynamicPl
     if (!counts_match(input_count, output_count) || position < 0 || position >= input_count + output_count)
         return false;
     const PluginTensorDesc& desc = tensors[position].desc;
-    const TensorSpec& spec = position < input_count ? op_.signature.inputs[position]
-                                                    : op_.signature.outputs[position - input_count];
+    const TensorSpec& spec = op_.spec.tensor[position];
     if (desc.format != nvinfer1::TensorFormat::kLINEAR || !type_fits(spec.type, desc.type)) return false;
     // Only positions before this one are settled; the first tensor of the model's type decides for the rest.
     if (spec.type != Type::kModel) return true;
-    return desc.type == model_type(op_.signature.inputs, [&](size_t i) { return tensors[i].desc.type; });
+    return desc.type == model_type(op_, [&](int32_t i) { return tensors[i].desc.type; });
 }
 
 int32_t OperatorPlugin::configurePlugin(const DynamicPluginTensorDesc*, int32_t input_count,
@@ -141,16 +138,14 @@ size_t OperatorPlugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, i
     if (!counts_match(input_count, output_count)) return 0;
     try {
         // The kernels' queries grow with every size, so the largest shape of the profile covers all.
-        const DataType model =
-            model_type(op_.signature.inputs, [&](size_t i) { return inputs[i].desc.type; });
+        const DataType model = model_type(op_, [&](int32_t i) { return inputs[i].desc.type; });
         std::vector<Dims> largest;
         for (int32_t i = 0; i < input_count; ++i) largest.push_back(inputs[i].max);
-        Sizes sizes;
-        h2o_cuda_shape shape{};
-        if (!resolve(op_, attributes_, largest, dtype_of(model), sizes, shape)) return 0;
-        return op_.workspace({attributes_, sizes, shape});
+        PluginCall call;
+        if (!call.resolve(op_, attributes_, largest, dtype_of(model)).empty()) return 0;
+        return call.workspace(op_);
     } catch (const std::exception& error) {
-        log_error(std::string(op_.signature.name) + ": workspace query failed: " + error.what());
+        log_error(std::string(op_.spec.name) + ": workspace query failed: " + error.what());
         return 0;
     }
 }
@@ -161,20 +156,21 @@ int32_t OperatorPlugin::onShapeChange(const PluginTensorDesc* inputs, int32_t in
     try {
         std::vector<Dims> dims;
         for (int32_t i = 0; i < input_count; ++i) dims.push_back(inputs[i].dims);
-        const DataType model = model_type(op_.signature.inputs, [&](size_t i) { return inputs[i].type; });
-        ready_ = resolve(op_, attributes_, dims, dtype_of(model), sizes_, shape_);
+        const DataType model = model_type(op_, [&](int32_t i) { return inputs[i].type; });
+        const std::string wrong = call_.resolve(op_, attributes_, dims, dtype_of(model));
+        ready_ = wrong.empty();
         if (!ready_) {
-            std::string sentence =
-                std::string(op_.signature.name) + ": the sizes of the inputs contradict each other:";
+            std::string sentence = std::string(op_.spec.name) +
+                                   ": the sizes of the inputs contradict each other (" + wrong + "):";
             for (int32_t i = 0; i < input_count; ++i)
-                sentence += std::string(" ") + op_.signature.inputs[i].name + " " + text(dims[i]);
+                sentence += std::string(" ") + op_.input(i).name + " " + text(dims[i]);
             log_error(sentence);
             return -1;
         }
-        workspace_bytes_ = op_.workspace({attributes_, sizes_, shape_});
+        workspace_bytes_ = call_.workspace(op_);
         return 0;
     } catch (const std::exception& error) {
-        log_error(std::string(op_.signature.name) + ": " + error.what());
+        log_error(std::string(op_.spec.name) + ": " + error.what());
         return -1;
     }
 }
@@ -184,28 +180,26 @@ int32_t OperatorPlugin::enqueue(const PluginTensorDesc* input_descs, const Plugi
                                 cudaStream_t stream) noexcept {
     try {
         if (!ready_) {
-            const int32_t in = static_cast<int32_t>(op_.signature.inputs.size()), out = getNbOutputs();
-            if (onShapeChange(input_descs, in, output_descs, out) != 0) return -1;
+            if (onShapeChange(input_descs, op_.spec.inputs, output_descs, op_.outputs()) != 0) return -1;
         }
-        const h2o_status status =
-            op_.enqueue({attributes_, sizes_, shape_}, inputs, outputs, workspace, workspace_bytes_, stream);
+        const h2o_status status = call_.enqueue(op_, inputs, outputs, workspace, workspace_bytes_, stream);
         if (status == H2O_OK) return 0;
         static const char* const reasons[] = {"", "a bad argument", "a head size or type without a kernel",
                                               "too little workspace"};
         const char* const reason = status == H2O_CUDA_ERROR ? h2o_cuda_last_error() : reasons[status];
-        log_error(std::string(op_.signature.name) + ": " + reason);
+        log_error(std::string(op_.spec.name) + ": " + reason);
         return static_cast<int32_t>(status);
     } catch (const std::exception& error) {
-        log_error(std::string(op_.signature.name) + ": " + error.what());
+        log_error(std::string(op_.spec.name) + ": " + error.what());
         return -1;
     }
 }
 
 const nvinfer1::PluginFieldCollection* OperatorPlugin::getFieldsToSerialize() noexcept {
     try {
-        fields_ = fields_of(op_.signature.attributes, &attributes_);
+        fields_ = fields_of(op_.spec, &attributes_);
     } catch (const std::exception& error) {
-        log_error(std::string(op_.signature.name) + ": " + error.what());
+        log_error(std::string(op_.spec.name) + ": " + error.what());
         return nullptr;
     }
     collection_.nbFields = static_cast<int32_t>(fields_.size());
@@ -213,8 +207,7 @@ const nvinfer1::PluginFieldCollection* OperatorPlugin::getFieldsToSerialize() no
     return &collection_;
 }
 
-OperatorCreator::OperatorCreator(const Operator& op)
-    : op_(op), fields_(fields_of(op.signature.attributes, nullptr)) {
+OperatorCreator::OperatorCreator(const Operator& op) : op_(op), fields_(fields_of(op.spec, nullptr)) {
     collection_.nbFields = static_cast<int32_t>(fields_.size());
     collection_.fields = fields_.data();
 }
@@ -225,11 +218,11 @@ nvinfer1::IPluginV3* OperatorCreator::createPlugin(const char* name,
     try {
         Attributes attributes;
         std::string error;
-        if (read_attributes(op_.signature.attributes, fields, attributes, error))
+        if (read_attributes(op_.spec, fields, attributes, error))
             return new OperatorPlugin(op_, std::move(attributes));
-        log_error(std::string(op_.signature.name) + " (" + (name ? name : "unnamed") + "): " + error);
+        log_error(std::string(op_.spec.name) + " (" + (name ? name : "unnamed") + "): " + error);
     } catch (const std::exception& error) {
-        log_error(std::string(op_.signature.name) + ": " + error.what());
+        log_error(std::string(op_.spec.name) + ": " + error.what());
     }
     return nullptr;
 }

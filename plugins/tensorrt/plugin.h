@@ -24,13 +24,11 @@ class OperatorPlugin final : public nvinfer1::IPluginV3,
         nvinfer1::PluginCapabilityType type) noexcept override;
     nvinfer1::IPluginV3* clone() noexcept override;
 
-    const char* getPluginName() const noexcept override { return op_.signature.name; }
+    const char* getPluginName() const noexcept override { return op_.spec.name; }
     const char* getPluginVersion() const noexcept override { return kVersion; }
     const char* getPluginNamespace() const noexcept override { return kNamespace; }
 
-    int32_t getNbOutputs() const noexcept override {
-        return static_cast<int32_t>(op_.signature.outputs.size());
-    }
+    int32_t getNbOutputs() const noexcept override { return op_.outputs(); }
     int32_t getOutputDataTypes(nvinfer1::DataType* outputs, int32_t output_count,
                                const nvinfer1::DataType* inputs, int32_t input_count) const noexcept override;
     int32_t getOutputShapes(const nvinfer1::DimsExprs* inputs, int32_t input_count,
@@ -65,8 +63,7 @@ class OperatorPlugin final : public nvinfer1::IPluginV3,
     nvinfer1::PluginFieldCollection collection_{};
     // Of the shapes last announced by onShapeChange, so that enqueue has nothing to work out.
     bool ready_ = false;
-    Sizes sizes_;
-    h2o_cuda_shape shape_{};
+    PluginCall call_;
     size_t workspace_bytes_ = 0;
 };
 
@@ -77,7 +74,7 @@ class OperatorCreator final : public nvinfer1::IPluginCreatorV3One {
     nvinfer1::IPluginV3* createPlugin(const char* name, const nvinfer1::PluginFieldCollection* fields,
                                       nvinfer1::TensorRTPhase phase) noexcept override;
     const nvinfer1::PluginFieldCollection* getFieldNames() noexcept override { return &collection_; }
-    const char* getPluginName() const noexcept override { return op_.signature.name; }
+    const char* getPluginName() const noexcept override { return op_.spec.name; }
     const char* getPluginVersion() const noexcept override { return kVersion; }
     const char* getPluginNamespace() const noexcept override { return kNamespace; }
 

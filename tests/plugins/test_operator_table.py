@@ -122,7 +122,7 @@ def test_what_exported_graphs_hold_has_a_plugin() -> None:
     shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
     graphs = [graph.model.graph for config in configs for graph in policy_graphs(config, shape)]
     held = {node.op_type for graph in graphs for node in graph.node if node.domain == DOMAIN}
-    assert held | PARTS == {operator.name for operator in OPERATORS if operator.plugin}
+    assert held | PARTS == {operator.name for operator in OPERATORS if operator.exported}
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
@@ -208,5 +208,5 @@ def test_tensorrt_plugins(tmp_path: Path) -> None:
             "attributes": [list(dataclasses.astuple(attribute)) for attribute in operator.attributes],
         }
         for operator in ALL
-        if operator.plugin
+        if operator.exported
     ]

@@ -3,9 +3,11 @@
 
 #include <dlfcn.h>
 
-#include <set>
+#include <map>
+#include <string>
 
 #include "conformance.h"
+#include "h2o/operator.h"
 
 namespace test {
 int failures = 0;
@@ -120,95 +122,83 @@ std::vector<nvinfer1::DynamicPluginTensorDesc> dynamic_descs(const Node& node) {
     return descs;
 }
 
-std::vector<Node> nodes(DataType t) {
-    const DataType f = DataType::kFLOAT, i32 = DataType::kINT32, i64 = DataType::kINT64;
-    const Field scale{"scale", true, 0, 0.125f};
-    const std::vector<int64_t> q = {20, 4, 64}, k = {20, 2, 64}, cache = {90, 2, 64}, gathered = {2, 12, 64};
-    // Values of another size than keys, of operators that take them.
-    const std::vector<int64_t> v = {20, 2, 32}, values = {90, 2, 32}, v_gathered = {2, 12, 32},
-                               o = {20, 4, 32};
-    const std::vector<int64_t> state = {20, 4}, memory = {2, 12}, one = {1, 4, 64}, means = {12, 2, 64};
-    return {
-        {"ChunkedIntraAttention",
-         {{"chunk_size", false, 8, 0}, scale, {"score_heads", false, 2, 0}},
-         {q, k, v},
-         {o, state, state, {20, 2}},
-         {t, t, t},
-         {t, f, f, f}},
-        {"MemoryGather", {}, {cache, values, memory}, {gathered, v_gathered}, {t, t, i32}, {t, t}},
-        {"MemoryAttention",
-         {scale},
-         {q, gathered, v_gathered},
-         {o, state, state, memory},
-         {t, t, t},
-         {t, f, f, f}},
-        {"OnlineSoftmaxFusion",
-         {},
-         {o, state, state, o, state, state},
-         {o, state, state},
-         {t, f, f, t, f, f},
-         {t, f, f}},
-        {"CandidateScore", {scale}, {{5, 4, 64}, k, gathered}, {memory, {20, 2}}, {t, t, t}, {f, f}},
-        {"MemorySelect",
-         {{"local", false, 4, 0}, {"heavy", false, 8, 0}, {"sink", false, 1, 0}},
-         {{90, 2}, memory, {2}},
-         {memory},
-         {f, i32, i64},
-         {i32}},
-        {"QuerySelect",
-         {scale,
-          {"tile", false, 8, 0},
-          {"stride", false, 4, 0},
-          {"share", false, 3, 0},
-          {"reach", false, 1, 0},
-          {"local", false, 4, 0},
-          {"heavy", false, 6, 0},
-          {"sink", false, 1, 0}},
-         {q, cache, {1, 2, 12}, {3}},
-         {{3, 2, 10}},
-         {t, t, i32, i64},
-         {i32}},
-        {"CachedAttention", {scale}, {one, cache, values, {}}, {{1, 4, 32}}, {t, t, t, i64}, {t}},
-        {"LandmarkUpdate",
-         {{"block_size", false, 8, 0}},
-         {cache, cache, means, means, {}, {}},
-         {means, means},
-         {t, t, f, f, i64, i64},
-         {f, f}},
-        {"SubquadraticAttention",
-         {{"window", false, 6, 0},
-          {"block_size", false, 8, 0},
-          {"strides", false, 1, 0},
-          {"count_bias", false, 0, 0},
-          scale},
-         {one, cache, cache, means, means, {2}, {}},
-         {one},
-         {t, t, t, f, f, i32, i64},
-         {t}},
-        {"VerticalSlashSelect",
-         {scale,
-          {"vertical", false, 6, 0},
-          {"slash", false, 7, 0},
-          {"sink", false, 2, 0},
-          {"near", false, 3, 0}},
-         {q, cache, {}},
-         {{4, 6}, {4, 7}},
-         {t, t, i64},
-         {i32, i32}},
-        {"VerticalSlashAttention",
-         {scale},
-         {one, cache, cache, {4, 3}, {4, 2}, {}},
-         {one},
-         {t, t, t, i32, i32, i64},
-         {t}},
-        {"BlockProduct", {}, {{20, 64}, {2, 24, 4}, {2, 24}}, {{20, 24}}, {t, i32, t}, {t}},
-        {"MemoryFusedAttention",
-         {scale},
-         {q, cache, values, memory, o, state, state},
-         {o, memory},
-         {t, t, t, i32, t, f, f},
-         {t, f}},
-    };
+namespace {
+
+using Numbers = std::map<std::string, int64_t>;
+
+// Sizes and integers by name, as the table has them; and those that are others for an operator.
+const Numbers kNumbers = {
+    {"n", 20},          {"w", 5},     {"Hq", 4},     {"Hkv", 2},        {"Hs", 2},      {"d", 64},
+    {"dv", 64},         {"cap", 90},  {"M", 12},     {"Mp", 12},        {"t", 3},       {"c", 1},
+    {"Nb", 12},         {"D", 7},     {"K", 64},     {"Kb", 2},         {"N", 24},      {"chunk_size", 8},
+    {"score_heads", 2}, {"local", 4}, {"heavy", 8},  {"sink", 1},       {"tile", 8},    {"stride", 4},
+    {"share", 3},       {"reach", 1}, {"window", 6}, {"block_size", 8}, {"strides", 1}, {"count_bias", 0},
+    {"vertical", 6},    {"slash", 7}, {"near", 3}};
+const std::map<std::string, Numbers> kOthers = {{"ChunkedIntraAttention", {{"dv", 32}}},
+                                                {"MemoryGather", {{"dv", 32}}},
+                                                {"MemoryAttention", {{"dv", 32}}},
+                                                {"OnlineSoftmaxFusion", {{"dv", 32}}},
+                                                {"MemoryFusedAttention", {{"dv", 32}}},
+                                                {"QuerySelect", {{"M", 10}, {"heavy", 6}}},
+                                                {"CachedAttention", {{"n", 1}, {"dv", 32}}},
+                                                {"SubquadraticAttention", {{"n", 1}, {"M", 2}}},
+                                                {"VerticalSlashSelect", {{"M", 6}, {"sink", 2}}},
+                                                {"VerticalSlashAttention", {{"n", 1}, {"M", 3}, {"D", 2}}}};
+
+int64_t number(const std::string& op, const std::string& name) {
+    const auto others = kOthers.find(op);
+    if (others != kOthers.end() && others->second.count(name)) return others->second.at(name);
+    return kNumbers.at(name);
+}
+
+DataType type_of(h2o::Type type, DataType model) {
+    switch (type) {
+        case h2o::Type::kModel:
+            return model;
+        case h2o::Type::kFloat:
+            return DataType::kFLOAT;
+        case h2o::Type::kInt32:
+            return DataType::kINT32;
+        case h2o::Type::kInt64:
+            return DataType::kINT64;
+    }
+    return model;
+}
+
+Node node_of(const h2o::OperatorSpec& op, DataType model) {
+    Node node;
+    node.op = op.name;
+    for (int i = 0; i < op.attributes; ++i) {
+        const h2o::AttributeSpec& each = op.attribute[i];
+        if (each.integer) {
+            node.fields.push_back({each.name, false, static_cast<int32_t>(number(op.name, each.name)), 0});
+        } else {
+            node.fields.push_back({each.name, true, 0, 0.125f});
+        }
+    }
+    for (int i = 0; i < op.tensors; ++i) {
+        std::vector<int64_t> sizes;
+        for (int axis = 0; axis < op.tensor[i].rank; ++axis) {
+            const int size = op.tensor[i].sizes[axis];
+            sizes.push_back(size < 0 ? -size : number(op.name, h2o::kSizeNames[size]));
+        }
+        (i < op.inputs ? node.inputs : node.outputs).push_back(sizes);
+        (i < op.inputs ? node.input_types : node.output_types).push_back(type_of(op.tensor[i].type, model));
+    }
+    return node;
+}
+
+}  // namespace
+
+std::vector<Node> nodes(DataType model) {
+    std::vector<Node> all;
+    for (const h2o::OperatorSpec& op : h2o::kOperators) {
+#define H2O_NODE(Name) \
+    if (std::string(op.name) == #Name) all.push_back(node_of(op, model));
+        H2O_PLUGIN_OPERATORS(H2O_NODE)
+#undef H2O_NODE
+    }
+    return all;
 }
 
 Plugin create(nvinfer1::IPluginCreatorV3One& creator, const std::vector<Field>& fields,
