@@ -17,7 +17,8 @@ POINTERS = {"T": "void", "float32": "float", "int32": "int32_t", "int64": "int64
 
 def load(path: Path) -> Any:
     spec = spec_from_file_location("h2o_operator_table", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
