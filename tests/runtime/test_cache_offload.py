@@ -105,12 +105,12 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
         for arrays in (*(buffer.tensors for buffer in store.ring), *store.host.layers):
             for array in arrays.values():
                 array[:] = np.nan
-        run = generator.spec.provider.run
+        run = type(generator.spec.provider).run  # without the delays of before
 
         def meanwhile(operator: Operator, *kv: KV, **arguments: Any) -> None:
             if operator is CACHED_ATTENTION:
                 transfers.some()
-            run(operator, *kv, **arguments)
+            run(generator.spec.provider, operator, *kv, **arguments)
             if operator is CACHED_ATTENTION:
                 transfers.some()
 

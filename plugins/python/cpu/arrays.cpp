@@ -48,6 +48,7 @@ Buffer::Buffer(nb::handle array, const char* name, Access access) {
     if (!held) {
         nb::object copy = nb::module_::import_("numpy").attr("ascontiguousarray")(array);
         if (!take(copy, false, view_)) refuse(name, " must be an array");
+        copied_ = true;
     }
     dtype_ = dtype_of(view_, name);
     if (view_.ndim > 4) refuse(name, " has more than four dimensions");

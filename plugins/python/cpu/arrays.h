@@ -24,12 +24,13 @@ class Buffer {
         release();
         view_ = other.view_;
         dtype_ = other.dtype_;
+        copied_ = other.copied_;
         other.view_ = {};
         return *this;
     }
 
     void* data() const { return view_.buf; }
-    bool writable() const { return !view_.readonly; }
+    bool writable() const { return !view_.readonly && !copied_; }
     h2o_tensor tensor() const;
 
   private:
@@ -38,6 +39,7 @@ class Buffer {
     }
     Py_buffer view_{};
     h2o_dtype dtype_ = H2O_F32;
+    bool copied_ = false;
 };
 
 }  // namespace h2o::python::cpu

@@ -11,6 +11,19 @@ import pytest
 from numpy.typing import NDArray
 from tests.reference import operators
 
+from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.operators import (
+    CACHE_APPEND,
+    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    CHUNKED_INTRA_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
+    MEMORY_STEP,
+    QUERY_SELECT,
+    SCATTER_SCORES,
+    Operator,
+)
+
 Array = NDArray[Any]
 Shape = tuple[int, int, int, Any]  # query heads, key/value heads, head size, dtype
 
@@ -33,9 +46,25 @@ class Model:
         self.Hs = self.Hq if self.by_query else self.Hkv
         self.random = np.random.default_rng(self.d)
         self.stream = self.cuda.Stream()
+        counters, integers = self.put(np.zeros(self.Hq, np.uint32)), self.put_empty(8, dtype=np.int64)
         self.kernels = self.cuda.Kernels(
-            query_heads=self.Hq, kv_heads=self.Hkv, head_size=self.d, scale=self.scale, half=self.half
+            query_heads=self.Hq,
+            kv_heads=self.Hkv,
+            head_size=self.d,
+            scale=self.scale,
+            half=self.half,
+            counters=counters.address,
+            integers=integers.address,
         )
+
+    def run(self, operator: Operator, kv: Any = None, **arguments: Any) -> None:
+        self.kernels.run(self.stream, operator.name, kv, arguments, self._reserve)
+
+    def cache(self, k: CudaArray, v: CudaArray, length: Any) -> Any:
+        return self.cuda.KV(k, v, length)
+
+    def _reserve(self, nbytes: int) -> tuple[int, int]:
+        return self.put_empty(max(nbytes // 4, 1)).address, nbytes
 
     def rows(self, n: int, heads: int) -> Array:
         return self.random.standard_normal((n, heads, self.d)).astype(self.dtype)
@@ -44,22 +73,21 @@ class Model:
         rows = [np.sort(self.random.permutation(capacity)[:slots]) for _ in range(self.Hs)]
         return np.stack(rows).astype(np.int32)
 
-    def put(self, array: Array) -> int:
-        self.memories.append(self.cuda.Memory(array.nbytes))
-        self.stream.upload(np.ascontiguousarray(array), self.memories[-1].address)
-        return int(self.memories[-1].address)
+    def put(self, array: Array) -> CudaArray:
+        memory = self.cuda.Memory(max(array.nbytes, 1))
+        if array.size:
+            self.stream.upload(np.ascontiguousarray(array), memory.address)
+        self.memories.append(memory)
+        return CudaArray(memory.address, array.shape, array.dtype, memory)
 
-    def put_empty(self, *shape: int, dtype: Any = np.float32) -> int:
+    def put_empty(self, *shape: int, dtype: Any = np.float32) -> CudaArray:
         return self.put(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -1, dtype))
 
-    def get(self, address: int, *shape: int, dtype: Any = np.float32) -> Array:
-        out = np.empty(shape, dtype)
-        self.stream.download(address, out)
+    def get(self, array: CudaArray) -> Array:
+        out = np.empty(array.shape, array.dtype)
+        self.stream.download(array.address, out)
         self.stream.synchronize()
         return out
-
-    def workspace(self, nbytes: int) -> dict[str, int]:
-        return {"workspace": self.put_empty(max(nbytes // 4, 1)), "workspace_bytes": nbytes}
 
 
 @pytest.fixture(
@@ -103,16 +131,14 @@ def test_chunked_intra_attention(model: Model) -> None:
     )
     colsum = model.put_empty(n, model.Hs)
     inputs = {"q": model.put(q), "k": model.put(k), "v": model.put(v)}
-    model.kernels.chunked_intra_attention(
-        model.stream, n=n, chunk_size=chunk, score_heads=model.Hs, **inputs, o=o, m=m, l=l, colsum=colsum
-    )
+    model.run(CHUNKED_INTRA_ATTENTION, chunk_size=chunk, **inputs, o=o, m=m, l=l, colsum=colsum)
     expected = operators.chunked_intra_attention(
         q, k, v, chunk_size=chunk, scale=model.scale, score_heads=model.Hs
     )
-    assert_close(model.get(o, n, model.Hq, model.d, dtype=model.dtype), expected[0], half=model.half)
-    assert_close(model.get(m, n, model.Hq), expected[1])
-    assert_close(model.get(l, n, model.Hq), expected[2])
-    assert_sums_close(model, model.get(colsum, n, model.Hs), expected[3])
+    assert_close(model.get(o), expected[0], half=model.half)
+    assert_close(model.get(m), expected[1])
+    assert_close(model.get(l), expected[2])
+    assert_sums_close(model, model.get(colsum), expected[3])
 
 
 def test_memory_fused_attention(model: Model) -> None:
@@ -127,28 +153,22 @@ def test_memory_fused_attention(model: Model) -> None:
         model.put(intra_l),
         model.put_empty(model.Hs, slots),
     )
-    model.kernels.memory_fused_attention(
-        model.stream,
-        n=n,
-        slots=slots,
-        score_heads=model.Hs,
+    model.run(
+        MEMORY_FUSED_ATTENTION,
+        model.cache(model.put(k), model.put(v), capacity),
         q=model.put(q),
-        k_cache=model.put(k),
-        v_cache=model.put(v),
-        capacity=capacity,
         memory=model.put(memory),
-        o=o,
-        m=m,
-        l=l,
+        o_intra=o,
+        m_intra=m,
+        l_intra=l,
         colsum=colsum,
-        **model.workspace(model.kernels.memory_attention_workspace(n, slots, model.Hs)),
     )
     *inter, sums = operators.memory_attention(q, *operators.memory_gather(k, v, memory), scale=model.scale)
     expected = operators.online_softmax_fusion(intra_o, intra_m, intra_l, *inter)
-    assert_close(model.get(o, n, model.Hq, model.d, dtype=model.dtype), expected[0], half=model.half)
-    assert_close(model.get(m, n, model.Hq), expected[1])
-    assert_close(model.get(l, n, model.Hq), expected[2])
-    assert_sums_close(model, model.get(colsum, model.Hs, slots), sums)
+    assert_close(model.get(o), expected[0], half=model.half)
+    assert_close(model.get(m), expected[1])
+    assert_close(model.get(l), expected[2])
+    assert_sums_close(model, model.get(colsum), sums)
 
 
 def test_candidate_score(model: Model) -> None:
@@ -156,25 +176,20 @@ def test_candidate_score(model: Model) -> None:
     q, k, cache = model.rows(window, model.Hq), model.rows(n, model.Hkv), model.rows(capacity, model.Hkv)
     memory = model.memory(slots, capacity)
     of_memory, of_chunk = model.put_empty(model.Hs, slots), model.put_empty(n, model.Hs)
-    model.kernels.candidate_score(
-        model.stream,
-        window=window,
-        n=n,
-        slots=slots,
-        score_heads=model.Hs,
+    keys = model.put(cache)
+    model.run(
+        CACHED_CANDIDATE_SCORE,
+        model.cache(keys, keys, capacity),
         q_window=model.put(q),
         k=model.put(k),
-        k_cache=model.put(cache),
-        capacity=len(cache),
         memory=model.put(memory),
         score_mem=of_memory,
         score_chunk=of_chunk,
-        **model.workspace(model.kernels.candidate_score_workspace(window, n, slots, model.Hs)),
     )
     k_mem, _ = operators.memory_gather(cache, cache, memory)
     expected = operators.candidate_score(q, k, k_mem, scale=model.scale)
-    assert_sums_close(model, model.get(of_memory, model.Hs, slots), expected[0])
-    assert_sums_close(model, model.get(of_chunk, n, model.Hs), expected[1])
+    assert_sums_close(model, model.get(of_memory), expected[0])
+    assert_sums_close(model, model.get(of_chunk), expected[1])
 
 
 @pytest.mark.parametrize(("previous", "kind"), [(0, "stay"), (6, "stay"), (6, "grow"), (6, "change")])
@@ -183,48 +198,43 @@ def test_memory_step(model: Model, previous: int, kind: str) -> None:
     score = model.random.uniform(0, 1, (stop, model.Hs)).astype(np.float32)
     values = model.random.uniform(0, 1, (model.Hs, previous)).astype(np.float32)
     memory = model.memory(previous, start)
-    names = ("memory_next", "last", "set")
+    names = ("memory_next", "last", "boundary")
     out = {name: model.put_empty(model.Hs, local + heavy, dtype=np.int32) for name in names}
     kept, scores = model.put(score), model.put_empty(model.Hs, local + heavy)
-    model.cuda.memory_step(
-        model.stream,
-        score_heads=model.Hs,
-        capacity=stop,
-        previous_slots=previous,
-        local=local,
-        heavy=heavy,
-        sink=sink,
+    model.run(
+        MEMORY_STEP,
+        score=kept,
+        memory=model.put(memory),
+        values=None if kind == "stay" else model.put(values),
+        add=kind != "change",
         start=start,
         stop=stop,
-        memory=model.put(memory) if previous else 0,
-        values=0 if kind == "stay" else model.put(values),
-        replace=kind == "change",
-        score=kept,
-        set_scores=scores,
+        local=local,
+        sink=sink,
         **out,
+        scores=scores,
     )
     rows, heads = memory.T, np.arange(model.Hs)
     if kind != "stay":
         score[rows, heads] = values.T if kind == "change" else score[rows, heads] + values.T
-    np.testing.assert_array_equal(model.get(kept, stop, model.Hs), score)
+    np.testing.assert_array_equal(model.get(kept), score)
     expected = operators.memory_select(score, memory, start, stop, local=local, heavy=heavy, sink=sink)
-    for address in out.values():
-        got = model.get(address, model.Hs, local + heavy, dtype=np.int32)
-        np.testing.assert_array_equal(got, expected)
-    np.testing.assert_array_equal(model.get(scores, *expected.shape), score[expected.T, heads].T)
+    for array in out.values():
+        np.testing.assert_array_equal(model.get(array), expected)
+    np.testing.assert_array_equal(model.get(scores), score[expected.T, heads].T)
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_score_update(model: Model, replace: bool) -> None:
+def test_scatter_scores(model: Model, replace: bool) -> None:
     slots, capacity = 9, 25
     score = model.random.standard_normal((capacity, model.Hs)).astype(np.float32)
     values = model.random.standard_normal((model.Hs, slots)).astype(np.float32)
     memory = model.memory(slots, capacity)
     rows, heads = memory.T, np.arange(model.Hs)
-    places = {"score_heads": model.Hs, "slots": slots, "memory": model.put(memory), "score": model.put(score)}
-    model.cuda.score_update(model.stream, **places, values=model.put(values), replace=replace)
+    places = {"memory": model.put(memory), "score": model.put(score)}
+    model.run(SCATTER_SCORES, **places, values=model.put(values), add=not replace)
     score[rows, heads] = values.T if replace else score[rows, heads] + values.T
-    np.testing.assert_array_equal(model.get(places["score"], capacity, model.Hs), score)
+    np.testing.assert_array_equal(model.get(places["score"]), score)
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -232,86 +242,71 @@ def test_cached_attention(emulated_cuda: ModuleType, shape: Shape, n: int) -> No
     model, capacity, length = Model(emulated_cuda, *shape), 40, 17
     q, k, v = model.rows(n, model.Hq), model.rows(capacity, model.Hkv), model.rows(capacity, model.Hkv)
     o = model.put_empty(n, model.Hq, model.d, dtype=model.dtype)
-    model.kernels.cached_attention(
-        model.stream,
-        n=n,
-        capacity=capacity,
-        q=model.put(q),
-        k_cache=model.put(k),
-        v_cache=model.put(v),
-        length=model.put(np.array([length], np.int64)),
-        o=o,
-        **model.workspace(model.kernels.cached_attention_workspace(n, capacity)),
-    )
+    kv = model.cache(model.put(k), model.put(v), model.put(np.array([length], np.int64)))
+    model.run(CACHED_ATTENTION, kv, q=model.put(q), o=o)
     expected = operators.cached_attention(q, k, v, length, scale=model.scale)
-    assert_close(model.get(o, n, model.Hq, model.d, dtype=model.dtype), expected, half=model.half)
+    assert_close(model.get(o), expected, half=model.half)
 
 
 def test_one_graph_is_a_decode_step_at_every_length(emulated_cuda: ModuleType, shape: Shape) -> None:
     """cache_append and cached_attention, with the new row and its position changing between launches."""
     model, capacity = Model(emulated_cuda, *shape), 20
     k_cache, v_cache = model.rows(capacity, model.Hkv), model.rows(capacity, model.Hkv)
-    caches = {"k_cache": model.put(k_cache), "v_cache": model.put(v_cache), "capacity": capacity}
+    caches = {"k_cache": model.put(k_cache), "v_cache": model.put(v_cache)}
     q, o = model.put(model.rows(1, model.Hq)), model.put_empty(1, model.Hq, model.d, dtype=model.dtype)
     k, v = model.put(model.rows(1, model.Hkv)), model.put(model.rows(1, model.Hkv))
     position = model.put(np.zeros(2, np.int64))  # and the length after it
-    workspace = model.workspace(model.kernels.cached_attention_workspace(1, capacity))
+    kv = model.cache(*caches.values(), position[1:])
+    room = model.put_empty(1 << 18)
+    held = room.address, room.nbytes
     model.stream.begin_capture()
-    model.kernels.cache_append(model.stream, k=k, v=v, position=position, **caches)
-    model.kernels.cached_attention(model.stream, n=1, q=q, length=position + 8, o=o, **caches, **workspace)
+    for operator, arguments in (
+        (CACHE_APPEND, {"k": k, "v": v, "first": 0, "at": position[:1]}),
+        (CACHED_ATTENTION, {"q": q, "o": o}),
+    ):
+        model.kernels.run(model.stream, operator.name, kv, arguments, lambda nbytes: held)
     graph = model.stream.end_capture()
     for at in (0, 7, 19):
         new_q, new_k, new_v = model.rows(1, model.Hq), model.rows(1, model.Hkv), model.rows(1, model.Hkv)
-        for array, address in ((new_q, q), (new_k, k), (new_v, v)):
-            model.stream.upload(array, address)
-        model.stream.write_integers(position, [at, at + 1])
+        for array, there in ((new_q, q), (new_k, k), (new_v, v)):
+            model.stream.upload(array, there.address)
+        model.stream.write_integers(position.address, [at, at + 1])
         graph.launch(model.stream)
         k_cache[at], v_cache[at] = new_k[0], new_v[0]
         expected = operators.cached_attention(new_q, k_cache, v_cache, at + 1, scale=model.scale)
-        assert_close(model.get(o, *new_q.shape, dtype=model.dtype), expected, half=model.half)
+        assert_close(model.get(o), expected, half=model.half)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        np.testing.assert_array_equal(model.get(caches[name], *cache.shape, dtype=model.dtype), cache)
+        np.testing.assert_array_equal(model.get(caches[name]), cache)
 
 
 def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> None:
     sizes = {"query_heads": 4, "kv_heads": 2, "head_size": 64, "scale": 0.125, "half": False}
     for wrong in ({"query_heads": 3}, {"head_size": 584}, {"scale": 0.0}):
         with pytest.raises(ValueError, match="Kernels"):
-            emulated_cuda.Kernels(**{**sizes, **wrong})
-    kernels, stream, memory = (
-        emulated_cuda.Kernels(**sizes),
-        emulated_cuda.Stream(),
-        emulated_cuda.Memory(4096),
-    )
-    at = memory.address
+            emulated_cuda.Kernels(**{**sizes, **wrong}, counters=0, integers=0)
+    model = Model(emulated_cuda, 4, 2, 64, np.float32)
+    k, v, at = model.put_empty(8, 2, 64), model.put_empty(8, 2, 64), model.put(np.zeros(1, np.int64))
+    new, nowhere = model.put_empty(1, 2, 64), CudaArray(0, (1, 2, 64), np.float32, None)
     with pytest.raises(ValueError, match="cache_append: an argument is out of range, or a null pointer"):
-        kernels.cache_append(stream, k=0, v=at, position=at, k_cache=at, v_cache=at, capacity=8)
+        model.run(CACHE_APPEND, model.cache(k, v, 8), k=nowhere, v=new, first=0, at=at)
+    pages = emulated_cuda.KV(k, v, 8, model.put(np.zeros(2, np.int32)), 4)
     with pytest.raises(ValueError, match=r"cache_append: no kernel for .* pages or what rows are stored as"):
-        kernels.cache_append(
-            stream, k=at, v=at, position=at, k_cache=at, v_cache=at, capacity=8, pages=at, page_rows=4
-        )
-    with pytest.raises(
-        ValueError, match="cache_append: an argument is out of range"
-    ):  # integers without scales
-        kernels.cache_append(
-            stream, k=at, v=at, position=at, k_cache=at, v_cache=at, capacity=8, item_bytes=1
-        )
+        model.run(CACHE_APPEND, pages, k=new, v=new, first=0, at=at)
+    integers = model.put_empty(8, 2, 64, dtype=np.int8)
+    with pytest.raises(ValueError, match="a cache of integers has scales"):
+        model.cache(integers, integers, 8)
+    with pytest.raises(ValueError, match=r"cache_append: k must have shape \(n = 1, Hkv = 2, d = 64\)"):
+        model.run(CACHE_APPEND, model.cache(k, v, 8), k=new.reshape(1, 1, 128), v=new, first=0, at=at)
+    q, long = model.put_empty(1, 4, 64), model.put_empty(512, 2, 64)
+    call = {"q": q, "o": model.put_empty(1, 4, 64)}
     with pytest.raises(ValueError, match="cached_attention: the workspace is too small"):
-        kernels.cached_attention(
-            stream,
-            n=1,
-            capacity=512,
-            q=at,
-            k_cache=at,
-            v_cache=at,
-            length=at,
-            o=at,
-            workspace=at,
-            workspace_bytes=1,
+        model.kernels.run(
+            model.stream, "CachedAttention", model.cache(long, long, 9), call, lambda nbytes: (q.address, 1)
         )
-    places = {"score_heads": 0, "slots": 1, "memory": at, "values": at, "score": at}
-    with pytest.raises(ValueError, match="score_update"):
-        emulated_cuda.score_update(stream, **places, replace=False)
+    with pytest.raises(ValueError, match="scatter_scores: values is missing"):
+        model.run(SCATTER_SCORES, memory=pages, score=k, add=0)
+    with pytest.raises(ValueError, match="cached_attention has no argument colour"):
+        model.run(CACHED_ATTENTION, model.cache(k, v, 8), **call, colour=1)
 
 
 @pytest.mark.parametrize("listed", [0, 50])
@@ -323,25 +318,23 @@ def test_query_select(model: Model, listed: int) -> None:
     k[84:] = np.nan  # nobody looks there
     lists = [[np.sort(model.random.permutation(p)[:listed]) for _ in range(model.Hs)] for p in (60, 84)]
     candidates = np.array(lists, np.int32).reshape(2, model.Hs, listed)
-    sizes = {"n": n, "tile": tile, "stride": stride, "slots": listed, "score_heads": model.Hs}
     out = model.put_empty(4, model.Hs, local + heavy, dtype=np.int32)
-    model.kernels.query_select(
-        model.stream,
-        **sizes,
+    keys = model.put(k)
+    model.run(
+        QUERY_SELECT,
+        model.cache(keys, keys, cap),
+        q=model.put(q),
+        candidates=model.put(candidates),
+        past=model.put(past),
+        tile=tile,
+        stride=stride,
         share=share,
         reach=reach,
         local=local,
-        heavy=heavy,
         sink=sink,
-        q=model.put(q),
-        k_cache=model.put(k),
-        capacity=cap,
-        candidates=model.put(candidates) if listed else 0,
-        past=model.put(past),
         memory_next=out,
-        **model.workspace(model.kernels.query_select_workspace(capacity=cap, **sizes)),
     )
-    got = model.get(out, 4, model.Hs, local + heavy, dtype=np.int32)
+    got = model.get(out)
     shared = {"scale": model.scale, "stride": stride, "reach": reach}
     expected = operators.query_select(
         q, k, candidates, past, tile=tile, share=share, local=local, heavy=heavy, sink=sink, **shared

@@ -15,6 +15,8 @@ from h2o_runtime.attention.base import append_rows
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.attention.host_operators import plain_rows, quantized
 from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.kv import KV
+from h2o_runtime.operators import Operator
 
 
 class OnHost:
@@ -26,15 +28,15 @@ class OnHost:
         if rows is not None:
             self._provider.activate(rows.shape)
 
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> None:
-            there: list[tuple[np.ndarray[Any, Any], Any]] = []
-            getattr(self._provider, name)(*(self._put(each, there) for each in arguments))
-            self._device.synchronize()
-            for host, array in there:
-                host[...] = self._device.download(array)
-
-        return call
+    def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
+        there: list[tuple[np.ndarray[Any, Any], Any]] = []
+        cache = self._put(kv, there)
+        self._provider.run(
+            operator, cache, **{name: self._put(each, there) for name, each in arguments.items()}
+        )
+        self._device.synchronize()
+        for host, array in there:
+            host[...] = self._device.download(array)
 
     def _put(self, value: Any, there: list[tuple[np.ndarray[Any, Any], Any]]) -> Any:
         if isinstance(value, np.ndarray):
