@@ -1,4 +1,4 @@
-"""libh2o_cuda through ctypes, with torch tensors as its memory. The C headers say what it declares."""
+"""libh2o_cuda through ctypes, with torch tensors as its memory: the functions of tests/plugins/cuda/calls.h."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-HEADERS = Path(__file__).resolve().parents[2] / "plugins" / "kernels" / "include" / "h2o"
+REPO = Path(__file__).resolve().parents[2]
+HEADERS = [REPO / "plugins" / "kernels" / "include" / "h2o" / name for name in ("kv.h", "call.h")]
+CALLS = REPO / "tests" / "plugins" / "cuda" / "calls.h"
+STRUCTURES = ("h2o_kv", "h2o_shape", "h2o_cuda_state", "h2o_cuda_next_memory")
 STATUS = ["ok", "bad argument", "unsupported", "out of workspace", "CUDA error"]
 _SCALARS = {
     "int32_t": ctypes.c_int32,
@@ -41,16 +44,17 @@ class Declarations:
 @cache
 def declarations() -> Declarations:
     found = Declarations()
-    text = "\n".join((HEADERS / name).read_text() for name in ("kv.h", "cuda.h"))
+    text = "\n".join(path.read_text() for path in (*HEADERS, CALLS))
     text = re.sub(r"//[^\n]*", "", text)
     for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\}", text, re.DOTALL):
+        if name not in STRUCTURES:
+            continue
         lines = [line.strip() for line in body.split(";") if line.strip()]
         fields = [(re.findall(r"\w+", line)[-1], found.kind(line)) for line in lines]
         found.structures[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-    for result, name, arguments in re.findall(r"([\w ]+\*?) h2o_cuda_(\w+)\(([^)]*)\);", text):
-        kind = ctypes.c_char_p if "char" in result else _SCALARS[result.strip()]
-        kinds = [] if arguments == "void" else [found.kind(each) for each in arguments.split(",")]
-        found.functions[name] = kind, kinds
+    for result, name, arguments in re.findall(r"H2O_CALL ([\w ]+\*?) h2o_cuda_(\w+)\(([^)]*)\) \{", text):
+        kinds = [found.kind(each) for each in arguments.split(",")]
+        found.functions[name] = _SCALARS[result.strip()], kinds
     return found
 
 
@@ -62,7 +66,8 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         library, declared = ctypes.CDLL(str(path)), declarations()
-        self.Shape = declared.structures["h2o_cuda_shape"]
+        library.h2o_cuda_last_error.restype = ctypes.c_char_p
+        self.Shape = declared.structures["h2o_shape"]
         self.State = declared.structures["h2o_cuda_state"]
         self.KV = declared.structures["h2o_kv"]
         self.NextMemory = declared.structures["h2o_cuda_next_memory"]
@@ -73,7 +78,7 @@ class Library:
 
 
 def _method(name: str, function: Any, last_error: Any) -> Callable[..., Any]:
-    if name.endswith(("_workspace", "last_error")):
+    if name.endswith("_workspace"):
         return lambda *arguments: function(*map(_plain, arguments))
 
     def run(*arguments: Any) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rounds import measure
 
-from h2o_plugins._cpu import Kernels
+from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.caches.stored import RowForm, StoredRows
 from h2o_runtime.devices.host import HostDevice
 
@@ -46,9 +46,8 @@ def token(kernels: Kernels, layers: list[StoredRows], table: Any) -> Callable[[]
 
     def work() -> None:
         for one in layers:
-            kernels.cached_attention(
-                q, one.k, one.v, length, o, table, PAGE if table is not None else 0, one.scales
-            )
+            kv = KV(one.k, one.v, length, table, PAGE if table is not None else 0, one.scales)
+            kernels.run("CachedAttention", kv, {"q": q, "o": o})
 
     return work
 

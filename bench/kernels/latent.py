@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_plugins._cpu import Kernels
+from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.devices.host import HostDevice
 
 HERE = Path(__file__).parent
@@ -42,7 +42,8 @@ def absorbed(threads: int, heads: int, dtype: str) -> Contender:
     kernels = Kernels(threads, None, heads, 1, 576, 0.07, False, 512)
     cache, q, o = rows(LENGTH, 1, 576, dtype), rows(1, heads, 576), rows(1, heads, 512)
     flop = 2.0 * (576 + 512) * heads * LENGTH
-    return lambda: kernels.cached_attention(q, cache, cache, LENGTH, o), flop, cache.nbytes
+    kv, call = KV(cache, cache, LENGTH), {"q": q, "o": o}
+    return lambda: kernels.run("CachedAttention", kv, call), flop, cache.nbytes
 
 
 def prompt(threads: int, heads: int, kv_heads: int, d: int, dv: int) -> Contender:
@@ -51,7 +52,8 @@ def prompt(threads: int, heads: int, kv_heads: int, d: int, dv: int) -> Contende
     q, k, v = rows(PROMPT, heads, d), rows(PROMPT, kv_heads, d), rows(PROMPT, kv_heads, dv)
     o = rows(PROMPT, heads, dv)
     flop = 2.0 * (d + dv) * heads * PROMPT * (PROMPT + 1) / 2
-    return lambda: kernels.cached_attention(q, k, v, PROMPT, o), flop, k.nbytes + v.nbytes
+    kv, call = KV(k, v, PROMPT), {"q": q, "o": o}
+    return lambda: kernels.run("CachedAttention", kv, call), flop, k.nbytes + v.nbytes
 
 
 def machine(build: Path, threads: int) -> dict[str, float]:

@@ -14,7 +14,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper
 
-from h2o_plugins._cpu import Kernels
+from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.ort.library import import_onnxruntime
 
 onnxruntime = import_onnxruntime()
@@ -49,36 +49,23 @@ class H2O:
         n = len(self.q)
         for start in range(0, n, BATCH):
             rows = slice(start, min(start + BATCH, n))
-            self.kernels.chunked_intra_attention(
-                self.q[rows],
-                self.k[rows],
-                self.v[rows],
-                CHUNK,
-                self.o[rows],
-                self.m[rows],
-                self.l[rows],
-                self.score[rows],
-            )
+            new = {"q": self.q[rows], "k": self.k[rows], "v": self.v[rows], "chunk_size": CHUNK}
+            state = {"o": self.o[rows], "m": self.m[rows], "l": self.l[rows]}
+            self.kernels.run("ChunkedIntraAttention", None, {**new, **state, "colsum": self.score[rows]})
         previous = self.none
         for start in range(0, n, CHUNK):
             stop = min(start + CHUNK, n)
             rows = slice(start, stop)
             if start > 0:
-                self.kernels.memory_fused_attention(
-                    self.q[rows],
-                    self.k,
-                    self.v,
-                    previous[None],
-                    CHUNK,
-                    self.o[rows],
-                    self.m[rows],
-                    self.l[rows],
-                    self.colsum,
-                )
+                state = {"o_intra": self.o[rows], "m_intra": self.m[rows], "l_intra": self.l[rows]}
+                call = {"q": self.q[rows], "memory": previous, **state, "colsum": self.colsum}
+                self.kernels.run("MemoryFusedAttention", KV(self.k, self.v, n), call)
                 for head in range(HKV):
                     self.score[previous[head], head] += self.colsum[head]
             if stop < n:
-                self.kernels.memory_select(self.score, previous, start, stop, LOCAL, 0, self.next)
+                call = {"score": self.score, "memory": previous, "chunk_range": (start, stop)}
+                call |= {"local": LOCAL, "sink": 0, "memory_next": self.next}
+                self.kernels.run("MemorySelect", None, call)
                 self.memory, self.next = self.next, self.memory
                 previous = self.memory
 
@@ -91,7 +78,7 @@ class QueryPhase2:
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
         self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v
-        self.past = len(k) - CHUNK
+        self.past, self.kv = len(k) - CHUNK, KV(k, v, len(k))
         tiles = CHUNK // self.TILE
         self.none = np.empty((1, HKV, 0), np.int32)
         self.candidates = np.empty((1, HKV, self.CANDIDATES), np.int32)
@@ -108,15 +95,15 @@ class QueryPhase2:
     def __call__(self) -> None:
         self._select(self.none, CHUNK, 1, self.candidates)
         self._select(self.candidates, self.TILE, CHUNK // self.TILE, self.sets)
-        self.kernels.memory_fused_attention(
-            self.q, self.k, self.v, self.sets, self.TILE, self.o, self.m, self.l, None
-        )
+        state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}
+        call = {"q": self.q, "memory": self.sets, "tile": self.TILE, **state}
+        self.kernels.run("TiledMemoryAttention", self.kv, call)
 
     def _select(self, candidates: Array, tile: int, share: int, out: Array) -> None:
         stride, past = tile // self.VOTES, self.past_of[: len(out)]
-        self.kernels.query_select(
-            self.q, self.k, candidates, past, tile, stride, share, stride // 2, self.LOCAL, 0, out
-        )
+        rule = {"tile": tile, "stride": stride, "share": share, "reach": stride // 2, "local": self.LOCAL}
+        call = {"q": self.q, "candidates": candidates, "past": past, **rule, "sink": 0, "memory_next": out}
+        self.kernels.run("QuerySelect", self.kv, call)
 
 
 def torch_sdpa(q: Array, k: Array, v: Array) -> Callable[[], Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rounds import measure
 
-from h2o_plugins._cpu import Kernels
+from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.devices.host import HostDevice
 from h2o_runtime.policies.prefill.minference import NEAR, SINK, VOTES, VerticalSlash
 from h2o_runtime.policies.subquadratic import Pattern
@@ -28,6 +28,7 @@ PATTERN = Pattern(window=128, global_tokens=1, strides=True, block=64, count_bia
 PAGE, BUDGET, CONTEXT = 16, 1024, 32_768
 LINES, CHUNK, BAND, TILE = VerticalSlash(), 1024, 64, 64
 Work = Callable[[], Any]
+NUMBERS = {"window": PATTERN.window, "block_size": PATTERN.block, "strides": 1, "count_bias": 0}
 
 
 def empty(*shape: int) -> Any:
@@ -45,12 +46,13 @@ def prefill(kernels: Kernels, n: int) -> dict[str, Work]:
     o, first = empty(*q.shape), np.zeros(1, np.int32)
     k_mean, v_mean = (empty(n // PATTERN.block, HEADS, D) for _ in range(2))
 
-    def pattern() -> None:
-        kernels.landmark_update(k, v, k_mean, v_mean, 0, n, PATTERN.block)
-        numbers = (PATTERN.window, PATTERN.block, 1, 0)
-        kernels.subquadratic_attention(q, k, v, k_mean, v_mean, first, n, *numbers, o)
+    kv, means, call = KV(k, v, n), {"k_mean": k_mean, "v_mean": v_mean}, {"q": q, "o": o}
 
-    return {"full": lambda: kernels.cached_attention(q, k, v, n, o), "subquadratic": pattern}
+    def pattern() -> None:
+        kernels.run("LandmarkUpdate", kv, {**means, "start": 0, "block_size": PATTERN.block})
+        kernels.run("SubquadraticAttention", kv, {**call, **means, "global_rows": first, **NUMBERS})
+
+    return {"full": lambda: kernels.run("CachedAttention", kv, call), "subquadratic": pattern}
 
 
 def chunk(kernels: Kernels, n: int) -> tuple[dict[str, Work], dict[str, int]]:
@@ -60,12 +62,14 @@ def chunk(kernels: Kernels, n: int) -> tuple[dict[str, Work], dict[str, int]]:
     columns = np.sort(draw.choice(n, LINES.vertical, replace=False))
     bands = draw.choice(np.arange(2, n // BAND - 1), LINES.slash // BAND - 2, replace=False)
     distances = np.sort(np.concatenate([BAND * band + np.arange(BAND) for band in (0, 1, *bands)]))
-    lists = [np.tile(one.astype(np.int32), (HEADS, 1)) for one in (columns, distances)]
-    found = [np.empty_like(one) for one in lists]
+    both = {"columns": columns, "distances": distances}
+    lists = {name: np.tile(one.astype(np.int32), (HEADS, 1)) for name, one in both.items()}
+    found = {name: np.empty_like(one) for name, one in lists.items()}
+    kv, call, kept = KV(k, v, n), {"q": q, "o": o}, {"sink": SINK, "near": NEAR}
     works = {
-        "full": lambda: kernels.cached_attention(q, k, v, n, o),
-        "lines": lambda: kernels.vertical_slash_attention(q, k, v, *lists, n, o),
-        "finding": lambda: kernels.vertical_slash_select(q[-VOTES:], k, n, SINK, NEAR, *found),
+        "full": lambda: kernels.run("CachedAttention", kv, call),
+        "lines": lambda: kernels.run("VerticalSlashAttention", kv, {**call, **lists}),
+        "finding": lambda: kernels.run("VerticalSlashSelect", kv, {"q": q[-VOTES:], **found, **kept}),
     }
     pairs = {"full": CHUNK * n - CHUNK * (CHUNK - 1) // 2, "lines": tiled_pairs(n, columns, distances)}
     return works, pairs | {"finding": VOTES * n - VOTES * (VOTES - 1) // 2}
@@ -94,20 +98,21 @@ def step(kernels: Kernels) -> dict[str, Work]:
     low, high = (empty(n // PAGE, HEADS, D) for _ in range(2))
     k_mean, v_mean = (empty(n // PATTERN.block, HEADS, D) for _ in range(2))
     pages = np.empty((HEADS, BUDGET // PAGE), np.int32)
-    kernels.page_bounds(k, low, high, 0, n, PAGE)
-    kernels.landmark_update(k, v, k_mean, v_mean, 0, n, PATTERN.block)
+    kv, means, call = KV(k, v, n), {"k_mean": k_mean, "v_mean": v_mean}, {"q": q, "o": o}
+    bounds, one = {"k_min": low, "k_max": high}, {"page_size": PAGE, "page_list": pages}
+    kernels.run("PageBounds", kv, {**bounds, "start": 0, "page_size": PAGE})
+    kernels.run("LandmarkUpdate", kv, {**means, "start": 0, "block_size": PATTERN.block})
 
     def quest() -> None:
-        kernels.page_bounds(k, low, high, n - 1, n, PAGE)
-        kernels.page_select(q, low, high, n, PAGE, pages)
-        kernels.page_attention(q, k, v, pages, n, PAGE, o)
+        kernels.run("PageBounds", kv, {**bounds, "start": n - 1, "page_size": PAGE})
+        kernels.run("PageSelect", kv, {"q": q, **bounds, **one})
+        kernels.run("PageAttention", kv, {**call, **one})
 
     def pattern() -> None:
-        kernels.landmark_update(k, v, k_mean, v_mean, n - 1, n, PATTERN.block)
-        numbers = (PATTERN.window, PATTERN.block, 1, 0)
-        kernels.subquadratic_attention(q, k, v, k_mean, v_mean, first, n, *numbers, o)
+        kernels.run("LandmarkUpdate", kv, {**means, "start": n - 1, "block_size": PATTERN.block})
+        kernels.run("SubquadraticAttention", kv, {**call, **means, "global_rows": first, **NUMBERS})
 
-    exact = {"exact": lambda: kernels.cached_attention(q, k, v, n, o)}
+    exact = {"exact": lambda: kernels.run("CachedAttention", kv, call)}
     return exact | {"quest": quest, "subquadratic": pattern}
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from layer import CHUNK, HKV, HQ, SCALE, D
 
-from h2o_plugins._cpu import Kernels
+from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.ort.library import import_onnxruntime
 
 onnxruntime = import_onnxruntime()
@@ -76,36 +76,45 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
     half = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), True)
     query = layer.QueryPhase2(kernels, *layer.inputs(2 * n))
     q16, o16 = q[:1].astype(np.float16), o[:1].astype(np.float16)
+    kv, new, state = KV(k, v, n), {"q": q, "k": k, "v": v, "chunk_size": CHUNK}, {"o": o, "m": m, "l": l}
+    intra = {f"{name}_intra": array[S] for name, array in state.items()}
+    scores = {"score_mem": votes, "score_chunk": chunk_votes}
     dot = 2 * D * HQ  # one key for one token, all heads
     return {
         "ChunkedIntraAttention": (
-            lambda: kernels.chunked_intra_attention(q, k, v, CHUNK, o, m, l, colsum),
+            lambda: kernels.run("ChunkedIntraAttention", None, {**new, **state, "colsum": colsum}),
             2 * dot * n * (CHUNK + 1) / 2,
             "matmul",
         ),
         "MemoryFusedAttention": (
-            lambda: kernels.memory_fused_attention(q[S], k, v, memory[None], CHUNK, o[S], m[S], l[S], votes),
+            lambda: kernels.run(
+                "MemoryFusedAttention", kv, {"q": q[S], "memory": memory, **intra, "colsum": votes}
+            ),
             2 * dot * CHUNK * SLOTS,
             "matmul",
         ),
         "Phase 2 with QuerySelect, n = 8192": (query, query.flops(), "matmul"),
         "CandidateScore": (
-            lambda: kernels.candidate_score(q[CHUNK - WINDOW : CHUNK], k[S], k, memory, votes, chunk_votes),
+            lambda: kernels.run(
+                "CachedCandidateScore",
+                kv,
+                {"q_window": q[CHUNK - WINDOW : CHUNK], "k": k[S], "memory": memory, **scores},
+            ),
             dot * WINDOW * (SLOTS + CHUNK - (WINDOW - 1) / 2),
             "matmul",
         ),
         "CachedAttention, n = 4096": (
-            lambda: kernels.cached_attention(q, k, v, n, o),
+            lambda: kernels.run("CachedAttention", kv, {"q": q, "o": o}),
             2 * dot * n * (n + 1) / 2,
             "matmul",
         ),
         "CachedAttention, n = 1": (
-            lambda: kernels.cached_attention(q[:1], *caches, DECODE_LENGTH, o[:1]),
+            lambda: kernels.run("CachedAttention", KV(*caches, DECODE_LENGTH), {"q": q[:1], "o": o[:1]}),
             2.0 * caches[0].nbytes,
             "read",
         ),
         "CachedAttention, n = 1, float16": (
-            lambda: half.cached_attention(q16, *halves, DECODE_LENGTH, o16),
+            lambda: half.run("CachedAttention", KV(*halves, DECODE_LENGTH), {"q": q16, "o": o16}),
             2.0 * halves[0].nbytes,
             "read",
         ),
@@ -149,8 +158,8 @@ def measure_layer(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str
             "onnxruntime GroupQueryAttention": layer.ort_gqa(q, k, v, kernels.threads),
         }
         o = np.empty_like(q)
-        contenders["full (CachedAttention)"] = lambda q=q, k=k, v=v, o=o, n=n: kernels.cached_attention(
-            q, k, v, n, o
+        contenders["full (CachedAttention)"] = lambda q=q, k=k, v=v, o=o, n=n: kernels.run(
+            "CachedAttention", KV(k, v, n), {"q": q, "o": o}
         )
         check_peers(contenders, o, n)
         times: dict[str, list[float]] = defaultdict(list)

@@ -30,8 +30,7 @@ struct Known {
 // Those of the table that have a kernel of this kind, by name.
 class Operators {
   public:
-    template <class Find>
-    explicit Operators(Find&& kernel_of) {
+    explicit Operators(const h2o_kernel* (*kernel_of)(const char*)) {
         for (const OperatorSpec& op : kOperators) {
             const h2o_kernel* const kernel = kernel_of(op.name);
             if (kernel == nullptr) continue;

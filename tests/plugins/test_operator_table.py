@@ -1,7 +1,7 @@
 """What the table in h2o_runtime.operators says, and what the exporter's function bodies say of themselves.
 
-Kernels, Python modules, providers and TensorRT plugins are made from the table: where they lack an operator, they do
-not build, or refuse it by its name.
+Kernels, Python modules, providers and TensorRT plugins are made from the table: where they lack an operator, they
+do not build, or refuse it by its name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 
 
 def test_the_table_is_a_table() -> None:
-    """Names are unique, every size of an output is shown by an input or given, and every reference leads somewhere."""
+    """Names are unique, sizes of outputs are shown by inputs or given, and references lead somewhere."""
     assert len(BY_NAME) == len(ALL)
     assert DOMAIN == "h2o"
     assert BY_NAME["CachedAttention"].method == "cached_attention"

@@ -155,7 +155,7 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
         run(operator, kv, **arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generator.provider, "run", counted)
+        patch.setattr(generator.spec.provider, "run", counted)
         yield pairs
 
 

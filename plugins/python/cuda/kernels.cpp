@@ -137,7 +137,7 @@ void Kernels::run(const Stream& stream, nb::str name, const KV* kv, nb::dict giv
             continue;
         }
         const nb::handle value =
-            spec.part == Part::kLength ? kv->length() : argument(given, op.tensors[index], used);
+            spec.part == Part::kLength ? nb::handle(kv->length()) : argument(given, op.tensors[index], used);
         if (!value.is_valid()) continue;
         if (spec.type == Type::kInt64 && integers.take(value, tensor)) continue;
         tensor = tensor_of(value, spec.name);

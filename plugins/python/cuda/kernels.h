@@ -27,7 +27,7 @@ class KV {
     h2o_kv kv_{};
 };
 
-class Kernels {
+class Kernels : Owner {
   public:
     // counters [query_heads] are uint32 zeros, integers [8] int64; both are on the device.
     Kernels(const h2o_shape& shape, Address counters, Address integers);

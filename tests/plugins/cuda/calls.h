@@ -1,26 +1,31 @@
-// The operators as functions with their arguments by place, as the tests here call them.
+// The operators as functions with their arguments by place, as the tests here call them; bench/gpu_check calls those
+// that calls.cpp puts into libh2o_cuda for it, and reads this file for their arguments.
 #pragma once
 
 #include "h2o/cuda.h"
 #include "h2o/operator.h"
 #include "h2o/subquadratic.h"
 
+#ifndef H2O_CALL
+#define H2O_CALL inline
+#endif
+
 // Partial softmax: normalised output o [n, Hq, dv] T, row maximum m [n, Hq], denominator l [n, Hq].
-struct h2o_cuda_state {
+typedef struct h2o_cuda_state {
     void* o;
     float* m;
     float* l;
-};
+} h2o_cuda_state;
 
 // Where a memory set goes, [Hs, M] each; the last three may be null.
-struct h2o_cuda_next_memory {
+typedef struct h2o_cuda_next_memory {
     int32_t* memory;
     int32_t* last;
     int32_t* set;
     float* set_scores;
-};
+} h2o_cuda_next_memory;
 
-inline h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                                    int32_t chunk_size, const void* q, const void* k,
                                                    const void* v, const h2o_cuda_state* state,
                                                    float* colsum) {
@@ -38,7 +43,7 @@ inline h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_shape* shape, int32_t slots,
+H2O_CALL h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_shape* shape, int32_t slots,
                                          const h2o_kv* kv, const int32_t* memory, void* k_mem, void* v_mem) {
     h2o::calls::MemoryGather c;
     c.context = stream;
@@ -53,7 +58,7 @@ inline h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_shape
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                                  const h2o_cuda_state* a, const h2o_cuda_state* b,
                                                  const h2o_cuda_state* fused) {
     h2o::calls::OnlineSoftmaxFusion c;
@@ -66,7 +71,7 @@ inline h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
+H2O_CALL h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
                                         const int32_t* memory, const float* addend, int32_t replace,
                                         float* score) {
     h2o::calls::ScatterScores c;
@@ -80,7 +85,7 @@ inline h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_he
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                             int32_t slots, const void* q, const void* k_mem,
                                             const void* v_mem, const h2o_cuda_state* state, float* colsum,
                                             void* workspace, size_t workspace_bytes) {
@@ -100,7 +105,7 @@ inline h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_sh
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                                   int32_t slots, const void* q, const h2o_kv* kv,
                                                   const int32_t* memory, const h2o_cuda_state* intra,
                                                   const h2o_cuda_state* fused, float* colsum, void* workspace,
@@ -123,7 +128,7 @@ inline h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const 
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                                   int32_t tile, int32_t slots, const void* q,
                                                   const h2o_kv* kv, const int32_t* memory,
                                                   const h2o_cuda_state* intra, const h2o_cuda_state* fused) {
@@ -143,7 +148,7 @@ inline h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, const 
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_shape* shape, int32_t window,
+H2O_CALL h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_shape* shape, int32_t window,
                                            int32_t n, int32_t slots, const void* q_window, const void* k,
                                            const h2o_kv* kv, const int32_t* memory, float* score_memory,
                                            float* score_chunk, void* workspace, size_t workspace_bytes) {
@@ -166,7 +171,7 @@ inline h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_sha
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, const h2o_shape* shape,
+H2O_CALL h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, const h2o_shape* shape,
                                                     int32_t window, int32_t n, int32_t slots,
                                                     const void* q_window, const void* k, const void* k_mem,
                                                     float* score_memory, float* score_chunk, void* workspace,
@@ -188,7 +193,7 @@ inline h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, cons
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
+H2O_CALL h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
                                          int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
                                          const float* score, const int32_t* memory,
                                          const int64_t* chunk_range, int32_t* memory_next) {
@@ -207,7 +212,7 @@ inline h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_h
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
+H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
                                        int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
                                        int32_t start, int32_t stop, const int32_t* memory,
                                        const float* values, int32_t replace, float* score,
@@ -232,7 +237,7 @@ inline h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_hea
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                             const void* q, const h2o_kv* kv, const int64_t* length, void* o,
                                             void* workspace, size_t workspace_bytes) {
     h2o::calls::CachedAttention c;
@@ -249,7 +254,7 @@ inline h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_sh
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
+H2O_CALL h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
                                           const void* k, const void* v, const h2o_kv* kv,
                                           const int64_t* length, void* o, uint32_t* arrivals, void* workspace,
                                           size_t workspace_bytes) {
@@ -269,7 +274,7 @@ inline h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_shap
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
+H2O_CALL h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
                                            const int64_t* start, const int64_t* length, int32_t most_rows,
                                            int32_t block_size, int32_t blocks, const float* k_mean,
                                            const float* v_mean, float* k_next, float* v_next) {
@@ -292,7 +297,7 @@ inline h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_sha
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
+H2O_CALL h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
                                        const int64_t* start, const int64_t* length, int32_t most_rows,
                                        int32_t page_size, int32_t pages, const float* k_min,
                                        const float* k_max, float* min_next, float* max_next) {
@@ -315,7 +320,7 @@ inline h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_shape* 
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
+H2O_CALL h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
                                        const int64_t* length, int32_t page_size, int32_t pages,
                                        const float* k_min, const float* k_max, int32_t budget,
                                        int32_t* page_list, void* workspace, size_t workspace_bytes) {
@@ -336,7 +341,7 @@ inline h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_shape* 
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
+H2O_CALL h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
                                           const h2o_kv* kv, const int64_t* length, int32_t page_size,
                                           int32_t budget, const int32_t* page_list, void* o) {
     h2o::calls::PageAttention c;
@@ -354,7 +359,7 @@ inline h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_shap
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                                  const void* q, const h2o_kv* kv, const int64_t* length,
                                                  int32_t vertical, int32_t slash, int32_t sink, int32_t near,
                                                  int32_t* columns, int32_t* distances, void* workspace,
@@ -378,7 +383,7 @@ inline h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                                     const void* q, const h2o_kv* kv, const int64_t* length,
                                                     int32_t vertical, const int32_t* columns, int32_t slash,
                                                     const int32_t* distances, void* o, void* workspace,
@@ -401,7 +406,7 @@ inline h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, cons
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const h2o_shape* shape,
+H2O_CALL h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const h2o_shape* shape,
                                                   const h2o_subquadratic* pattern, int32_t n, const void* q,
                                                   const h2o_kv* kv, const int64_t* length,
                                                   const float* k_mean, const float* v_mean, int32_t slots,
@@ -428,7 +433,7 @@ inline h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const 
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+H2O_CALL h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                         const void* k, const void* v, const int64_t* position, int64_t first,
                                         const h2o_kv* kv) {
     h2o::calls::CacheAppend c;
@@ -444,7 +449,7 @@ inline h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shape*
     return h2o::cuda::run(c);
 }
 
-inline h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dtype, int32_t n, int32_t inputs,
+H2O_CALL h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dtype, int32_t n, int32_t inputs,
                                          int32_t outputs, const void* x, const int32_t* weights,
                                          const void* scales, void* y) {
     h2o::calls::BlockProduct c;
@@ -461,7 +466,7 @@ inline h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dtype
     return h2o::cuda::run(c);
 }
 
-inline size_t h2o_cuda_memory_attention_workspace(const h2o_shape* shape, int32_t n, int32_t slots) {
+H2O_CALL size_t h2o_cuda_memory_attention_workspace(const h2o_shape* shape, int32_t n, int32_t slots) {
     h2o::calls::MemoryAttention c;
     c.shape = shape ? *shape : h2o_shape{};
     c.n = n;
@@ -469,7 +474,7 @@ inline size_t h2o_cuda_memory_attention_workspace(const h2o_shape* shape, int32_
     return h2o::cuda::workspace(c);
 }
 
-inline size_t h2o_cuda_candidate_score_workspace(const h2o_shape* shape, int32_t window, int32_t n,
+H2O_CALL size_t h2o_cuda_candidate_score_workspace(const h2o_shape* shape, int32_t window, int32_t n,
                                                  int32_t slots) {
     h2o::calls::CandidateScore c;
     c.shape = shape ? *shape : h2o_shape{};
@@ -479,7 +484,7 @@ inline size_t h2o_cuda_candidate_score_workspace(const h2o_shape* shape, int32_t
     return h2o::cuda::workspace(c);
 }
 
-inline size_t h2o_cuda_cached_attention_workspace(const h2o_shape* shape, int32_t n, int32_t capacity) {
+H2O_CALL size_t h2o_cuda_cached_attention_workspace(const h2o_shape* shape, int32_t n, int32_t capacity) {
     h2o::calls::CachedAttention c;
     c.shape = shape ? *shape : h2o_shape{};
     c.n = n;
@@ -487,14 +492,14 @@ inline size_t h2o_cuda_cached_attention_workspace(const h2o_shape* shape, int32_
     return h2o::cuda::workspace(c);
 }
 
-inline size_t h2o_cuda_page_select_workspace(const h2o_shape* shape, int32_t pages) {
+H2O_CALL size_t h2o_cuda_page_select_workspace(const h2o_shape* shape, int32_t pages) {
     h2o::calls::PageSelect c;
     c.shape = shape ? *shape : h2o_shape{};
     c.Nb = pages;
     return h2o::cuda::workspace(c);
 }
 
-inline size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape, int32_t n, int32_t capacity) {
+H2O_CALL size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape, int32_t n, int32_t capacity) {
     h2o::calls::VerticalSlashSelect c;
     c.shape = shape ? *shape : h2o_shape{};
     c.n = n;
@@ -502,7 +507,7 @@ inline size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape, i
     return h2o::cuda::workspace(c);
 }
 
-inline size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_shape* shape, int32_t n, int32_t capacity,
+H2O_CALL size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_shape* shape, int32_t n, int32_t capacity,
                                                           int32_t slash) {
     h2o::calls::VerticalSlashAttention c;
     c.shape = shape ? *shape : h2o_shape{};
