@@ -236,7 +236,7 @@ def test_function_bodies_take_sizes_that_kernels_do_not(
     found = []
     for attention in ("auto", "functions"):
         with load(odd, attention=attention) as model:
-            assert model.provider.name == "functions"
+            assert model.spec.provider.name == "functions"
             found.append([model.prefill(prompt, FULL).copy(), model.decode(3).copy()])
     np.testing.assert_array_equal(*found)
     (line,) = [record.getMessage() for record in caplog.records if "kernel" in record.getMessage()]
