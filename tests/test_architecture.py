@@ -34,9 +34,14 @@ MODULES = modules()
 
 
 def imports(path: Path, everywhere: bool = False) -> set[str]:
-    """Modules of ours that a file imports when it is itself imported, or at any time."""
+    """Modules of ours that a file imports when it is itself imported, or at any time.
+
+    Of the runtime's modules those for the type checker alone count too.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = ast.walk(tree) if everywhere else at_import(tree)
+    nodes = (
+        ast.walk(tree) if everywhere else at_import(tree, types=path.is_relative_to(PACKAGES["h2o_runtime"]))
+    )
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -49,15 +54,15 @@ def imports(path: Path, everywhere: bool = False) -> set[str]:
     return {name for name in found if name in MODULES}
 
 
-def at_import(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that run on import: not those of functions, nor those for the type checker alone."""
+def at_import(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
+    """Nodes that run on import: not those of functions, nor, but for `types`, those for the type checker alone."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         yield node
-        yield from at_import(node)
+        yield from at_import(node, types)
 
 
 def test_no_two_modules_import_each_other() -> None:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.options import options_of
 
-if TYPE_CHECKING:
-    from h2o_runtime.config import PrefillConfig
-
 IntArray = NDArray[np.int64]
+
+
+class Configuration(Protocol):
+    """A `PrefillConfig`, which is made of policies and so cannot be known here."""
+
+    @property
+    def algorithm(self) -> Any:
+        """The policy."""
 
 
 class Prefix(Enum):
@@ -52,7 +57,7 @@ class Provenance:
     exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
     """
 
-    config: PrefillConfig | None = None
+    config: Configuration | None = None
     prompt: int = 0
     sparse: int = 0
     turn: int = 0
@@ -61,7 +66,7 @@ class Provenance:
     exact_decode: bool = True
 
     @classmethod
-    def fresh(cls, config: PrefillConfig, prompt: int) -> Provenance:
+    def fresh(cls, config: Configuration, prompt: int) -> Provenance:
         return cls(config, prompt, config.algorithm.lasting_rows(prompt))
 
     def decoded(self, exact: bool) -> Provenance:
@@ -81,12 +86,12 @@ class Provenance:
         return replace(self, turn=rows)
 
     @classmethod
-    def interrupted(cls, config: PrefillConfig | None, boundary: int) -> Provenance:
+    def interrupted(cls, config: Configuration | None, boundary: int) -> Provenance:
         """A run that was cancelled after it had gone back to `boundary`, of which the policy still knows all."""
         return cls(config, boundary + 1, boundary, complete=False)
 
 
-def same_arithmetic(a: PrefillConfig | None, b: PrefillConfig) -> bool:
+def same_arithmetic(a: Configuration | None, b: Configuration) -> bool:
     """Whether two configurations give the same numbers: neither settings of policies that were not chosen matter,
     nor does the batch size."""
     if a is None or type(a.algorithm) is not type(b.algorithm):
@@ -102,11 +107,12 @@ def shared_prefix(known: IntArray, tokens: IntArray) -> int:
     return int(different[0]) if len(different) else limit
 
 
-def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, config: PrefillConfig) -> Reuse:
+def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, config: Configuration) -> Reuse:
     """What to keep of a session's tokens `known` [M] for the prompt `tokens` [N] under `config`.
 
     At least one token is left to run.
     """
     if not len(known) or not origin.whole or not same_arithmetic(origin.config, config):
         return Reuse(Prefix.NONE, 0)
-    return config.algorithm.reuse(shared_prefix(known, tokens), len(known), len(tokens), origin)
+    found: Reuse = config.algorithm.reuse(shared_prefix(known, tokens), len(known), len(tokens), origin)
+    return found

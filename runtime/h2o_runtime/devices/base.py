@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from h2o_runtime.devices.tensor import Tensor
+from h2o_runtime.devices.transfers import Transfers
 from h2o_runtime.schedule import Span
 from h2o_runtime.timings import Stopwatch
-
-if TYPE_CHECKING:
-    from h2o_runtime.devices.transfers import Transfers
-
-# A C-contiguous array on a device: a NumPy array on the host, a CudaArray on a GPU. Both have shape, dtype and
-# nbytes, reshape, and give views of rows: array[start:stop], array[index].
-Tensor: TypeAlias = Any
 
 
 class Device(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.devices.base import Tensor
+from h2o_runtime.devices.tensor import Tensor
 
 PIECE = 4 << 20  # bytes that are copied at once
 Array = NDArray[Any]

@@ -62,8 +62,9 @@ class SessionShape:
 
     @property
     def config(self) -> PrefillConfig:
-        assert self.origin.config is not None
-        return self.origin.config
+        config = self.origin.config
+        assert isinstance(config, PrefillConfig)
+        return config
 
 
 class KnownSession(Protocol):
