@@ -55,7 +55,7 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         context=1000,
         length=0,
         forgets=lambda tokens: 0,
-        transcripts=list,
+        pool=SimpleNamespace(transcripts=list),
         model=SimpleNamespace(vocab_size=4096),
         bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=PrefillConfig())),
     )
