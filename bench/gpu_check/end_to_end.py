@@ -11,7 +11,7 @@ import argparse
 import statistics
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,9 @@ class Run:
 def policies(bundle: PrefillConfig) -> dict[str, PrefillConfig]:
     return {
         "full": PrefillConfig(policy="full", batch_size=bundle.batch_size),
-        "colsum": replace(bundle, policy="h2o", score="colsum"),
-        "window": replace(
-            bundle, policy="h2o", score="window", score_window=min(bundle.score_window, bundle.local)
+        "colsum": bundle.altered(policy="h2o", score="colsum"),
+        "window": bundle.altered(
+            policy="h2o", score="window", score_window=min(bundle.score_window, bundle.local)
         ),
     }
 

@@ -48,7 +48,7 @@ class ExportPreview:
             "checkpoint": self.options.checkpoint,
             "output": str(self.options.output),
             "model": self.model.model_dump(),
-            "prefill": asdict(self.options.prefill),
+            "prefill": dict(self.options.prefill.settings),
             "graphs": [graph.model_dump(exclude={"weights"}) for graph in self.graphs],
             "disk_bytes": self.disk_bytes,
             "context": self.context,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.confined import confined
@@ -19,6 +19,21 @@ __all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file
 FORMAT = 1
 MANIFEST = "manifest.json"
 DType = Literal["float32", "float16", "int64", "int32"]
+
+
+def _read_prefill(value: Any) -> PrefillConfig:
+    if isinstance(value, PrefillConfig):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return PrefillConfig(**value)
+
+
+PrefillSettings = Annotated[
+    PrefillConfig,
+    PlainValidator(_read_prefill),
+    PlainSerializer(lambda config: dict(config.settings)),
+]
 
 
 class _Strict(BaseModel):
@@ -133,7 +148,7 @@ class Manifest(_Strict):
     opset: dict[str, int]  # ONNX domain → version
     checkpoint: CheckpointSpec
     model: ModelSpec
-    prefill: PrefillConfig  # defaults for this bundle
+    prefill: PrefillSettings  # defaults for this bundle
     graphs: tuple[GraphSpec, ...]
     files: dict[str, FileSpec]
     validation: Validation | None = None

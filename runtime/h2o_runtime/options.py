@@ -5,6 +5,7 @@ Flags of every command, the server's request schema, its page's form and every r
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -13,6 +14,7 @@ from h2o_runtime.errors import ConfigError
 
 MOST = 2**31 - 1  # rows and positions are int32 in memory sets and page lists
 _KEY = "option"
+_FLAG = re.compile("--[a-z][a-z0-9-]*|-[a-z]{1,2}")
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,13 @@ def _option(
     least: int | None,
     numeric: bool,
 ) -> Option:
+    """Raises TypeError for a field that can be no option, ConfigError for a default that its own check refuses."""
+    if not isinstance(default, bool | int | float | str):
+        raise TypeError(f"the option {name} needs a number, a string or a truth value as its default")
+    if flags and not all(_FLAG.fullmatch(flag) for flag in flags):
+        raise TypeError(f"the option {name} has flags that are none: {', '.join(map(repr, flags))}")
     words = name.replace("_", " ")
-    return Option(
+    made = Option(
         name=name,
         type=kind,
         default=default,
@@ -140,3 +147,5 @@ def _option(
         least=least,
         numeric=numeric,
     )
+    made.check(default)
+    return made

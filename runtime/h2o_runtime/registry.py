@@ -1,14 +1,22 @@
-"""Kinds of things that can be named: those of this package, and those that other packages bring."""
+"""Kinds of things that can be named: those of this package, and those that other packages bring.
+
+Nothing is looked for at import: entry points are loaded when a registry is first asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.options import Option, options_of
+
+log = logging.getLogger(__name__)
 
 
 class Named(Protocol):
@@ -28,6 +36,44 @@ class Variant(Named, Protocol):
 T = TypeVar("T", bound=Named)
 
 
+def load_entry_points(group: str, take: Callable[[Any], None]) -> None:
+    """Give `take` everything that other packages registered in `group`.
+
+    What cannot be loaded, or makes `take` raise, is left out with one warning: a broken package must not stop a
+    command that does not use it.
+    """
+    for point in entry_points(group=group):
+        try:
+            take(point.load())
+        except Exception as error:  # another package may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            log.warning("%s: the entry point %s = %s is left out: %s", group, point.name, point.value, reason)
+
+
+@dataclass
+class _Found(Generic[T]):
+    """Entries by name, and the options of all kinds by name."""
+
+    entries: dict[str, type[T]] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
+
+    def add_options(self, kind: type[Any], options: Iterable[Option]) -> None:
+        """Kinds share options with the same name. Raises ConfigError where two mean different things by one."""
+        merged = dict(self.options)
+        owners = {flag: one.name for one in merged.values() for flag in one.flags}
+        for one in options:
+            if merged.setdefault(one.name, one) != one:
+                raise ConfigError(
+                    f"{kind.__name__} and another class mean different things by {one.name!r}", field=one.name
+                )
+            for flag in one.flags:
+                if owners.setdefault(flag, one.name) != one.name:
+                    raise ConfigError(
+                        f"the flag {flag} of {one.name} is taken by {owners[flag]}", field=one.name
+                    )
+        self.options = merged
+
+
 class Registry(Generic[T]):
     """Classes by their `name`. The first one is the default.
 
@@ -40,6 +86,7 @@ class Registry(Generic[T]):
     def __init__(
         self,
         *builtin: type[T],
+        base: type[Any],
         field: str,
         flag: str,
         label: str,
@@ -47,53 +94,70 @@ class Registry(Generic[T]):
         group: str,
         variants: tuple[type[Variant], ...] = (),
     ) -> None:
-        """field: the setting that chooses one; flag, label and meaning are those of its `Option`."""
-        self._builtin, self._variants = builtin, variants
+        """base: every entry is a subclass of it. field: the setting that chooses one; flag, label and meaning are
+        those of its `Option`."""
+        self._builtin, self._base, self._variants = builtin, base, variants
         self._field, self._flag, self._label, self._meaning = field, flag, label, meaning
         self._group = group
 
     @cached_property
-    def _entries(self) -> dict[str, type[T]]:
-        found = {one.name: one for one in self._builtin}
-        for point in entry_points(group=self._group):
-            one: type[T] = point.load()
-            if one.name in found:
-                raise ConfigError(
-                    f"{point.value}: there is already a {self._field} named {one.name!r}", field=self._field
-                )
-            found[one.name] = one
+    def _found(self) -> _Found[T]:
+        found: _Found[T] = _Found()
+        for one in self._builtin:
+            self._add(one, found)
+        for variant in self._variants:
+            found.add_options(variant, options_of(variant))
+
+        def take(one: Any) -> None:
+            self._check(one)
+            self._add(one, found)
+
+        load_entry_points(self._group, take)
         return found
+
+    def _check(self, one: Any) -> None:
+        """Raises TypeError for what is no entry, ConfigError for one whose defaults contradict."""
+        if not (inspect.isclass(one) and issubclass(one, self._base)):
+            raise TypeError(f"{one!r} is no subclass of {self._base.__name__}")
+        for attribute in ("name", "title"):
+            if not isinstance(getattr(one, attribute, None), str):
+                raise TypeError(f"{one.__name__}.{attribute} must be a string")
+        one()
+
+    def _add(self, one: type[T], found: _Found[T]) -> None:
+        if one.name in found.entries:
+            raise ConfigError(f"there is already a {self._field} named {one.name!r}", field=self._field)
+        own = options_of(one)
+        if any(option.name == self._field for option in own):
+            raise ConfigError(f"{self._field} is the choice itself, and no option", field=self._field)
+        found.add_options(one, own)
+        found.entries[one.name] = one
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._entries)
+        return tuple(self._found.entries)
 
     def __iter__(self) -> Iterator[type[T]]:
-        return iter(self._entries.values())
+        return iter(self._found.entries.values())
 
     def __getitem__(self, name: str) -> type[T]:
         """Raises ConfigError for a name that nobody has."""
-        if name not in self._entries:
+        if name not in self.names:
             raise ConfigError(
                 f"{self._field} must be one of {', '.join(self.names)}, but is {name!r}", field=self._field
             )
-        return self._entries[name]
+        return self._found.entries[name]
+
+    @property
+    def kinds(self) -> tuple[type[T], ...]:
+        """Every class that `make` may make one of."""
+        variants: tuple[Any, ...] = self._variants
+        return (*self, *variants)
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The choice itself, then every entry's and variant's options; they share those with the same name.
-
-        Raises ConfigError where two entries mean different things by one name.
-        """
-        found: dict[str, Option] = {self._field: self._choice()}
-        for entry in (*self, *self._variants):
-            for one in options_of(entry):
-                if found.setdefault(one.name, one) != one:
-                    raise ConfigError(
-                        f"the {self._field} {entry.name} and another one mean different things by {one.name!r}",
-                        field=one.name,
-                    )
-        return tuple(found.values())
+        """The choice itself, then every entry's and variant's options; they share those with the same name."""
+        return (self._choice(), *self._found.options.values())
 
     def make(self, settings: Mapping[str, Any]) -> T:
         """The entry that `settings` choose, with those that are its own; what is left out has its default."""
@@ -104,6 +168,11 @@ class Registry(Generic[T]):
                 chosen = one
         own = {one.name for one in options_of(chosen)}
         return chosen(**{name: value for name, value in settings.items() if name in own})
+
+    def settings_of(self, made: T) -> dict[str, Any]:
+        """What chooses it, and its options by name."""
+        own = {one.name: getattr(made, one.name) for one in options_of(type(made))}
+        return {self._field: made.name} | own
 
     def chosen(self, given: Mapping[str, Any]) -> T:
         """What `make` makes of settings that somebody gave. Raises ConfigError for one that would do nothing."""
@@ -124,7 +193,7 @@ class Registry(Generic[T]):
                 mine = (f"{choice} {one.name}" for one in made if one.name in self.names)
                 kinds = (
                     self._asked_for_by(kind, choice, flags)
-                    for kind in (*self, *self._variants)
+                    for kind in self.kinds
                     if option in options_of(kind)
                 )
                 raise ConfigError(

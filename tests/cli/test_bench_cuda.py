@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +33,7 @@ def settings(shared_folder: Path) -> dict[str, Any]:
     return {
         "bundle": str(bundle),
         "threads": 1,
-        "prefill": asdict(CONFIG),
+        "prefill": dict(CONFIG.settings),
         "backend": "onnxruntime",
         "device": "cuda",
         "attention": "auto",

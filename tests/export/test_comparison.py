@@ -201,14 +201,14 @@ CHUNKS = PrefillConfig(
 )
 CASES = {
     "colsum": CHUNKS,
-    "window": replace(CHUNKS, score="window"),
-    "colsum, query heads": replace(CHUNKS, score_heads="query"),
-    "window, query heads": replace(CHUNKS, score="window", score_heads="query"),
-    "dense tail": replace(CHUNKS, dense_tail=60),
-    "a tail over everything": replace(CHUNKS, dense_tail=1000),
-    "sinks": replace(CHUNKS, sink=3),
-    "all at once": replace(CHUNKS, score="window", score_heads="query", sink=2, dense_tail=29),
-    "one chunk": replace(CHUNKS, chunk_size=512, batch_size=512),
+    "window": CHUNKS.altered(score="window"),
+    "colsum, query heads": CHUNKS.altered(score_heads="query"),
+    "window, query heads": CHUNKS.altered(score="window", score_heads="query"),
+    "dense tail": CHUNKS.altered(dense_tail=60),
+    "a tail over everything": CHUNKS.altered(dense_tail=1000),
+    "sinks": CHUNKS.altered(sink=3),
+    "all at once": CHUNKS.altered(score="window", score_heads="query", sink=2, dense_tail=29),
+    "one chunk": CHUNKS.altered(chunk_size=512, batch_size=512),
 }
 
 
@@ -250,22 +250,22 @@ def test_the_single_pass_equals_the_reference_that_goes_chunk_by_chunk(
     checkpoint, _ = bundles.named(shared_folder, name)
     config, ids = CASES[case], bundles.random_ids(211, seed=3)
     run = _reference(checkpoint, ids, config)
-    rule = SinglePass(config, kv_heads=2, adopt=_sets(run))
+    rule = SinglePass(config.algorithm, kv_heads=2, adopt=_sets(run))
     logits = _single_pass(checkpoint, ids, rule)
     assert bundles.relative_error(logits, run.logits) < 10 * ANGLES
     assert (rule.wrong, rule.swapped) == (0, 0)
-    alone = _single_pass(checkpoint, ids, SinglePass(config, kv_heads=2))
+    alone = _single_pass(checkpoint, ids, SinglePass(config.algorithm, kv_heads=2))
     assert np.array_equal(alone, logits)
 
 
 def test_the_policy_of_the_single_pass_is_sparse(shared_folder: Path) -> None:
     checkpoint, _ = bundles.named(shared_folder, LLAMA3)
     ids = bundles.random_ids(211, seed=3)
-    full = _single_pass(checkpoint, ids, SinglePass(CASES["one chunk"], kv_heads=2))
+    full = _single_pass(checkpoint, ids, SinglePass(CASES["one chunk"].algorithm, kv_heads=2))
     plain = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64)
     *_, hidden = plain.hidden_states(ids.tolist())
     assert bundles.relative_error(full, plain.logits(hidden).numpy()) < EXACT
-    sparse = _single_pass(checkpoint, ids, SinglePass(CHUNKS, kv_heads=2))
+    sparse = _single_pass(checkpoint, ids, SinglePass(CHUNKS.algorithm, kv_heads=2))
     assert np.allclose(sparse[:48], full[:48], rtol=0, atol=1e-9)  # the first chunk sees all there is
     assert bundles.relative_error(sparse[48:], full[48:]) > 1e-2
 
@@ -299,7 +299,7 @@ def test_a_wrong_memory_set_is_counted_as_wrong(what: str, shared_folder: Path) 
     chosen = sets[0, 1, 0]
     entry = np.flatnonzero(chosen < 88)[0]  # a heavy hitter
     chosen[entry] = WRONG[what](chosen, run)
-    rule = SinglePass(CHUNKS, kv_heads=2, adopt=sets)
+    rule = SinglePass(CHUNKS.algorithm, kv_heads=2, adopt=sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -308,13 +308,13 @@ def test_a_wrong_memory_set_is_counted_as_wrong(what: str, shared_folder: Path) 
 @pytest.mark.parametrize(("lost", "sink"), [(0, 3), (95, 0)])
 def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, shared_folder: Path) -> None:
     checkpoint, _ = bundles.named(shared_folder, LLAMA3)
-    ids, config = bundles.random_ids(150, seed=4), replace(CHUNKS, sink=sink)
+    ids, config = bundles.random_ids(150, seed=4), CHUNKS.altered(sink=sink)
     run = _reference(checkpoint, ids, config)
     sets = _sets(run)
     chosen = sets[0, 1, 0]
     assert lost in chosen
     chosen[chosen == lost] = next(j for j in range(48, 88) if j not in chosen)
-    rule = SinglePass(config, kv_heads=2, adopt=sets)
+    rule = SinglePass(config.algorithm, kv_heads=2, adopt=sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -322,12 +322,12 @@ def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, sh
 
 def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
     # All keys are alike, so under `window` every candidate has the same votes but for the last rows.
-    config = replace(CHUNKS, score="window", chunk_size=16, batch_size=16, local=4, heavy=3, score_window=2)
+    config = CHUNKS.altered(score="window", chunk_size=16, batch_size=16, local=4, heavy=3, score_window=2)
     q, k = torch.zeros(1, 2, 20, 4), torch.zeros(1, 1, 20, 4)
     module = SimpleNamespace(layer_idx=0)
     mine, theirs = [0, 1, 2, 12, 13, 14, 15], [0, 5, 9, 12, 13, 14, 15]
     for chosen, swapped in ((mine, 0), (theirs, 4)):
-        rule = SinglePass(config, kv_heads=1, adopt=np.array(chosen, np.int32).reshape(1, 1, 1, 7))
+        rule = SinglePass(config.algorithm, kv_heads=1, adopt=np.array(chosen, np.int32).reshape(1, 1, 1, 7))
         rule(module, q, k, torch.randn(1, 1, 20, 4), None, 0.5)
         assert (rule.swapped, rule.wrong) == (swapped, 0)
 

@@ -76,7 +76,7 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
 
 
 def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:
-    return policy_graphs(replace(SMALL, **changes), bundle.manifest.model.attention)
+    return policy_graphs(SMALL.altered(**changes), bundle.manifest.model.attention)
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
@@ -265,7 +265,7 @@ def test_engines_of_a_bundle_that_was_exported_anew_are_refused(
 ) -> None:
     """The same checkpoint with another chunk size: only the attention graphs differ, and that is enough."""
     checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
-    again = bundles.export(checkpoint, tmp_path / "again", prefill=replace(SMALL, batch_size=1024))
+    again = bundles.export(checkpoint, tmp_path / "again", prefill=SMALL.altered(batch_size=1024))
     shutil.copytree(engines.folder / "engines", again / "engines")
     with pytest.raises(BundleError, match="built before the bundle was exported as it is now"):
         open_engines(Bundle.open(again), machine)

@@ -34,7 +34,7 @@ SMALL = PrefillConfig(chunk_size=48, batch_size=96, local=8, heavy=12, score_win
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the policy h2o were somebody's own."""
-    monkeypatch.setattr(policies, "POLICIES", {"full": FullEntry()})
+    monkeypatch.setattr(policies, "POLICIES", policies.PolicyEntries(FullEntry, group="none"))
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> Non
     config, draw = PrefillConfig(**settings), torch.Generator().manual_seed(5)
     q, k = torch.randn(1, 64, 8, generator=draw), torch.randn(1, 32, 8, generator=draw)
     k = k.repeat_interleave(2, dim=1)
-    own = OwnQueriesPass(config, kv_heads=1)
+    own = OwnQueriesPass(config.algorithm, kv_heads=1)
     chosen = (
         own._choose(0, 32, q[:, 32:], k, 32, own._candidates(q[:, 32:], k, 32))[0].nonzero()[:, 0].tolist()
     )
     (lone,) = (row for row in chosen if row < 30 and row ^ 1 not in chosen)
     sets = sorted({*chosen, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
-    rule = OwnQueriesPass(config, 1, np.array(sets, np.int32)[None, None, None])
+    rule = OwnQueriesPass(config.algorithm, 1, np.array(sets, np.int32)[None, None, None])
     rule._attend(0, q, k, k)
     assert (rule.wrong, rule.verdict().sound) == (0, True)
     strange = [row for row in range(30) if row not in chosen and row ^ 1 != lone][:1]

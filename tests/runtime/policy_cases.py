@@ -64,7 +64,7 @@ def h2o_settled(config: PrefillConfig, position: int) -> int:
     """Queries of one tile choose its memory together, so that it depends on all of them."""
     if config.score != "query" or position < config.chunk_size:
         return position
-    return max(tile.start for tile in config.tiles(0, position + 1))
+    return max(tile.start for tile in config.algorithm.tiles(0, position + 1))
 
 
 full_configs = st.builds(

@@ -6,7 +6,6 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,8 +32,8 @@ CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, score="
 CONFIGS = {
     "full": PrefillConfig(policy="full", batch_size=96),
     "colsum": CONFIG,
-    "long tail": replace(CONFIG, dense_tail=130),
-    "query": replace(CONFIG, score="query", score_tile=20, score_candidates=40, dense_tail=0),
+    "long tail": CONFIG.altered(dense_tail=130),
+    "query": CONFIG.altered(score="query", score_tile=20, score_candidates=40, dense_tail=0),
     "window": PrefillConfig(
         chunk_size=48, batch_size=96, local=12, heavy=20, score="window", score_window=8, dense_tail=0
     ),

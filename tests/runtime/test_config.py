@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ from hypothesis import strategies as st
 
 from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError, H2OError
+from h2o_runtime.policies.prefill.full import Full
 
 
 def test_defaults_are_those_of_the_design() -> None:
-    assert dataclasses.asdict(PrefillConfig()) == {
+    assert PrefillConfig().settings == {
         "policy": "h2o",
         "chunk_size": 1024,
         "batch_size": 4096,
@@ -39,7 +42,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "line_fraction": 0.0,
         "estimate": "chunk",
     }
-    assert PrefillConfig().memory == 512
+    assert PrefillConfig().algorithm.memory == 512
 
 
 def test_a_config_is_a_value() -> None:
@@ -136,8 +139,25 @@ def test_a_config_exists_exactly_when_its_sizes_agree(values: dict[str, Any]) ->
         and (v["score"] != "window" or 1 <= v["score_window"] <= v["local"])
     )
     if sound:
-        assert PrefillConfig(**v).memory == v["local"] + v["heavy"]
+        assert PrefillConfig(**v).algorithm.memory == v["local"] + v["heavy"]
     else:
         with pytest.raises(ConfigError) as caught:
             PrefillConfig(**v)
         assert caught.value.field in v
+
+
+def test_a_setting_that_there_is_not_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(AttributeError, match="PrefillConfig has no 'chunksize': did you mean 'chunk_size'"):
+        PrefillConfig().chunksize  # noqa: B018
+    with pytest.raises(ConfigError, match="PrefillConfig has no 'chunksize': did you mean 'chunk_size'"):
+        PrefillConfig(chunksize=64)
+    with pytest.raises(ConfigError, match=r"PrefillConfig has no 'qqq'$"):
+        PrefillConfig().altered(qqq=64)
+    assert not hasattr(PrefillConfig(), "qqq")
+
+
+def test_a_policy_with_types_is_the_same_configuration() -> None:
+    assert PrefillConfig.of(Full(batch_size=512)) == PrefillConfig(policy="full", batch_size=512)
+    config = PrefillConfig(sink=2, vertical=9)
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
+    assert PrefillConfig.of(config.algorithm) == PrefillConfig(sink=2)

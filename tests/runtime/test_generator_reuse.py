@@ -7,7 +7,7 @@ empty cache, then the turns and tokens that came after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,14 +42,14 @@ SPARSE = PrefillConfig(
 )
 CONFIGS = (
     SPARSE,
-    replace(SPARSE, dense_tail=6),
-    replace(SPARSE, dense_tail=40, sink=2),
-    replace(SPARSE, score="window", score_heads="query", dense_tail=3),
-    replace(SPARSE, score="window", heavy=0),
-    replace(SPARSE, score_heads="query", chunk_size=9, heavy=3),
-    replace(SPARSE, score="query", dense_tail=6),
-    replace(SPARSE, score="query", chunk_size=9, heavy=3, sink=2, score_tile=4, score_candidates=20),
-    replace(SPARSE, policy="full"),
+    SPARSE.altered(dense_tail=6),
+    SPARSE.altered(dense_tail=40, sink=2),
+    SPARSE.altered(score="window", score_heads="query", dense_tail=3),
+    SPARSE.altered(score="window", heavy=0),
+    SPARSE.altered(score_heads="query", chunk_size=9, heavy=3),
+    SPARSE.altered(score="query", dense_tail=6),
+    SPARSE.altered(score="query", chunk_size=9, heavy=3, sink=2, score_tile=4, score_candidates=20),
+    SPARSE.altered(policy="full"),
 )
 DOCUMENTS = [bundles.random_ids(CONTEXT, seed).tolist() for seed in (1, 2)]
 DOCUMENTS[1][:70] = DOCUMENTS[0][:70]
@@ -173,7 +173,7 @@ class Conversations(RuleBasedStateMachine):
 
     def prefill(self, prompt: list[int], batch: int) -> None:
         prompt = prompt[:CONTEXT]
-        config = replace(self.config, batch_size=batch)
+        config = self.config.altered(batch_size=batch)
         self.logits = self.generator.prefill(prompt, config).copy()
         assert self.generator.length == len(prompt)
         self.told(prompt)
@@ -233,7 +233,7 @@ def small(shared_folder: Path) -> Any:
 
 def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) -> None:
     """The long turn chose a memory; what stands in its place is short, and chooses none."""
-    config, ids = replace(SPARSE, score="query"), bundles.random_ids(70, 1).tolist()
+    config, ids = SPARSE.altered(score="query"), bundles.random_ids(70, 1).tolist()
     small.prefill(ids[:40], config)
     before = small.memory_sets()
     small.prefill(ids, config)
@@ -252,7 +252,7 @@ def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) 
 def test_full_attention_takes_nothing_from_a_sparse_decode(
     small: Generator, decoding: DecodePolicy[Any]
 ) -> None:
-    config, ids = replace(SPARSE, policy="full"), bundles.random_ids(150)
+    config, ids = SPARSE.altered(policy="full"), bundles.random_ids(150)
     spec = replace(small.spec, decoding=decoding)
     generator = Generator(LoadedModel.of(spec, small.loaded.backend))
     generator.prefill(ids[:100], config)

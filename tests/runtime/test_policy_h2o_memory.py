@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def test_a_prompt_within_one_chunk_is_full_attention(
 def test_a_tail_as_long_as_the_prompt_is_full_attention(
     generator: Generator, config: PrefillConfig, ids: IntArray
 ) -> None:
-    sparse = generator.logprobs(ids, replace(config, dense_tail=len(ids)))
+    sparse = generator.logprobs(ids, config.altered(dense_tail=len(ids)))
     np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
 
 
@@ -110,7 +109,7 @@ def test_a_memory_of_the_whole_past_is_full_attention(
 ) -> None:
     """A history of at most M tokens is remembered whole, so the first chunk after it misses nothing."""
     model = generator.model
-    past = max(1, int(share * config.memory))
+    past = max(1, int(share * config.algorithm.memory))
     rng = np.random.default_rng(seed)
     device = HostDevice()
     shape = (past + n, model.kv_heads, model.head_size)
@@ -173,7 +172,7 @@ def test_the_batch_size_changes_no_result(
     generator: Generator, config: PrefillConfig, ids: IntArray, extra: int
 ) -> None:
     expected, sets = generator.logprobs(ids, config), generator.memory_sets()
-    other = replace(config, batch_size=config.chunk_size + extra)
+    other = config.altered(batch_size=config.chunk_size + extra)
     np.testing.assert_allclose(generator.logprobs(ids, other), expected, atol=1e-4)
     for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -185,7 +184,7 @@ def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
     generator: Generator, config: PrefillConfig, ids: IntArray, question: int, extra: int
 ) -> None:
     second = np.concatenate([ids[:-1], random_ids(question, 77)])
-    other = replace(config, batch_size=config.chunk_size + extra)
+    other = config.altered(batch_size=config.chunk_size + extra)
     generator.reset()
     expected, sets = generator.prefill(second, other).copy(), generator.memory_sets()
     generator.reset()
@@ -212,11 +211,11 @@ def test_memory_sets_are_sorted_unique_in_range_and_hold_window_and_sinks(
     boundaries = (len(ids) - 1) // config.chunk_size
     heads = generator.model.kv_heads if config.score_heads == "kv" else generator.model.query_heads
     sets = generator.boundary_memory()
-    assert sets.shape == (generator.model.layers, boundaries, heads, config.memory)
+    assert sets.shape == (generator.model.layers, boundaries, heads, config.algorithm.memory)
     assert sets.dtype == np.int32
     for boundary in range(boundaries):
         end = (boundary + 1) * config.chunk_size
-        here = sets[:, boundary].reshape(-1, config.memory)
+        here = sets[:, boundary].reshape(-1, config.algorithm.memory)
         assert (np.diff(here, axis=1) > 0).all()
         assert here.min() >= 0
         assert here.max() < end
@@ -241,8 +240,8 @@ def test_a_memory_comes_from_the_one_before_and_its_chunk(
     sets = generator.boundary_memory()
     for boundary in range(1, sets.shape[1]):
         for before, after in zip(
-            sets[:, boundary - 1].reshape(-1, config.memory),
-            sets[:, boundary].reshape(-1, config.memory),
+            sets[:, boundary - 1].reshape(-1, config.algorithm.memory),
+            sets[:, boundary].reshape(-1, config.algorithm.memory),
             strict=True,
         ):
             old = after[after < boundary * config.chunk_size]
@@ -254,7 +253,7 @@ def test_a_memory_comes_from_the_one_before_and_its_chunk(
 def test_column_sums_never_decrease(generator: Generator, config: PrefillConfig, ids: IntArray) -> None:
     generator.reset()
     with recorded_selections(generator) as calls:
-        generator.prefill(ids, replace(config, score="colsum"))
+        generator.prefill(ids, config.altered(score="colsum"))
     for before, after in itertools.pairwise(calls):
         if after["start"] == before["stop"]:  # else another layer begins
             assert (after["score"][: before["stop"]] >= before["score"]).all()
@@ -320,7 +319,7 @@ def chunks_after_history(
     score[prompt:past] = 0.0  # decode keeps no scores
     memory = np.tile(np.arange(past, dtype=np.int32), (heads, 1))
     sizes: dict[str, int] = {"local": config.local, "heavy": config.heavy, "sink": config.sink}
-    if past > config.memory:
+    if past > config.algorithm.memory:
         ranked = score.copy()
         # Generated tokens count as local: they come before all others, the latest first.
         ranked[prompt : past - config.local][-config.heavy or past :] = np.inf

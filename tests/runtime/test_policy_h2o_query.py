@@ -38,10 +38,10 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 )
 def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) -> None:
     config = PrefillConfig(chunk_size=chunk, local=1, heavy=2, score_tile=most)
-    assert (config.tile, config.tiles_of_chunk) == (tile, count)
-    rows = [len(one) for one in config.tiles(0, 2 * chunk)]
+    assert (config.algorithm.tile, config.algorithm.tiles_of_chunk) == (tile, count)
+    rows = [len(one) for one in config.algorithm.tiles(0, 2 * chunk)]
     assert (len(rows), sum(rows), max(rows)) == (2 * count, 2 * chunk, tile)
-    assert config.tiles_before(chunk + 1) == count + 1
+    assert config.algorithm.tiles_before(chunk + 1) == count + 1
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
 )
 def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, candidates: int) -> None:
     config = PrefillConfig(heavy="auto")
-    assert (config.memory_at(past), config.candidates_at(past)) == (memory, candidates)
-    assert (config.memory, config.candidates) == (960, 3840)
-    assert config.counts(past)["memory_size"] == (
-        config.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
+    assert (config.algorithm.memory_at(past), config.algorithm.candidates_at(past)) == (memory, candidates)
+    assert (config.algorithm.memory, config.algorithm.candidates) == (960, 3840)
+    assert config.algorithm.counts(past)["memory_size"] == (
+        config.algorithm.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
     )
 
 

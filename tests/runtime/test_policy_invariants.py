@@ -174,7 +174,9 @@ def test_visible_pairs_are_those_that_are_computed(
     with counted_pairs(generator) as pairs:
         generator.prefill(random_ids(n), config)
     others = generator.model.layers - 1
-    check_pairs(policy, sum(pairs), config.visible_pairs(n) * others + config.last_layer_pairs(n))
+    check_pairs(
+        policy, sum(pairs), config.algorithm.visible_pairs(n) * others + config.algorithm.last_layer_pairs(n)
+    )
 
 
 @every_policy
@@ -186,8 +188,8 @@ def test_where_all_rows_are_needed_all_are_computed(
     config = data.draw(CASES[policy].any)
     with counted_pairs(generator) as pairs:
         generator.logprobs(random_ids(n), config)
-    check_pairs(policy, sum(pairs), config.visible_pairs(n) * generator.model.layers)
-    assert config.last_layer_pairs(n) <= config.visible_pairs(n)
+    check_pairs(policy, sum(pairs), config.algorithm.visible_pairs(n) * generator.model.layers)
+    assert config.algorithm.last_layer_pairs(n) <= config.algorithm.visible_pairs(n)
 
 
 @every_policy
@@ -242,7 +244,7 @@ class CountingDevice(HostDevice):
 def test_state_bytes_are_those_that_are_taken(generator: Generator, policy: str, context: int) -> None:
     config, device = PrefillConfig(policy=policy), CountingDevice()
     config.algorithm.new_state(generator.model, context, device)
-    assert config.state_bytes(generator.model, context) == pytest.approx(device.nbytes, rel=0.05)
+    assert config.algorithm.state_bytes(generator.model, context) == pytest.approx(device.nbytes, rel=0.05)
 
 
 @every_policy
@@ -250,4 +252,4 @@ def test_its_phases_hold_all_of_its_time(generator: Generator, policy: str) -> N
     config = PrefillConfig(policy=policy)
     generator.reset()
     generator.prefill(random_ids(150), config)
-    assert set(generator.timer.seconds) == {"dense", *config.phases}
+    assert set(generator.timer.seconds) == {"dense", *config.algorithm.phases}

@@ -176,7 +176,7 @@ def test_a_fraction_of_the_keys_is_a_budget() -> None:
     assert by_counts.line_counts(8192) == (512, 1024)
     assert by_share.line_counts(1000) == (60, 240)
     assert by_share.line_counts(100) == (31, 100)
-    assert PrefillConfig(policy="minference", vertical=1, slash=1).line_counts(1000) == (30, 50)
+    assert PrefillConfig(policy="minference", vertical=1, slash=1).algorithm.line_counts(1000) == (30, 50)
 
 
 def test_recall_grows_with_the_budget(bundle: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,23 +95,23 @@ def test_no_memory_was_made_after_the_last_chunk() -> None:
 
 
 def test_rows_of_a_dense_tail_are_not_those_of_a_longer_prompt() -> None:
-    config = replace(SPARSE, dense_tail=6)
+    config = SPARSE.altered(dense_tail=6)
     # Of 28 tokens the last 6 saw everything: rows 0 … 21 are sparse.
     assert plan(range(28), [*range(25), *[99] * 40], config) == Reuse(Prefix.BOUNDARY, 16)
-    config = replace(SPARSE, dense_tail=100)
+    config = SPARSE.altered(dense_tail=100)
     assert plan(range(28), [*range(25), *[99] * 40], config) == NOTHING
 
 
 def test_rows_of_the_new_prompts_dense_tail_run_again() -> None:
-    config = replace(SPARSE, dense_tail=6)
+    config = SPARSE.altered(dense_tail=6)
     # The new prompt's rows 12 … 17 see everything, so the boundary at 16 lies inside its tail.
     assert plan(range(60), [*range(17), 99], config) == Reuse(Prefix.BOUNDARY, 8)
     assert plan(range(60), [*range(17), *[99] * 5], config) == Reuse(Prefix.BOUNDARY, 16)
 
 
 def test_a_prompt_within_one_chunk_has_no_tail() -> None:
-    assert Provenance.fresh(replace(SPARSE, dense_tail=6), 8) == Provenance(
-        replace(SPARSE, dense_tail=6), prompt=8, sparse=8
+    assert Provenance.fresh(SPARSE.altered(dense_tail=6), 8) == Provenance(
+        SPARSE.altered(dense_tail=6), prompt=8, sparse=8
     )
 
 
@@ -120,13 +119,13 @@ def test_a_prompt_within_one_chunk_has_no_tail() -> None:
 def test_another_configuration_starts_afresh(change: dict[str, int]) -> None:
     cache = cache_of(range(30))
     origin = Provenance.fresh(SPARSE, 30)
-    other = replace(SPARSE, **change)  # type: ignore[arg-type]
+    other = SPARSE.altered(**change)  # type: ignore[arg-type]
     assert plan_reuse(cache.known, origin, np.arange(40), other) == NOTHING
     assert plan_reuse(cache.known, origin, np.arange(40), FULL) == NOTHING
 
 
 def test_the_batch_size_changes_no_arithmetic() -> None:
-    other = replace(SPARSE, batch_size=64)
+    other = SPARSE.altered(batch_size=64)
     assert same_arithmetic(SPARSE, other)
     assert not same_arithmetic(None, SPARSE)
     cache = cache_of(range(30))

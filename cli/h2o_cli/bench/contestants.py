@@ -102,7 +102,7 @@ class Entry:
     def settings_of(self, policy: str) -> str:
         """Ours, as rows tell them."""
         form = "" if self.form == "auto" else f" form={self.form}"
-        return self.prefill.altered(policy=policy).in_short() + form
+        return self.prefill.altered(policy=policy).algorithm.in_short() + form
 
     def on_cpu_only(self) -> None:
         """For a peer that is measured there and nowhere else. Raises Absent."""
@@ -149,7 +149,7 @@ def _ours(
         config = entry.prefill.altered(policy=policy)
         settings = entry.common | {
             "bundle": str(entry.model.bundle),
-            "prefill": asdict(config),
+            "prefill": dict(config.settings),
             "decoding": {"decode": decoding.name} | asdict(decoding),
             "backend": entry.backend,
             "attention": entry.attention,

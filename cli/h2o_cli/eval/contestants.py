@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -53,7 +53,7 @@ def contestants(
     variants = [_variant(rule, changes, Kind.VARIANT) for changes in map(parse_settings, also)]
     if ablate:
         variants += ablations(rule)
-    settings = asdict(configured) | configured.algorithm.budget()
+    settings = {**configured.settings} | configured.algorithm.budget()
     return _distinct(
         Contestant(exact, configured.altered(policy=exact), Kind.TRUTH),
         rule,

@@ -169,6 +169,7 @@ BASELINES: Registry[Baseline] = Registry(
     SinksAndLocal,
     RandomKeys,
     Oracle,
+    base=Baseline,
     field="baseline",
     flag="--baselines",
     label="Baseline",

@@ -20,7 +20,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "tokens": [sampled.token for sampled in completion.tokens],
         "seed": completion.seed,
         "timings": asdict(completion.timings),
-        "prefill": asdict(completion.prefill),
+        "prefill": dict(completion.prefill.settings),
         "prefill_ms": {
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # by kind of work

@@ -123,7 +123,7 @@ class GraphComparison:
     @property
     def _rows(self) -> int:
         prefill = self.bundle.manifest.prefill
-        return policy_entry(prefill).rows(prefill)
+        return policy_entry(prefill).rows(prefill.algorithm)
 
     def _room(self, engines: EngineManifest) -> Room:
         if engines.max_context < self._rows:

@@ -66,7 +66,7 @@ class PipelineComparison:
         for form in compared.latent_forms:
             with compared.load(len(self.ids), latent=form) as generator:
                 for config in configs:
-                    make = policy_entry(config).reference(config)
+                    make = policy_entry(config).reference(config.algorithm)
                     if make is None or not _reads(config, form):
                         continue
                     progress(f"{stage}, {describe(config)}")
@@ -150,7 +150,7 @@ class PipelineComparison:
 
 def describe(config: PrefillConfig) -> str:
     """A short name of a configuration for tables."""
-    return policy_entry(config).describe(config)
+    return policy_entry(config).describe(config.algorithm)
 
 
 def configurations(config: PrefillConfig) -> tuple[PrefillConfig, ...]:
@@ -164,7 +164,7 @@ def without_reference(configs: Sequence[PrefillConfig]) -> list[str]:
         f"no comparison of {describe(config)} with the checkpoint: the policy has no independent reference; "
         "--against compares two attention providers"
         for config in configs
-        if policy_entry(config).reference(config) is None
+        if policy_entry(config).reference(config.algorithm) is None
     ]
 
 

@@ -1,13 +1,14 @@
-"""Prefill policies by name, as exporter and comparison know them.
+"""Prefill policies, as exporter and comparison know them.
 
-To add one is a file beside these and a line in `POLICIES`. A policy without one is exported with decode's graph
+To add one is a file beside these and its entry in `POLICIES`. A policy without one is exported with decode's graph
 alone, and nothing independent of the runtime is there to compare it with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import inspect
+from functools import cached_property
+from typing import Any
 
 from h2o_export.attention_graphs import AttentionGraph, AttentionStep
 from h2o_export.attention_graphs.decode import Decode
@@ -18,10 +19,13 @@ from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.policies.prefill import PrefillPolicy
+from h2o_runtime.registry import load_entry_points
 
 __all__ = [
     "POLICIES",
     "MakeReference",
+    "PolicyEntries",
     "PolicyEntry",
     "Reference",
     "policy_entry",
@@ -29,24 +33,46 @@ __all__ = [
     "policy_steps",
 ]
 
-POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
-    {
-        "h2o": H2OEntry(),
-        "full": FullEntry(),
-        "subquadratic": SubquadraticEntry(),
-        "minference": VerticalSlashEntry(),
-    }
+
+class PolicyEntries:
+    """Entries by their policy's class. Other packages register theirs by entry points in `group`."""
+
+    def __init__(self, *builtin: type[PolicyEntry[Any]], group: str) -> None:
+        self._builtin, self._group = builtin, group
+
+    @cached_property
+    def _entries(self) -> dict[type, PolicyEntry[Any]]:
+        found = {one.policy: one() for one in self._builtin}
+
+        def take(one: Any) -> None:
+            if not (inspect.isclass(one) and issubclass(one, PolicyEntry)):
+                raise TypeError(f"{one!r} is no subclass of PolicyEntry")
+            if one.policy in found:
+                raise ValueError(f"{one.policy.__name__} has an entry already")
+            found[one.policy] = one()
+
+        load_entry_points(self._group, take)
+        return found
+
+    def of(self, policy: PrefillPolicy[Any]) -> PolicyEntry[Any]:
+        """That of the policy's class, or of the nearest class above it."""
+        kinds = type(policy).__mro__
+        return next((self._entries[kind] for kind in kinds if kind in self._entries), PolicyEntry())
+
+
+POLICIES = PolicyEntries(
+    FullEntry, H2OEntry, SubquadraticEntry, VerticalSlashEntry, group="h2o_edge.exported_policies"
 )
 
 
-def policy_entry(config: PrefillConfig) -> PolicyEntry:
+def policy_entry(config: PrefillConfig) -> PolicyEntry[Any]:
     """What is known of a configuration's policy."""
-    return POLICIES.get(config.policy, PolicyEntry())
+    return POLICIES.of(config.algorithm)
 
 
 def policy_steps(config: PrefillConfig) -> tuple[AttentionStep, ...]:
     """Every attention graph of a bundle with this configuration: the policy's own, then decode's."""
-    return (*policy_entry(config).steps(config), Decode())
+    return (*policy_entry(config).steps(config.algorithm), Decode())
 
 
 def policy_graphs(config: PrefillConfig, shape: AttentionShape) -> tuple[AttentionGraph, ...]:

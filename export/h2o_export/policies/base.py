@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,15 @@ from numpy.typing import NDArray
 from h2o_export.attention_graphs import AttentionStep
 from h2o_export.reference import Attention
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.policies.prefill import PrefillPolicy
 
-EXACT = PrefillConfig(policy="full")  # what every policy approximates
 ROWS = 512  # of the caches, where graphs are compared
+Policy = TypeVar("Policy", bound=PrefillPolicy[Any])
+
+
+def exact() -> PrefillConfig:
+    """What every policy approximates."""
+    return PrefillConfig(policy="full")
 
 
 @dataclass(frozen=True)
@@ -43,25 +50,30 @@ class Reference:
 MakeReference = Callable[[int, NDArray[np.int32]], Reference]
 
 
-class PolicyEntry:
-    """One policy, by its configurations. What stands here serves a policy that has no file of its own."""
+class PolicyEntry(Generic[Policy]):
+    """One policy class. What stands here serves a policy that has no entry of its own.
 
-    def steps(self, config: PrefillConfig) -> tuple[AttentionStep, ...]:
+    policy  the class; subclasses without an entry of their own share it
+    """
+
+    policy: ClassVar[type[PrefillPolicy[Any]]]
+
+    def steps(self, policy: Policy) -> tuple[AttentionStep, ...]:
         """The attention graphs that it needs besides decode's."""
         return ()
 
-    def rows(self, config: PrefillConfig) -> int:
+    def rows(self, policy: Policy) -> int:
         """Rows of the caches, as few as tell the errors of its graphs."""
         return ROWS
 
-    def describe(self, config: PrefillConfig) -> str:
+    def describe(self, policy: Policy) -> str:
         """A short name for tables."""
-        return config.algorithm.name
+        return policy.name
 
     def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:
         """What is compared where this configuration is asked for: the exact policy first."""
-        return EXACT, config
+        return exact(), config
 
-    def reference(self, config: PrefillConfig) -> MakeReference | None:
+    def reference(self, policy: Policy) -> MakeReference | None:
         """How to make the independent computation of the policy; None where there is none."""
         return None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.policies.prefill.full import Full
 
 
-class FullEntry(PolicyEntry):
+class FullEntry(PolicyEntry[Full]):
+    policy = Full
+
     def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:
         return (config,)
 
-    def reference(self, config: PrefillConfig) -> MakeReference:
+    def reference(self, policy: Full) -> MakeReference:
         return lambda kv_heads, sets: Reference("transformers")

@@ -24,36 +24,36 @@ from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, 
 from h2o_export.policies.h2o_single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass, masked_softmax
 from h2o_export.policies.h2o_steps import partial_state, score_heads
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
-from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
+from h2o_runtime.policies.prefill.h2o_query import OwnQueries
 
 
 @dataclass(frozen=True)
 class QueryPhase2(AttentionStep):
     """One tile's step: choose a memory among the candidates, attend to it, fuse."""
 
-    config: PrefillConfig
+    policy: OwnQueries
     name: ClassVar[str] = "phase2"
 
     @property
     def _select(self) -> dict[str, int]:
-        config = self.config
+        policy = self.policy
         return {
-            "tile": config.tile,
-            "stride": config.vote_stride,
+            "tile": policy.tile,
+            "stride": policy.vote_stride,
             "share": 1,
-            "reach": config.vote_stride // 2,
-            "local": config.local,
-            "heavy": config.memory - config.local,
-            "sink": config.sink,
+            "reach": policy.vote_stride // 2,
+            "local": policy.local,
+            "heavy": policy.memory - policy.local,
+            "sink": policy.sink,
         }
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
         """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hs, Mp], past [1] and the Phase 1 state."""
-        config = self.config
-        heads = score_heads(config, shape.query_heads, shape.kv_heads)
+        policy = self.policy
+        heads = score_heads(policy, shape.query_heads, shape.kv_heads)
         inputs = (
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
@@ -64,7 +64,7 @@ class QueryPhase2(AttentionStep):
         )
         outputs = (
             attended("o", shape),
-            TensorSpec(name="memory_next", dtype="int32", shape=(1, heads, config.memory)),
+            TensorSpec(name="memory_next", dtype="int32", shape=(1, heads, policy.memory)),
         )
         nodes = [
             operator(
@@ -83,16 +83,16 @@ class QueryPhase2(AttentionStep):
                 scale=shape.scale,
             ),
         ]
-        rows = FreeSize(name="n", counts="rows", most=config.tile)
-        slots = FreeSize(name="Mp", counts="slots", most=config.candidates)
+        rows = FreeSize(name="n", counts="rows", most=policy.tile)
+        slots = FreeSize(name="Mp", counts="slots", most=policy.candidates)
         free = FreeSizes(sizes=(rows, CACHE, slots), spans=("past",))
         return make_graph(self.name, inputs, outputs, nodes, free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """The first tile of the second chunk, with all before it as candidates."""
-        rows, chunk = self.config.tile, self.config.chunk_size
-        heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
-        past = min(chunk, self.config.candidates)
+        rows, chunk = self.policy.tile, self.policy.chunk_size
+        heads = score_heads(self.policy, shape.query_heads, shape.kv_heads)
+        past = min(chunk, self.policy.candidates)
         return {
             "q": normal(draw, shape, rows, shape.query_heads, 2.0),
             **caches(draw, shape, room.capacity),
@@ -129,19 +129,22 @@ class Candidates:
         return (self.best & ~self.tied) | (self.tied & remembered)
 
 
+@dataclass
 class OwnQueriesPass(SinglePass):
     """Each tile of queries with the memory that it chooses. `adopt` [layers, tiles, Hs, M] counts from the second
     chunk's first tile."""
 
+    policy: OwnQueries
+
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        n, config = q.shape[1], self.config
-        tail = n - config.dense_tail if n > config.chunk_size else n
+        n, policy = q.shape[1], self.policy
+        tail = n - policy.dense_tail if n > policy.chunk_size else n
         out = q.new_empty((*q.shape[:2], v.shape[2]))
-        for start in range(0, n, config.chunk_size):
-            end = min(start + config.chunk_size, n)
+        for start in range(0, n, policy.chunk_size):
+            end = min(start + policy.chunk_size, n)
             candidates = self._candidates(q[:, start:end], k, start)
-            for first in range(start, end, config.tile):
-                stop = min(first + config.tile, end)
+            for first in range(start, end, policy.tile):
+                stop = min(first + policy.tile, end)
                 row, column = torch.arange(first, stop)[:, None], torch.arange(stop)[None, :]
                 visible = (column <= row) & (column >= start)
                 visible = visible.expand(len(q), -1, -1).clone()
@@ -155,11 +158,11 @@ class OwnQueriesPass(SinglePass):
 
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
         """What a chunk's tiles may choose from; q [Hq, rows, d]."""
-        everything = torch.ones(score_heads(self.config, len(q), self.kv_heads), past, dtype=torch.bool)
-        if past <= self.config.candidates_at(past):
+        everything = torch.ones(score_heads(self.policy, len(q), self.kv_heads), past, dtype=torch.bool)
+        if past <= self.policy.candidates_at(past):
             return Candidates(everything, ~everything)
-        rank = self._rank(q, self.config.chunk_stride, k, everything)
-        best = self._best(rank, self.config.candidates_at(past) - self.config.local)
+        rank = self._rank(q, self.policy.chunk_stride, k, everything)
+        best = self._best(rank, self.policy.candidates_at(past) - self.policy.local)
         border = rank.masked_fill(~best | rank.isinf(), torch.inf).amin(dim=1, keepdim=True)
         return Candidates(best, (rank - border).abs() <= NEAR_TIE * border.abs())
 
@@ -169,12 +172,12 @@ class OwnQueriesPass(SinglePass):
         """A tile's memory as a mask [Hs, past]; q [Hq, rows, d]."""
         possible, theirs = candidates.best, None
         if self.adopt is not None:
-            index = self.config.tiles_before(first) - self.config.tiles_of_chunk
-            size = self.config.memory_at(past)  # what is behind that only fills up
+            index = self.policy.tiles_before(first) - self.policy.tiles_of_chunk
+            size = self.policy.memory_at(past)  # what is behind that only fills up
             theirs = torch.from_numpy(self.adopt[layer, index][:, :size]).long()
             possible = candidates.as_adopted(theirs)
-        rank = self._rank(q, self.config.vote_stride, k, possible)
-        chosen = self._best(rank, self.config.memory_at(past) - self.config.local)
+        rank = self._rank(q, self.policy.vote_stride, k, possible)
+        chosen = self._best(rank, self.policy.memory_at(past) - self.policy.local)
         return chosen if theirs is None else self._checked(chosen, theirs, rank)
 
     def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
@@ -190,14 +193,14 @@ class OwnQueriesPass(SinglePass):
             rank[:, distance:] += given[:, :-distance] / 4
             rank[:, :-distance] += given[:, distance:] / 4
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)
-        rank[:, : self.config.sink] = torch.inf
+        rank[:, : self.policy.sink] = torch.inf
         rank = torch.where(candidates, rank, -torch.inf)
-        rank[:, past - self.config.local :] = -torch.inf  # kept whatever it gets
+        rank[:, past - self.policy.local :] = -torch.inf  # kept whatever it gets
         return rank
 
     def _best(self, rank: Tensor, heavy: int) -> Tensor:
         chosen = torch.zeros(rank.shape, dtype=torch.bool)
         for head, own in enumerate(rank):
             chosen[head, torch.sort(own, descending=True, stable=True).indices[:heavy]] = True
-        chosen[:, rank.shape[1] - self.config.local :] = True
+        chosen[:, rank.shape[1] - self.policy.local :] = True
         return chosen

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from h2o_export.policies.base import Verdict
 from h2o_export.policies.h2o_steps import score_heads
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.policies.prefill.h2o import H2O
 
 NEGLIGIBLE = 1e-30  # scores below tie at zero
 NEAR_TIE = 1e-4  # relative: float32 hidden states carry such differences into the scores of deep layers
@@ -31,7 +31,7 @@ class SinglePass:
     make everything after them incomparable.
     """
 
-    config: PrefillConfig
+    policy: H2O
     kv_heads: int
     adopt: NDArray[np.int32] | None = None
     swapped: int = 0  # entries that differ and score alike
@@ -49,9 +49,9 @@ class SinglePass:
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads, n = q.shape[0], q.shape[1]
-        size = self.config.chunk_size
-        tail = n - self.config.dense_tail if n > size else n
-        scored = score_heads(self.config, heads, self.kv_heads)
+        size = self.policy.chunk_size
+        tail = n - self.policy.dense_tail if n > size else n
+        scored = score_heads(self.policy, heads, self.kv_heads)
         score = torch.zeros(scored, n, dtype=torch.float64)  # [Hs, N]
         memory = torch.zeros(len(score), n, dtype=torch.bool)
         out = q.new_empty((*q.shape[:2], v.shape[2]))
@@ -71,11 +71,11 @@ class SinglePass:
 
     def _update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
         """New scores of everything up to the chunk's end; score [Hs, stop]."""
-        if self.config.score == "colsum":
+        if self.policy.score == "colsum":
             gained = masked_softmax(dots, intra).sum(1) + masked_softmax(dots, inter.expand_as(dots)).sum(1)
             score += gained.double().view(len(score), -1, score.shape[1]).sum(1)
             return
-        w = self.config.score_window
+        w = self.policy.score_window
         seen = (intra | inter)[:, -w:]
         votes = masked_softmax(dots[:, -w:], seen).sum(1).double()
         candidates = seen.any(1).view(len(score), -1, score.shape[1]).any(1)
@@ -86,18 +86,18 @@ class SinglePass:
         self, layer: int, boundary: int, score: Tensor, memory: Tensor, start: int, stop: int
     ) -> Tensor:
         """Memory after chunk [start, stop) as a mask [Hs, N]."""
-        config = self.config
+        policy = self.policy
         candidate = memory.clone()
         candidate[:, start:stop] = True
-        candidate[:, stop - config.local :] = False
+        candidate[:, stop - policy.local :] = False
         rank = torch.where(score < NEGLIGIBLE, 0.0, score)
-        rank[:, : config.sink] = torch.inf
+        rank[:, : policy.sink] = torch.inf
         rank = torch.where(candidate, rank, -torch.inf)
         chosen = torch.zeros_like(memory)
         for head in range(len(rank)):
-            best = torch.sort(rank[head], descending=True, stable=True).indices[: config.heavy]
+            best = torch.sort(rank[head], descending=True, stable=True).indices[: policy.heavy]
             chosen[head, best] = True
-        chosen[:, stop - config.local : stop] = True
+        chosen[:, stop - policy.local : stop] = True
         if self.adopt is None:
             return chosen
         return self._checked(chosen, torch.from_numpy(self.adopt[layer, boundary]).long(), rank)

@@ -27,7 +27,6 @@ from h2o_export.attention_graphs.graph import (
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_runtime.attention import AttentionShape, NextMemory, PartialSoftmax
-from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import (
@@ -36,22 +35,23 @@ from h2o_runtime.operators import (
     MEMORY_FUSED_ATTENTION,
     MEMORY_STEP,
 )
+from h2o_runtime.policies.prefill.h2o import H2O
 
 
-def score_heads(config: PrefillConfig, query_heads: int, kv_heads: int) -> int:
+def score_heads(policy: H2O, query_heads: int, kv_heads: int) -> int:
     """Hs: memory sets a layer."""
-    return kv_heads if config.score_heads == "kv" else query_heads
+    return kv_heads if policy.score_heads == "kv" else query_heads
 
 
 @dataclass(frozen=True)
 class Phase1(AttentionStep):
     """Attention inside the chunks of a logical batch."""
 
-    config: PrefillConfig
+    policy: H2O
     name: ClassVar[str] = "phase1"
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
-        heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
+        heads = score_heads(self.policy, shape.query_heads, shape.kv_heads)
         inputs = (queries("q", shape), *keys_values("kv", "n", shape))
         colsum = TensorSpec(name="colsum", dtype="float32", shape=("n", heads))
         outputs = (attended("o", shape), *partial_state("", shape), colsum)
@@ -59,7 +59,7 @@ class Phase1(AttentionStep):
             "ChunkedIntraAttention",
             ("q", "k", "v"),
             ("o", "m", "l", "colsum"),
-            chunk_size=self.config.chunk_size,
+            chunk_size=self.policy.chunk_size,
             scale=shape.scale,
             score_heads=heads,
         )
@@ -67,7 +67,7 @@ class Phase1(AttentionStep):
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """A chunk and a half."""
-        chunk = self.config.chunk_size
+        chunk = self.policy.chunk_size
         n = min(chunk + chunk // 2, room.batch)
         q = normal(draw, shape, n, shape.query_heads, 2.0)
         return {
@@ -83,7 +83,7 @@ class Phase1(AttentionStep):
             q=q,
             k=k,
             v=v,
-            chunk_size=self.config.chunk_size,
+            chunk_size=self.policy.chunk_size,
             **state.out,
             colsum=call.out["colsum"],
         )
@@ -93,14 +93,14 @@ class Phase1(AttentionStep):
 class Phase2(AttentionStep):
     """One full chunk's step against the memory."""
 
-    config: PrefillConfig
+    policy: H2O
     name: ClassVar[str] = "phase2"
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
         """Inputs q [n, Hq, d] of one full chunk, the caches, memory [Hs, Mp], the chunk's Phase 1 state,
         score [cap, Hs] (the chunk's rows filled from Phase 1 under `colsum`), chunk_range [start, stop]."""
-        config = self.config
-        heads = score_heads(config, shape.query_heads, shape.kv_heads)
+        policy = self.policy
+        heads = score_heads(policy, shape.query_heads, shape.kv_heads)
         inputs = (
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
@@ -113,7 +113,7 @@ class Phase2(AttentionStep):
         outputs = (
             attended("o", shape),
             TensorSpec(name="score_next", dtype="float32", shape=("cap", heads)),
-            TensorSpec(name="memory_next", dtype="int32", shape=(heads, config.memory)),
+            TensorSpec(name="memory_next", dtype="int32", shape=(heads, policy.memory)),
         )
         fused = operator(
             "MemoryFusedAttention",
@@ -121,25 +121,26 @@ class Phase2(AttentionStep):
             ("o", "colsum"),
             scale=shape.scale,
         )
-        update = _add_colsum() if config.score == "colsum" else _replace_by_votes(config, shape)
+        update = _add_colsum() if policy.score == "colsum" else _replace_by_votes(policy, shape)
         select = operator(
             "MemorySelect",
             ("score_next", "memory", "chunk_range"),
             ("memory_next",),
-            local=config.local,
-            heavy=config.heavy,
-            sink=config.sink,
+            local=policy.local,
+            heavy=policy.memory - policy.local,
+            sink=policy.sink,
         )
-        rows = FreeSize(name="n", counts="rows", most=config.chunk_size)
-        slots = FreeSize(name="Mp", counts="slots", most=config.memory)
+        rows = FreeSize(name="n", counts="rows", most=policy.chunk_size)
+        slots = FreeSize(name="Mp", counts="slots", most=policy.memory)
         free = FreeSizes(sizes=(rows, CACHE, slots), spans=("chunk_range",))
         return make_graph(self.name, inputs, outputs, [fused, *update, select], free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """The second chunk."""
-        chunk, local, heavy = self.config.chunk_size, self.config.local, self.config.heavy
+        chunk, local = self.policy.chunk_size, self.policy.local
+        heavy = self.policy.memory - local
         cache = caches(draw, shape, room.capacity)
-        heads = score_heads(self.config, shape.query_heads, shape.kv_heads)
+        heads = score_heads(self.policy, shape.query_heads, shape.kv_heads)
         early = [np.sort(draw.choice(chunk - local, heavy, replace=False)) for _ in range(heads)]
         last = np.arange(chunk - local, chunk)
         return {
@@ -154,7 +155,7 @@ class Phase2(AttentionStep):
         }
 
     def compute(self, call: OperatorCall) -> None:
-        config, provider, score = self.config, call.provider, call.out["score_next"]
+        policy, provider, score = self.policy, call.provider, call.out["score_next"]
         q, k_cache, v_cache, memory, m, l = call.put(
             "q", "k_cache", "v_cache", "memory", "m_intra", "l_intra"
         )
@@ -165,8 +166,8 @@ class Phase2(AttentionStep):
         rows = call.device.empty(memory.shape, np.float32)
         kv = KV(k_cache, v_cache, stop)
         provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory, **state.intra, colsum=rows)
-        if config.score == "window":
-            window, chunk = q[-config.score_window :], score[start:stop]
+        if policy.score == "window":
+            window, chunk = q[-policy.score_window :], score[start:stop]
             provider.run(
                 CACHED_CANDIDATE_SCORE,
                 kv,
@@ -176,7 +177,7 @@ class Phase2(AttentionStep):
                 score_mem=rows,
                 score_chunk=chunk,
             )
-        add, into = config.score == "colsum", NextMemory(call.out["memory_next"])
+        add, into = policy.score == "colsum", NextMemory(call.out["memory_next"])
         provider.run(
             MEMORY_STEP,
             score=score,
@@ -185,8 +186,8 @@ class Phase2(AttentionStep):
             add=add,
             start=start,
             stop=stop,
-            local=config.local,
-            sink=config.sink,
+            local=policy.local,
+            sink=policy.sink,
             **into.out,
         )
 
@@ -209,9 +210,9 @@ def _add_colsum() -> list[NodeProto]:
     ]
 
 
-def _replace_by_votes(config: PrefillConfig, shape: AttentionShape) -> list[NodeProto]:
+def _replace_by_votes(policy: H2O, shape: AttentionShape) -> list[NodeProto]:
     """score_next = score, with the votes of the chunk's last queries in the rows of memory and chunk."""
-    window = config.score_window
+    window = policy.score_window
     return [
         constant("window_start", [-window]),
         constant("end", [2**31 - 1]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,11 +22,10 @@ from h2o_export.attention_graphs.graph import (
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
-from h2o_runtime.policies.prefill.minference import NEAR, SINK, TILE, VOTES
+from h2o_runtime.policies.prefill.minference import NEAR, SINK, TILE, VOTES, VerticalSlash
 
 _LENGTH = TensorSpec(name="length", dtype="int64", shape=())
 
@@ -35,7 +34,7 @@ _LENGTH = TensorSpec(name="length", dtype="int64", shape=())
 class LineStep(AttentionStep):
     """The lines that the last queries of the cache's rows find."""
 
-    config: PrefillConfig
+    policy: VerticalSlash
     name: ClassVar[str] = "lines"
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
@@ -63,8 +62,7 @@ class LineStep(AttentionStep):
 
     @property
     def _counts(self) -> tuple[int, int]:
-        counts: tuple[int, int] = self.config.altered(line_fraction=0.0).line_counts(2**31 - 1)
-        return counts
+        return replace(self.policy, line_fraction=0.0).line_counts(2**31 - 1)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         keys = caches(draw, shape, room.capacity)["k_cache"]
@@ -130,7 +128,7 @@ class TileStep(AttentionStep):
 class SinglePass:
     """Attention for transformers' layers: all pairs of a layer at once, and what tiles see as a mask."""
 
-    config: PrefillConfig
+    policy: VerticalSlash
 
     def __call__(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
@@ -140,7 +138,7 @@ class SinglePass:
         k, v = (x[0].repeat_interleave(len(q) // x.shape[1], dim=0) for x in (key, value))
         dots = q @ k.transpose(1, 2)
         n = dots.shape[1]
-        size = self.config.chunk_size if self.config.estimate == "chunk" else n
+        size = self.policy.chunk_size if self.policy.estimate == "chunk" else n
         seen = torch.zeros_like(dots, dtype=torch.bool)
         for start in range(0, n, size):
             stop = min(start + size, n)
@@ -159,7 +157,7 @@ class SinglePass:
         back = torch.arange(keys - votes, keys)[:, None] - torch.arange(keys)
         p = torch.softmax(dots.masked_fill(back < 0, -torch.inf), dim=-1)
         turned = p.gather(2, back.clamp(min=0).expand_as(p)).masked_fill(back < 0, 0)
-        budgets = zip((p, turned), self.config.line_counts(keys), (SINK, NEAR), strict=True)
+        budgets = zip((p, turned), self.policy.line_counts(keys), (SINK, NEAR), strict=True)
         columns, distances = (_best(x.sum(1), count, forced) for x, count, forced in budgets)
         return list(zip(columns, distances, strict=True))
 
@@ -185,12 +183,14 @@ def _tile(end: int, columns: Tensor, distances: Tensor) -> Tensor:
     return seen
 
 
-class VerticalSlashEntry(PolicyEntry):
-    def steps(self, config: PrefillConfig) -> tuple[AttentionStep, ...]:
-        return LineStep(config), TileStep()
+class VerticalSlashEntry(PolicyEntry[VerticalSlash]):
+    policy = VerticalSlash
 
-    def describe(self, config: PrefillConfig) -> str:
-        return f"minference {config.in_short()}"
+    def steps(self, policy: VerticalSlash) -> tuple[AttentionStep, ...]:
+        return LineStep(policy), TileStep()
 
-    def reference(self, config: PrefillConfig) -> MakeReference:
-        return lambda kv_heads, sets: Reference("single pass", SinglePass(config))
+    def describe(self, policy: VerticalSlash) -> str:
+        return f"minference {policy.in_short()}"
+
+    def reference(self, policy: VerticalSlash) -> MakeReference:
+        return lambda kv_heads, sets: Reference("single pass", SinglePass(policy))

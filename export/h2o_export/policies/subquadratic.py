@@ -27,10 +27,10 @@ from h2o_export.attention_graphs.graph import (
 from h2o_export.attention_graphs.step import Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.config import PrefillConfig
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSizes, TensorSpec
 from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
+from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 from h2o_runtime.policies.subquadratic import Pattern
 
 
@@ -153,15 +153,17 @@ class SinglePass:
         return np.isin(distance, powers)
 
 
-class SubquadraticEntry(PolicyEntry):
-    def steps(self, config: PrefillConfig) -> tuple[AttentionStep, ...]:
-        return (PatternStep(config.pattern),)
+class SubquadraticEntry(PolicyEntry[Subquadratic]):
+    policy = Subquadratic
 
-    def describe(self, config: PrefillConfig) -> str:
-        return f"subquadratic {config.in_short()}"
+    def steps(self, policy: Subquadratic) -> tuple[AttentionStep, ...]:
+        return (PatternStep(policy.pattern),)
 
-    def reference(self, config: PrefillConfig) -> MakeReference:
-        return lambda kv_heads, sets: Reference("single pass", SinglePass(config.pattern))
+    def describe(self, policy: Subquadratic) -> str:
+        return f"subquadratic {policy.in_short()}"
+
+    def reference(self, policy: Subquadratic) -> MakeReference:
+        return lambda kv_heads, sets: Reference("single pass", SinglePass(policy.pattern))
 
 
 def _constant(name: str, array: NDArray[Any]) -> NodeProto:

@@ -26,6 +26,7 @@ CACHES: Registry[Cache] = Registry(
     Contiguous,
     Paged,
     Offload,
+    base=Cache,
     variants=(Evicting,),
     field="cache",
     flag="--cache",

@@ -9,10 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from h2o_runtime.config import PrefillConfig
 from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError
-from h2o_runtime.manifest import MANIFEST, FileSpec, Manifest
+from h2o_runtime.manifest import MANIFEST, FileSpec, Manifest, PrefillSettings
 from h2o_runtime.names import Int4Products, TargetName
 
 FORMAT = 1
@@ -58,7 +57,7 @@ class EngineManifest(_Strict):
     dtype: Literal["float32", "float16"]
     max_context: int = Field(gt=0)
     batch_size: int = Field(gt=0)
-    prefill: PrefillConfig  # what the attention engines were built for, where there are any
+    prefill: PrefillSettings  # what the attention engines were built for, where there are any
     int4: Int4Products = "tensorrt"
     checkpoint: str  # SHA-256 of the checkpoint, as the bundle's manifest has it
     bundle: str  # SHA-256 of the bundle's graphs and weights

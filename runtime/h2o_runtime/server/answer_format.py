@@ -107,7 +107,7 @@ def extras(completions: Sequence[Completion]) -> dict[str, Any]:
         "timings": asdict(_work(completions)),
         "h2o": {
             **policy.counts(first.timings.prompt_n),
-            "prefill": asdict(first.prefill),
+            "prefill": dict(first.prefill.settings),
             "exact": policy.exact and not forgotten,
             "forgotten_tokens": forgotten,
             "summary": policy.summary() + (f", {forgotten:,} tokens forgotten" if forgotten else ""),

@@ -13,8 +13,9 @@ from h2o_runtime.config import PrefillConfig
 from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.grammar import GrammarCompiler
+from h2o_runtime.names import QUALITIES
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.quality import QUALITIES, configured, stands_for
+from h2o_runtime.quality import configured, stands_for
 from h2o_runtime.sampling import Sampling
 from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
 from h2o_runtime.server.choices import Choices

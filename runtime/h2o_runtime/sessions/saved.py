@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -56,7 +56,7 @@ class _About(BaseModel):
     @classmethod
     def of(cls, shape: SessionShape, bundle: str) -> _About:
         origin = {one.name: getattr(shape.origin, one.name) for one in fields(Provenance)}
-        prefill = asdict(origin.pop("config"))
+        prefill = dict(origin.pop("config").settings)
         values = {one.name: getattr(shape, one.name) for one in fields(shape) if one.name != "origin"}
         return cls(format=FORMAT, bundle=bundle, prefill=prefill, origin=origin, **values)
 
@@ -187,7 +187,7 @@ class SavedSession:
 
 
 def _in_words(config: PrefillConfig) -> str:
-    return f"{config.policy} {config.in_short()}".strip()
+    return f"{config.policy} {config.algorithm.in_short()}".strip()
 
 
 @contextmanager

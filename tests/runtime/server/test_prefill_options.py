@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def test_options_know_their_policies(server: Server) -> None:
 )
 def test_a_configuration_in_a_few_words(server: Server, given: dict[str, Any], summary: str) -> None:
     told = server.post("/props/prefill", given).json()
-    assert told == {"prefill": asdict(PrefillConfig(**given.get("prefill", {}))), "summary": summary}
+    assert told == {"prefill": PrefillConfig(**given.get("prefill", {})).settings, "summary": summary}
     answered = server.complete(**given).json()["h2o"]
     assert {name: answered[name] for name in told} == told
     assert answered["exact"] is (summary == "Full attention")
@@ -70,7 +69,7 @@ def test_a_quality_stands_for_settings(server: Server) -> None:
         return server.post("/props/prefill", {"prefill": prefill})
 
     fast = told(quality="fast", sink=4).json()["prefill"]
-    assert fast == asdict(PrefillConfig(chunk_size=512, heavy=192, sink=4))
+    assert fast == PrefillConfig(chunk_size=512, heavy=192, sink=4).settings
     assert told(quality="exact").json()["summary"] == "Full attention"
     error = error_of(told(quality="fast", heavy=100), 400)
     assert error["param"] == "prefill.heavy"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import OutputError
 
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-FULL = replace(SPARSE, policy="full")
+FULL = SPARSE.altered(policy="full")
 CONTEXT = 400
 TALKS = [bundles.random_ids(150, seed).tolist() for seed in range(4)]
 

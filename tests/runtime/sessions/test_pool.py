@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches import Cache, Contiguous, Paged
 
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-FULL = replace(SPARSE, policy="full")
+FULL = SPARSE.altered(policy="full")
 CONTEXT = 400
 CONTIGUOUS = Contiguous()
 OPENINGS = [bundles.random_ids(150, seed).tolist() for seed in range(3)]

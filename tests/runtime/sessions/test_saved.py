@@ -6,7 +6,6 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,8 @@ from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 SMALL = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
-QUERY = replace(SMALL, score="query", score_tile=16, score_queries=8, score_candidates=16)
-CONFIGS = {"colsum": SMALL, "query": QUERY, "full": replace(SMALL, policy="full")}
+QUERY = SMALL.altered(score="query", score_tile=16, score_queries=8, score_candidates=16)
+CONFIGS = {"colsum": SMALL, "query": QUERY, "full": SMALL.altered(policy="full")}
 SHAPE, CONTEXT = "llama-g2-d64-llama3", 160
 PROMPT = bundles.random_ids(100, 1).tolist()
 
@@ -92,10 +91,10 @@ def refused(saved: Path, generator: Generator, config: PrefillConfig = SMALL) ->
 
 
 def test_other_settings(saved: Path, generator: Generator) -> None:
-    assert "saved under h2o" in refused(saved, generator, replace(SMALL, heavy=9))
-    assert "asks for full" in refused(saved, generator, replace(SMALL, policy="full"))
+    assert "saved under h2o" in refused(saved, generator, SMALL.altered(heavy=9))
+    assert "asks for full" in refused(saved, generator, SMALL.altered(policy="full"))
     SavedSession.open(saved).load_into(
-        generator.session, replace(SMALL, batch_size=32)
+        generator.session, SMALL.altered(batch_size=32)
     )  # which changes no number
 
 
@@ -207,7 +206,7 @@ def test_every_policy_can_be_saved(generator: Generator, tmp_path: Path) -> None
     """One that remembers something and does not say what is refused, not saved without it."""
     for policy in PREFILL.names:
         generator.reset()
-        generator.prefill(PROMPT, replace(SMALL, policy=policy))
+        generator.prefill(PROMPT, SMALL.altered(policy=policy))
         save_session(generator.session, tmp_path / "session")
 
 

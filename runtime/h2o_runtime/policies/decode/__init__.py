@@ -16,6 +16,7 @@ DECODE: Registry[DecodePolicy[Any]] = Registry(
     FullDecode,
     SubquadraticDecode,
     Quest,
+    base=DecodePolicy,
     field="decode",
     flag="--decode",
     label="Decode",

@@ -23,6 +23,7 @@ PREFILL: Registry[PrefillPolicy[Any]] = Registry(
     Full,
     Subquadratic,
     VerticalSlash,
+    base=PrefillPolicy,
     variants=(OwnQueries, LastQueries),
     field="policy",
     flag="--prefill",

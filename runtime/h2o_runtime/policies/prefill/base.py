@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -14,9 +15,9 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import LatentForm
+from h2o_runtime.names import LatentForm, Quality
 from h2o_runtime.operators import CACHED_ATTENTION
-from h2o_runtime.options import check_options, option
+from h2o_runtime.options import check_options, option, options_of
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span
 from h2o_runtime.timings import Stopwatch
@@ -129,6 +130,7 @@ class PrefillPolicy(ABC, Generic[State]):
     title   as people read it
     exact   whether every query sees everything before it
     phases  the kinds of work that `attend` measures with `call.timer`
+    presets settings by the quality that they give: see `h2o_runtime.quality`
 
     Raises ConfigError for values that contradict. Only `attend` and `visible_pairs` must be written; what is
     here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
@@ -138,6 +140,7 @@ class PrefillPolicy(ABC, Generic[State]):
     title: ClassVar[str]
     exact: ClassVar[bool] = False
     phases: ClassVar[tuple[str, ...]]
+    presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType({})
 
     batch_size: int = option(
         4096,
@@ -209,6 +212,11 @@ class PrefillPolicy(ABC, Generic[State]):
     def budget(self) -> dict[str, int]:
         """Numbers for those settings that are a word: what another policy takes that is to keep as many keys."""
         return {}
+
+    def in_short(self) -> str:
+        """Its settings in the few letters of a report."""
+        options = [one for one in options_of(type(self)) if one.symbol]
+        return " ".join(f"{one.symbol}={getattr(self, one.name)}" for one in options)
 
     def summary(self) -> str:
         """A few words for people."""

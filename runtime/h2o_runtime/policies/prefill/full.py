@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
-from h2o_runtime.names import LatentForm
+from h2o_runtime.names import LatentForm, Quality
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import spans
@@ -19,6 +21,7 @@ class Full(PrefillPolicy[None]):
     title: ClassVar[str] = "full"
     exact: ClassVar[bool] = True
     phases: ClassVar[tuple[str, ...]] = ("phase1",)
+    presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType({"exact": {}})
 
     @property
     def latent_forms(self) -> tuple[LatentForm, ...]:

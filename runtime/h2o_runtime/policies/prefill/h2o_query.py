@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import Quality
 from h2o_runtime.operators import (
     CHUNKED_INTRA_ATTENTION,
     MEMORY_FUSED_ATTENTION,
@@ -35,6 +37,7 @@ VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of 
 AUTO_PART = 4
 AUTO_LEAST = 512
 AUTO_CANDIDATES = 4
+PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,13 @@ class OwnQueries(H2O):
     longer than `score_candidates`, a few queries of the whole chunk choose that many for all of its tiles: they
     alone see all of the past, so that what grows with N² is a small share of full attention.
     """
+
+    presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType(
+        {
+            "fast": PRESET | {"chunk_size": 512, "heavy": 192},
+            "balanced": PRESET | {"chunk_size": 1024, "heavy": 448},
+        }
+    )
 
     @classmethod
     def serves(cls, settings: Mapping[str, Any]) -> bool:

@@ -64,7 +64,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         """How a request with these overrides would be prefilled."""
         builder = service.builder
         config = await service.handler.in_text_thread(lambda: builder.prefill_config(body.prefill))
-        return PrefillDescription(prefill=asdict(config), summary=config.algorithm.summary())
+        return PrefillDescription(prefill=dict(config.settings), summary=config.algorithm.summary())
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -128,7 +128,7 @@ def _props(service: Service) -> dict[str, Any]:
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
         "cache": {"name": model.generator.spec.cache.name, **asdict(model.generator.spec.cache)},
-        "prefill": asdict(service.prefill),
+        "prefill": dict(service.prefill.settings),
         "prefill_summary": service.prefill.algorithm.summary(),
         "prefill_options": form(),
         "prefill_quality": {"meaning": MEANING, "choices": service.builder.qualities()},
