@@ -140,6 +140,39 @@ def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bund
     assert rows["toy"]["past_share"] < rows["toy every=1"]["past_share"] == pytest.approx(1.0)
 
 
+# --- A score rule -----------------------------------------------------------------------------------------
+
+
+def test_a_score_rule_has_its_flags_fields_and_checks(tiny_bundle: Path) -> None:
+    text = " ".join(run("h2o_cli.run", "--help").split())
+    assert "every (every k-th token)" in text
+    assert "--score-every" in text
+    flags = ("-ub", 32, "-b", 64, "--h2o-local", 4, "--h2o-heavy", 8)
+    report = answer(tiny_bundle, *flags, "--score", "every", "--score-every", 3)
+    assert report["prefill"] | {"policy": "h2o", "score": "every", "score_every": 3} == report["prefill"]
+    assert "score_every must be at least 1" in run(
+        "h2o_cli.run", tiny_bundle, "-p", "x", "--score", "every", "--score-every", 0, status=2
+    )
+    wrong = run("h2o_cli.run", tiny_bundle, "-p", "x", "--score-every", 3, status=2)
+    assert "--score-every does nothing with --score query: it goes with --score every" in wrong
+    wrong = run("h2o_cli.run", tiny_bundle, "-p", "x", "--score", "every", "--score-tile", 3, status=2)
+    assert "--score-tile does nothing with --score every: it goes with --score query" in wrong
+
+
+def test_a_score_rules_bundle_is_compared_with_its_own_single_pass(tmp_path: Path) -> None:
+    example = Path(__file__).parents[1] / "examples" / "tiny-llama"
+    sizes = ("-ub", 32, "-b", 64, "--h2o-local", 4, "--h2o-heavy", 8, "--score", "every", "--score-every", 3)
+    run("h2o_cli.export", example, "-o", tmp_path / "bundle", *sizes, "--no-validate")
+    prefill = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["prefill"]
+    assert (prefill["score"], prefill["score_every"]) == ("every", 3)
+    stages = ("--stage", "attention", "--stage", "pipeline", "-n", 150, "--json")
+    report = json.loads(run("h2o_cli.compare", tmp_path / "bundle", *stages, *sizes))
+    compared = [(row["graph"], row["reference"]) for row in report["rows"]]
+    assert ("h2o S=32 L=4 H=8 every", "single pass") in compared
+    assert {"phase1", "phase2"} <= {graph for graph, _ in compared}
+    assert report["passed"]
+
+
 # --- A decode policy --------------------------------------------------------------------------------------
 
 

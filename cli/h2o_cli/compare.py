@@ -24,11 +24,12 @@ from h2o_cli.common import (
     verbose_option,
 )
 from h2o_cli.model_options import execution_options, form_option
-from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import BackendError, BundleError, CheckpointError, InputError
 from h2o_runtime.names import ProviderName
+from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
@@ -36,15 +37,6 @@ if TYPE_CHECKING:
     from h2o_export.comparison.report import Row
 
 STAGES = ("files", "dense", "attention", "pipeline")
-SMALL = PrefillConfig(
-    chunk_size=256,
-    batch_size=1024,
-    local=64,
-    heavy=64,
-    score_window=32,
-    score_tile=64,
-    score_queries=16,
-)
 DENSE_TOKENS = 64
 Progress = Callable[[str], None]
 
@@ -99,11 +91,13 @@ def main(
     """
     start_logging(verbose)
     opened = Bundle.open(bundle, check_graphs=False)
-    prefill = prefill_config(SMALL, flags)
+    given, library = GivenPrefill.of(flags), _import_comparison()
+    prefill = given.over(_small())
+    given.check_used(prefill, *library.configurations(prefill))
     options = CompareOptions(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), prefill, **flags)
     console = make_console(stderr=True)
     with console.status("comparing") as status:
-        rows, notes = _run(options, status.update)
+        rows, notes = _run(library, options, status.update)
     failed = next((row for row in rows if not row.passed), None)
     if as_json:
         first = f"{failed.graph}: {failed.output}" if failed else None
@@ -141,8 +135,15 @@ class CompareOptions:
     form: Any
 
 
-def _run(options: CompareOptions, progress: Progress) -> tuple[list[Row], list[str]]:
-    library = _import_comparison()
+def _small() -> PrefillConfig:
+    """The default policy in sizes of which a prompt has several, as each policy says them."""
+    settings: dict[str, Any] = {}
+    for kind in PREFILL.kinds:
+        settings = {**kind.small, **settings}
+    return PrefillConfig(**settings)
+
+
+def _run(library: Any, options: CompareOptions, progress: Progress) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     notes: list[str] = []
     compared = library.ComparedBundle(

@@ -85,20 +85,29 @@ class Registry(Generic[T]):
 
     def __init__(
         self,
-        *builtin: type[T],
+        *builtin: type[Any],
         base: type[Any],
         field: str,
         flag: str,
         label: str,
         meaning: str,
         group: str,
+        symbol: str = "",
+        name: str = "name",
+        title: str = "title",
+        prefix: str = "",
         variants: tuple[type[Variant], ...] = (),
+        families: Mapping[type[Any], Registry[Any]] | None = None,
     ) -> None:
-        """base: every entry is a subclass of it. field: the setting that chooses one; flag, label and meaning are
-        those of its `Option`."""
+        """base: every entry is a subclass of it. field: the setting that chooses one; flag, label, meaning and
+        symbol are those of its `Option`. name, title: attributes of an entry's class. prefix: what names of options
+        begin with that another package adds to those of `base`. families: of entries that are base classes, who
+        chooses the subclass."""
         self._builtin, self._base, self._variants = builtin, base, variants
-        self._field, self._flag, self._label, self._meaning = field, flag, label, meaning
-        self._group = group
+        self._field, self._flag, self._label = field, flag, label
+        self._meaning, self._symbol = meaning, symbol
+        self._group, self._name, self._title = group, name, title
+        self._prefix, self._families = prefix, dict(families or {})
 
     @cached_property
     def _found(self) -> _Found[T]:
@@ -119,19 +128,36 @@ class Registry(Generic[T]):
         """Raises TypeError for what is no entry, ConfigError for one whose defaults contradict."""
         if not (inspect.isclass(one) and issubclass(one, self._base)):
             raise TypeError(f"{one!r} is no subclass of {self._base.__name__}")
-        for attribute in ("name", "title"):
+        for attribute in (self._name, self._title):
             if not isinstance(getattr(one, attribute, None), str):
                 raise TypeError(f"{one.__name__}.{attribute} must be a string")
+        shared = {option.name for option in options_of(self._base)}
+        for option in options_of(one):
+            names = (option.name, *(flag.lstrip("-").replace("-", "_") for flag in option.flags))
+            if option.name not in shared and not all(name.startswith(self._prefix) for name in names):
+                raise ConfigError(f"the option {option.name} and its flags must begin with {self._prefix}")
         one()
 
     def _add(self, one: type[T], found: _Found[T]) -> None:
-        if one.name in found.entries:
-            raise ConfigError(f"there is already a {self._field} named {one.name!r}", field=self._field)
-        own = options_of(one)
-        if any(option.name == self._field for option in own):
+        name = self.name_of(one)
+        if name in found.entries:
+            raise ConfigError(f"there is already a {self._field} named {name!r}", field=self._field)
+        found.add_options(one, self._options_of(one))
+        found.entries[name] = one
+
+    def name_of(self, kind: type[T]) -> str:
+        name: str = getattr(kind, self._name)
+        return name
+
+    def _options_of(self, one: type[T]) -> tuple[Option, ...]:
+        """An entry's options, with those of a family's members; without the choice. Raises ConfigError."""
+        family, found = self._families.get(one), {option.name: option for option in options_of(one)}
+        if family is not None:
+            found |= {option.name: option for option in family.options}
+        choice = found.pop(self._field, None)
+        if choice is not None and (self._name != self._field or choice.default != self.name_of(one)):
             raise ConfigError(f"{self._field} is the choice itself, and no option", field=self._field)
-        found.add_options(one, own)
-        found.entries[one.name] = one
+        return tuple(found.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,9 +176,20 @@ class Registry(Generic[T]):
 
     @property
     def kinds(self) -> tuple[type[T], ...]:
-        """Every class that `make` may make one of."""
+        """Every class that `make` may make one of: members in place of their family."""
         variants: tuple[Any, ...] = self._variants
-        return (*self, *variants)
+        own = (
+            kind for one in self for kind in (self._families[one].kinds if one in self._families else (one,))
+        )
+        return (*own, *variants)
+
+    def having(self, option: Option) -> tuple[str, ...]:
+        """Names of the entries that have the option, or a member of theirs does."""
+        return tuple(
+            name
+            for name, one in self._found.entries.items()
+            if option.name == self._field or option in self._options_of(one)
+        )
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
@@ -161,18 +198,21 @@ class Registry(Generic[T]):
 
     def make(self, settings: Mapping[str, Any]) -> T:
         """The entry that `settings` choose, with those that are its own; what is left out has its default."""
+        kind = self._chosen_kind(settings)
+        own = {one.name for one in options_of(kind)}
+        return kind(**{name: value for name, value in settings.items() if name in own})
+
+    def _chosen_kind(self, settings: Mapping[str, Any]) -> type[T]:
         entry = self[settings.get(self._field, self.names[0])]
-        chosen = entry
-        for one in self._variants:
-            if one.serves(settings) and issubclass(one, entry):
-                chosen = one
-        own = {one.name for one in options_of(chosen)}
-        return chosen(**{name: value for name, value in settings.items() if name in own})
+        if entry in self._families:
+            return self._families[entry]._chosen_kind(settings)
+        variants: tuple[Any, ...] = self._variants
+        return next((one for one in variants if one.serves(settings) and issubclass(one, entry)), entry)
 
     def settings_of(self, made: T) -> dict[str, Any]:
         """What chooses it, and its options by name."""
         own = {one.name: getattr(made, one.name) for one in options_of(type(made))}
-        return {self._field: made.name} | own
+        return {self._field: self.name_of(type(made))} | own
 
     def chosen(self, given: Mapping[str, Any]) -> T:
         """What `make` makes of settings that somebody gave. Raises ConfigError for one that would do nothing."""
@@ -190,11 +230,17 @@ class Registry(Generic[T]):
         choice = self._flag if flags else self._field
         for option in self.options:
             if option.name in given and option.name not in used:
-                mine = (f"{choice} {one.name}" for one in made if one.name in self.names)
+                for family in self._families.values():
+                    members = [one for one in made if isinstance(one, family._base)]
+                    if members:
+                        family.check_used((option.name,), *members, flags=flags)
+                names = (self.name_of(type(one)) for one in made)
+                mine = (f"{choice} {name}" for name in names if name in self.names)
+                variants: tuple[Any, ...] = self._variants
                 kinds = (
                     self._asked_for_by(kind, choice, flags)
-                    for kind in self.kinds
-                    if option in options_of(kind)
+                    for kind in (*self, *variants)
+                    if option in self._options_of(kind)
                 )
                 raise ConfigError(
                     f"{_name(option, flags)} does nothing with {' and '.join(dict.fromkeys(mine))}: it goes with "
@@ -202,20 +248,21 @@ class Registry(Generic[T]):
                     field=option.name,
                 )
 
-    def _asked_for_by(self, kind: type[Named], choice: str, flags: bool) -> str:
-        entry = self[kind.name]
+    def _asked_for_by(self, kind: type[T], choice: str, flags: bool) -> str:
+        entry = self[self.name_of(kind)]
         own = [option for option in options_of(kind) if option not in options_of(entry)]
-        return _name(own[0], flags) if own else f"{choice} {kind.name}"
+        return _name(own[0], flags) if own else f"{choice} {self.name_of(kind)}"
 
     def _choice(self) -> Option:
-        titles = ", ".join(one.name if one.title == one.name else f"{one.name} ({one.title})" for one in self)
+        about = {name: getattr(one, self._title) for name, one in self._found.entries.items()}
+        titles = ", ".join(name if title == name else f"{name} ({title})" for name, title in about.items())
         return Option(
             name=self._field,
             type=str,
             default=self.names[0],
             meaning=f"{self._meaning}: {titles}.",
             label=self._label,
-            symbol="",
+            symbol=self._symbol,
             flags=(self._flag,),
             choices=self.names,
             words=(),

@@ -70,7 +70,7 @@ def test_settings_are_of_their_kinds() -> None:
 
 def test_baselines_of_a_memory_that_grows_keep_as_many_as_its_largest() -> None:
     found = contestants(PrefillConfig(heavy="auto"), [], ["oracle"])
-    assert found[-1].config.memory == found[1].config.memory == 960
+    assert found[-1].config.algorithm.memory == found[1].config.algorithm.memory == 960
 
 
 # --- Tasks ------------------------------------------------------------------------------------------------

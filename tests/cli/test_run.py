@@ -146,7 +146,11 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
         2,
         "quality exact stands for policy=full",
     ),
-    "H auto": (("-p", "a", "--h2o-heavy", "auto", "--score", "window"), 2, "goes with score=query alone"),
+    "H auto": (
+        ("-p", "a", "--h2o-heavy", "auto", "--score", "window"),
+        2,
+        "the memory is of one size",
+    ),
     "another policy's": (
         ("-p", "a", "--prefill", "h2o", "--vertical", 64),
         2,

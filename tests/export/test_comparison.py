@@ -25,7 +25,9 @@ from h2o_export.comparison.report import compare_arrays
 from h2o_export.comparison.twin import float64_twin, save_twin
 from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_graphs
-from h2o_export.policies.h2o_single_pass import SinglePass
+from h2o_export.policies.h2o.scores.colsum import ColumnSumPass
+from h2o_export.policies.h2o.scores.window import VotePass
+from h2o_export.policies.h2o.single_pass import SinglePass
 from h2o_export.reference import StreamedModel
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundle import Bundle
@@ -233,7 +235,12 @@ def _sets(run: llama.H2ORun) -> NDArray[np.int32]:
     )  # [layers, boundaries, Hs, M]
 
 
-def _single_pass(checkpoint: Path, ids: NDArray[np.int64], rule: SinglePass) -> NDArray[np.float64]:
+def single_pass(policy: Any, kv_heads: int, adopt: Any = None) -> SinglePass[Any]:
+    rules = {"colsum": ColumnSumPass, "window": VotePass}
+    return rules[policy.score](policy, kv_heads, adopt)
+
+
+def _single_pass(checkpoint: Path, ids: NDArray[np.int64], rule: SinglePass[Any]) -> NDArray[np.float64]:
     """Logits of every token in float64."""
     model = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64, rule)
     *_, hidden = model.hidden_states(ids.tolist())
@@ -250,22 +257,22 @@ def test_the_single_pass_equals_the_reference_that_goes_chunk_by_chunk(
     checkpoint, _ = bundles.named(shared_folder, name)
     config, ids = CASES[case], bundles.random_ids(211, seed=3)
     run = _reference(checkpoint, ids, config)
-    rule = SinglePass(config.algorithm, kv_heads=2, adopt=_sets(run))
+    rule = single_pass(config.algorithm, kv_heads=2, adopt=_sets(run))
     logits = _single_pass(checkpoint, ids, rule)
     assert bundles.relative_error(logits, run.logits) < 10 * ANGLES
     assert (rule.wrong, rule.swapped) == (0, 0)
-    alone = _single_pass(checkpoint, ids, SinglePass(config.algorithm, kv_heads=2))
+    alone = _single_pass(checkpoint, ids, single_pass(config.algorithm, kv_heads=2))
     assert np.array_equal(alone, logits)
 
 
 def test_the_policy_of_the_single_pass_is_sparse(shared_folder: Path) -> None:
     checkpoint, _ = bundles.named(shared_folder, LLAMA3)
     ids = bundles.random_ids(211, seed=3)
-    full = _single_pass(checkpoint, ids, SinglePass(CASES["one chunk"].algorithm, kv_heads=2))
+    full = _single_pass(checkpoint, ids, single_pass(CASES["one chunk"].algorithm, kv_heads=2))
     plain = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64)
     *_, hidden = plain.hidden_states(ids.tolist())
     assert bundles.relative_error(full, plain.logits(hidden).numpy()) < EXACT
-    sparse = _single_pass(checkpoint, ids, SinglePass(CHUNKS.algorithm, kv_heads=2))
+    sparse = _single_pass(checkpoint, ids, single_pass(CHUNKS.algorithm, kv_heads=2))
     assert np.allclose(sparse[:48], full[:48], rtol=0, atol=1e-9)  # the first chunk sees all there is
     assert bundles.relative_error(sparse[48:], full[48:]) > 1e-2
 
@@ -299,7 +306,7 @@ def test_a_wrong_memory_set_is_counted_as_wrong(what: str, shared_folder: Path) 
     chosen = sets[0, 1, 0]
     entry = np.flatnonzero(chosen < 88)[0]  # a heavy hitter
     chosen[entry] = WRONG[what](chosen, run)
-    rule = SinglePass(CHUNKS.algorithm, kv_heads=2, adopt=sets)
+    rule = single_pass(CHUNKS.algorithm, kv_heads=2, adopt=sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -314,7 +321,7 @@ def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, sh
     chosen = sets[0, 1, 0]
     assert lost in chosen
     chosen[chosen == lost] = next(j for j in range(48, 88) if j not in chosen)
-    rule = SinglePass(config.algorithm, kv_heads=2, adopt=sets)
+    rule = single_pass(config.algorithm, kv_heads=2, adopt=sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -327,7 +334,7 @@ def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
     module = SimpleNamespace(layer_idx=0)
     mine, theirs = [0, 1, 2, 12, 13, 14, 15], [0, 5, 9, 12, 13, 14, 15]
     for chosen, swapped in ((mine, 0), (theirs, 4)):
-        rule = SinglePass(config.algorithm, kv_heads=1, adopt=np.array(chosen, np.int32).reshape(1, 1, 1, 7))
+        rule = single_pass(config.algorithm, kv_heads=1, adopt=np.array(chosen, np.int32).reshape(1, 1, 1, 7))
         rule(module, q, k, torch.randn(1, 1, 20, 4), None, 0.5)
         assert (rule.swapped, rule.wrong) == (swapped, 0)
 

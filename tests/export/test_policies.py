@@ -20,7 +20,7 @@ from h2o_cli.compare import main
 from h2o_export import policies
 from h2o_export.comparison.twin import float64_twin
 from h2o_export.policies.full import FullEntry
-from h2o_export.policies.h2o_query import OwnQueriesPass
+from h2o_export.policies.h2o.scores.query import OwnQueriesPass
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundle import Bundle
@@ -72,7 +72,7 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> Non
     assert (rule.wrong, rule.verdict().sound) == (0, True)
     strange = [row for row in range(30) if row not in chosen and row ^ 1 != lone][:1]
     rule = OwnQueriesPass(
-        config, 1, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
+        config.algorithm, 1, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
     )
     rule._attend(0, q, k, k)
     assert rule.wrong == 2

@@ -13,7 +13,7 @@ from tests.bundles import random_ids
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.policies.prefill import h2o_query
+from h2o_runtime.policies.prefill.h2o.scores import query
 from h2o_runtime.server.memory_view import MemorySnapshot
 
 GROWING = PrefillConfig(chunk_size=32, batch_size=64, local=4, heavy="auto", score_tile=12, dense_tail=0)
@@ -67,7 +67,7 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
 @pytest.mark.parametrize(
     ("settings", "field", "says"),
     [
-        ({"score": "colsum"}, "heavy", "auto, which goes with score=query alone"),
+        ({"score": "colsum"}, "heavy", "auto, but under score=colsum the memory is of one size"),
         ({"sink": 449}, "sink", "must not exceed heavy"),
         ({"local": 1024}, "heavy", "must be below chunk_size"),
     ],
@@ -83,7 +83,7 @@ def test_what_does_not_go_with_it(settings: dict[str, Any], field: str, says: st
 def test_sets_are_as_large_as_the_past_asks_for(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h2o_query, "AUTO_LEAST", 10)
+    monkeypatch.setattr(query, "AUTO_LEAST", 10)
     ids = random_ids(150)
     generator.reset()
     generator.prefill(ids, GROWING)

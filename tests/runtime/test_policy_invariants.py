@@ -30,7 +30,8 @@ from h2o_runtime.operators import (
     VERTICAL_SLASH_ATTENTION,
     Operator,
 )
-from h2o_runtime.policies.prefill import PREFILL, h2o_query
+from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill.h2o.scores import query
 
 Array = NDArray[Any]
 CONTEXT = 256
@@ -51,8 +52,8 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 def budgets_that_grow_early() -> Iterator[None]:
     """So that memory sets of `heavy="auto"` are of several sizes in prompts as short as these."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(h2o_query, "AUTO_LEAST", 3)
-        patch.setattr(h2o_query, "AUTO_CANDIDATES", 2)
+        patch.setattr(query, "AUTO_LEAST", 3)
+        patch.setattr(query, "AUTO_CANDIDATES", 2)
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h2o_runtime.policies.prefill.h2o import logical_batch_rows
+from h2o_runtime.policies.prefill.h2o import ColumnSums
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
 lengths = st.integers(0, 300)
@@ -26,8 +26,8 @@ def test_logical_batches_by_hand() -> None:
     # 10 tokens a batch hold three whole chunks of 3.
     assert list(logical_batches(20, 10, 3)) == [Span(0, 9), Span(9, 18), Span(18, 20)]
     assert list(logical_batches(20, 3, 3))[:2] == [Span(0, 3), Span(3, 6)]
-    assert logical_batch_rows(10, 3, 100) == 9
-    assert logical_batch_rows(10, 3, 5) == 5
+    policy = ColumnSums(batch_size=10, chunk_size=3, local=1, heavy=1)
+    assert (policy.batch_rows(100), policy.batch_rows(5)) == (9, 5)
 
 
 def test_tail_by_hand() -> None:
@@ -53,7 +53,7 @@ def test_logical_batches_hold_whole_chunks_and_stay_within_the_batch(n: int, chu
     assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(n))
     assert all(piece.start % chunk == 0 and len(piece) <= batch for piece in pieces)
     assert all(piece.stop % chunk == 0 for piece in pieces[:-1])
-    assert all(len(piece) <= logical_batch_rows(batch, chunk, n) for piece in pieces)
+    assert all(len(piece) <= min(batch // chunk * chunk, n) for piece in pieces)
 
 
 @given(n=lengths, tail=lengths)

@@ -20,7 +20,7 @@ from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.timings import DENSE
 
-PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL for phase in policy.phases))
+PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL.kinds for phase in policy.phases))
 COLUMNS = (
     "mode",
     "model",

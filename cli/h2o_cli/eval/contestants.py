@@ -65,10 +65,9 @@ def contestants(
 def ablations(rule: Contestant) -> list[Contestant]:
     """The rule with one setting changed: every other choice, half and twice of a number, and none of it."""
     found = []
-    for one in options_of(type(rule.config.algorithm)):
-        if (
-            not one.numeric or not one.symbol
-        ):  # one without a symbol means something under another choice only
+    own = {one.name for one in options_of(type(rule.config.algorithm))}
+    for one in PREFILL.options:
+        if one.name not in own or not one.numeric or not one.symbol:
             continue
         for value in _others(one, getattr(rule.config, one.name)):
             try:
@@ -89,7 +88,8 @@ def parse_settings(text: str) -> dict[str, Any]:
             raise ConfigError(f"{word!r} is no setting: write NAME=VALUE, with a name of {', '.join(known)}")
         found[name] = _parse(known[name], value)
     if not found:
-        raise ConfigError("no setting: write NAME=VALUE, as in score=window")
+        example = PREFILL.options[-1]
+        raise ConfigError(f"no setting: write NAME=VALUE, as in {example.name}={example.default}")
     return found
 
 

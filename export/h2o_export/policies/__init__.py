@@ -14,7 +14,7 @@ from h2o_export.attention_graphs import AttentionGraph, AttentionStep
 from h2o_export.attention_graphs.decode import Decode
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_export.policies.full import FullEntry
-from h2o_export.policies.h2o import H2OEntry
+from h2o_export.policies.h2o import SCORE_ENTRIES
 from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry
 from h2o_runtime.attention import AttentionShape
@@ -61,7 +61,7 @@ class PolicyEntries:
 
 
 POLICIES = PolicyEntries(
-    FullEntry, H2OEntry, SubquadraticEntry, VerticalSlashEntry, group="h2o_edge.exported_policies"
+    FullEntry, *SCORE_ENTRIES, SubquadraticEntry, VerticalSlashEntry, group="h2o_edge.exported_policies"
 )
 
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.full import Full
-from h2o_runtime.policies.prefill.h2o import H2O
-from h2o_runtime.policies.prefill.h2o_query import OwnQueries
-from h2o_runtime.policies.prefill.h2o_window import LastQueries
+from h2o_runtime.policies.prefill.h2o import H2O, SCORES
 from h2o_runtime.policies.prefill.minference import VerticalSlash
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 from h2o_runtime.registry import Registry
@@ -24,7 +22,7 @@ PREFILL: Registry[PrefillPolicy[Any]] = Registry(
     Subquadratic,
     VerticalSlash,
     base=PrefillPolicy,
-    variants=(OwnQueries, LastQueries),
+    families={H2O: SCORES},
     field="policy",
     flag="--prefill",
     label="Attention",

@@ -131,6 +131,7 @@ class PrefillPolicy(ABC, Generic[State]):
     exact   whether every query sees everything before it
     phases  the kinds of work that `attend` measures with `call.timer`
     presets settings by the quality that they give: see `h2o_runtime.quality`
+    small   settings of which a prompt of 1,000 tokens shows all that the policy does, for comparisons
 
     Raises ConfigError for values that contradict. Only `attend` and `visible_pairs` must be written; what is
     here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
@@ -141,6 +142,7 @@ class PrefillPolicy(ABC, Generic[State]):
     exact: ClassVar[bool] = False
     phases: ClassVar[tuple[str, ...]]
     presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType({})
+    small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     batch_size: int = option(
         4096,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, create_model
 
 from h2o_runtime.names import Quality
-from h2o_runtime.options import MOST, Option, options_of
+from h2o_runtime.options import MOST, Option
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.quality import MEANING
 from h2o_runtime.server.schemas.base import WHOLE, Strict
@@ -79,7 +79,7 @@ def form() -> list[dict[str, Any]]:
             "least": option.least,
             "most": MOST if _kind(option) == "integer" else None,
             "numeric": option.numeric,
-            "policies": _having(option),
+            "policies": list(PREFILL.having(option)),
         }
         for option in PREFILL.options
     ]
@@ -89,8 +89,3 @@ def _choices(option: Option) -> dict[str, str] | None:
     if option.name == "policy":
         return {policy.name: policy.title for policy in PREFILL}
     return None if option.choices is None else {choice: choice for choice in option.choices}
-
-
-def _having(option: Option) -> list[str]:
-    """Names of the policies that have the option."""
-    return [policy.name for policy in PREFILL if option.name == "policy" or option in options_of(policy)]

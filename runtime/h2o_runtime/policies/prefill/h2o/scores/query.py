@@ -1,4 +1,4 @@
-"""Chunked sparse prefill whose memory is chosen by the chunk's own queries.
+"""The score rule by which the queries that are to see a memory choose it.
 
 What earlier chunks needed says little of what this one will; its own queries do. A sample of them is enough,
 and few queries with a list of their own need fewer keys than many with one list.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,13 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Quality
-from h2o_runtime.operators import (
-    CHUNKED_INTRA_ATTENTION,
-    MEMORY_FUSED_ATTENTION,
-    QUERY_SELECT,
-    TILED_MEMORY_ATTENTION,
-)
-from h2o_runtime.options import MOST
+from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
+from h2o_runtime.options import MOST, option
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillReport, PromptCall
-from h2o_runtime.policies.prefill.h2o import AUTO, H2O, logical_batch_rows
-from h2o_runtime.policies.prefill.h2o_query_store import LastTile, QueryStore, Sets, StoreSizes
+from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O, score_rule
+from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, StoreSizes
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
+from h2o_runtime.schedule import Span, spans
 
 VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past
 # Of `heavy="auto"`: such a part of the past is remembered, AUTO_LEAST keys at least, out of so many times more.
@@ -41,8 +36,8 @@ PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
 
 
 @dataclass(frozen=True)
-class OwnQueries(H2O):
-    """H2O under `score="query"`: a tile's strided queries choose its memory among all of the past.
+class OwnQueries(H2O[QueryStore]):
+    """A tile's strided queries choose its memory among all of the past.
 
     No chunk waits for another, nothing is forgotten for good, and there are no scores to keep: what a prompt that
     goes on from a cached one sees follows from the cached keys alone.
@@ -53,6 +48,11 @@ class OwnQueries(H2O):
     alone see all of the past, so that what grows with N² is a small share of full attention.
     """
 
+    score_title: ClassVar[str] = "the queries themselves that are to see them"
+    grows: ClassVar[bool] = True
+    small: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {**H2O.small, "score_tile": 64, "score_queries": 16}
+    )
     presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType(
         {
             "fast": PRESET | {"chunk_size": 512, "heavy": 192},
@@ -60,9 +60,26 @@ class OwnQueries(H2O):
         }
     )
 
-    @classmethod
-    def serves(cls, settings: Mapping[str, Any]) -> bool:
-        return bool(settings.get("score", cls.score) == "query")
+    score: Literal["query"] = score_rule("query")
+    score_tile: int = option(
+        128,
+        "Most queries that share a memory under --score query; a chunk is cut into equal tiles.",
+        symbol="",
+        least=1,
+    )
+    score_queries: int = option(
+        32,
+        "Queries of a tile that choose its memory under --score query; a tile of fewer takes all.",
+        symbol="",
+        least=1,
+    )
+    score_candidates: int = option(
+        2048,
+        "Tokens that a chunk's tiles choose from under --score query; a longer past is narrowed first. At least "
+        "as many as are remembered.",
+        symbol="",
+        least=1,
+    )
 
     @property
     def tile(self) -> int:
@@ -73,14 +90,9 @@ class OwnQueries(H2O):
     def tiles_of_chunk(self) -> int:
         return -(-self.chunk_size // self.tile)
 
-    @property
-    def memory(self) -> int:
-        """Size of the largest memory set."""
-        return self.memory_at(MOST)
-
     def memory_at(self, past: int) -> int:
-        if isinstance(self.heavy, int):
-            return self.local + self.heavy
+        if self.heavy != AUTO:
+            return super().memory_at(past)
         grown = max(past // AUTO_PART, AUTO_LEAST)
         return max(min(grown, self.chunk_size * 15 // 16), self.local)
 
@@ -122,13 +134,13 @@ class OwnQueries(H2O):
             tiles=self.tiles_before(capacity) + 1,  # a turn may begin inside a tile
             memory=self.memory,
             candidates=min(self.candidates, capacity),
-            rows=logical_batch_rows(self.batch_size, self.chunk_size, capacity),
+            rows=self.batch_rows(capacity),
         )
 
-    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Any:
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> QueryStore:
         return QueryStore(self.store_sizes(model, capacity), model, device)
 
-    def begin(self, prompt: PromptCall, state: Any) -> None:
+    def begin(self, prompt: PromptCall, state: QueryStore) -> None:
         chunks = prompt.past + np.arange(0, prompt.n, self.chunk_size, dtype=np.int64)
         tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(prompt.n)]
         state.begin(prompt.past, chunks, tiles, prompt.past <= self.memory_at(prompt.past))
@@ -136,53 +148,16 @@ class OwnQueries(H2O):
             state.last = None
         state.begin_turn(prompt.past if prompt.prefix is Prefix.HISTORY else 0)
 
-    def attend(self, call: LayerCall, state: Any) -> None:
-        n = len(call.q)
-        if call.prefix is Prefix.HISTORY and n <= self.chunk_size:
-            self._dense_turn(call)
-            return
-        tail = tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
-        first = self._first_chunk(call.needed, tail, n)
-        for batch in logical_batches(n, self.batch_size, self.chunk_size):
-            call.flow.needs(batch.stop)
-            partial = state.partial(call.o[batch.start : batch.stop])
-            with call.timer.measure("phase1"):
-                self._inside(call, Span(max(batch.start, first), batch.stop), batch, partial)
-            call.checkpoint(batch.start)
-            with call.timer.measure("phase2"):
-                if batch.start >= first:
-                    self._see_all(call, state, batch, partial)
-                for rows in self._alike(call.past, batch):
-                    self._select(call, state, rows)
-                    self._remember(call, state, Span(max(rows.start, first), rows.stop), batch, partial)
-                    call.checkpoint(rows.stop)
-            call.checkpoint(batch.stop)
-            call.flow.finished(min(batch.stop, tail))
-        if tail < n:
-            with call.timer.measure("tail"):
-                call.dense_rows(tail, n)
-            call.checkpoint(n)
-            call.flow.finished(n)
-
-    def _dense_turn(self, call: LayerCall) -> None:
-        """A conversation's next turn of at most one chunk: everything sees everything."""
-        n = len(call.q)
-        call.flow.needs(n)
-        with call.timer.measure("phase1"):
-            call.dense_rows(0, n)
-        call.checkpoint(n)
-        call.flow.finished(n)
-
-    def _inside(self, call: LayerCall, rows: Span, batch: Span, partial: PartialSoftmax) -> None:
-        """Attention inside the chunks of `rows`, those of the batch that are needed."""
-        if rows.start >= rows.stop:
-            return
-        own = slice(rows.start, rows.stop)
-        state = partial.rows(rows.start - batch.start, len(batch))
-        k, v = call.new_rows(own.start, own.stop)
-        call.provider.run(
-            CHUNKED_INTRA_ATTENTION, q=call.q[own], k=k, v=v, chunk_size=self.chunk_size, **state.out
-        )
+    def look_back(
+        self, call: LayerCall, state: QueryStore, batch: Span, first: int, partial: PartialSoftmax
+    ) -> None:
+        if batch.start >= first:
+            self._see_all(call, state, batch, partial)
+        for rows in self._alike(call.past, batch):
+            self._select(call, state, rows)
+            self._remember(call, state, Span(max(rows.start, first), rows.stop), batch, partial)
+            call.checkpoint(rows.stop)
+        call.checkpoint(batch.stop)
 
     def _alike(self, past: int, batch: Span) -> Iterator[Span]:
         """Whole chunks of the batch that choose a memory, as many at once as an operator takes: their tiles are of
@@ -207,7 +182,7 @@ class OwnQueries(H2O):
         first, stop = self.tiles_before(rows.start), self.tiles_before(rows.stop)
         return Sets(self.tiles_before(past) + first, stop - first, self.memory_at(past + rows.start))
 
-    def _select(self, call: LayerCall, state: Any, rows: Span) -> None:
+    def _select(self, call: LayerCall, state: QueryStore, rows: Span) -> None:
         """The memory sets of all tiles of some chunks at once."""
         sets = self._sets(call.past, rows)
         first = self.tiles_before(rows.start)
@@ -229,11 +204,11 @@ class OwnQueries(H2O):
         *_, last = self.tiles(rows.start, rows.stop)
         state.last = LastTile(Span(call.past + last.start, call.past + last.stop), sets)
 
-    def _narrow(self, call: LayerCall, state: Any, rows: Span) -> Tensor:
+    def _narrow(self, call: LayerCall, state: QueryStore, rows: Span) -> Tensor:
         """What the tiles of some chunks choose from, int32 [chunks, Hs, candidates]."""
         chunks = slice(rows.start // self.chunk_size, -(-rows.stop // self.chunk_size))
         count = self.candidates_at(call.past + rows.start)
-        candidates: Tensor = state.candidates(chunks.stop - chunks.start, count)
+        candidates = state.candidates(chunks.stop - chunks.start, count)
         call.provider.run(
             QUERY_SELECT,
             call.kv,
@@ -250,7 +225,7 @@ class OwnQueries(H2O):
         )
         return candidates
 
-    def _see_all(self, call: LayerCall, state: Any, batch: Span, partial: PartialSoftmax) -> None:
+    def _see_all(self, call: LayerCall, state: QueryStore, batch: Span, partial: PartialSoftmax) -> None:
         """Attention of the batch's first chunk to all of its past, where that is so little."""
         past = call.past + batch.start
         if not 0 < past <= self.memory_at(past):
@@ -262,7 +237,7 @@ class OwnQueries(H2O):
         )
 
     def _remember(
-        self, call: LayerCall, state: Any, rows: Span, batch: Span, partial: PartialSoftmax
+        self, call: LayerCall, state: QueryStore, rows: Span, batch: Span, partial: PartialSoftmax
     ) -> None:
         """Attention of some chunks' tiles to their memories, of one size, fused into the batch's state."""
         if rows.start >= rows.stop:
@@ -289,12 +264,11 @@ class OwnQueries(H2O):
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return self.store_sizes(model, context).nbytes(model)
 
-    def kept(self, state: Any, length: int) -> Kept | None:
+    def kept(self, state: QueryStore, length: int) -> Kept:
         """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
-        kept: Kept = state.kept(self.tiles_before(length) + 1)
-        return kept
+        return state.kept(self.tiles_before(length) + 1)
 
-    def report(self, state: Any, origin: Provenance) -> PrefillReport:
+    def report(self, state: QueryStore, origin: Provenance) -> PrefillReport:
         """The set of every tile that has a memory, in the order of the prompt; -1 where one has fewer keys."""
         seen_by = tuple(self.tiles(self.chunk_size, origin.prompt))
         chunks = spans(origin.prompt, self.chunk_size, start=self.chunk_size)
@@ -304,13 +278,6 @@ class OwnQueries(H2O):
         none = np.zeros((0, *last.shape), np.int32)
         found = [none, *(state.host_sets(self._sets(0, chunk)) for chunk in chunks)]
         return PrefillReport(last, _stacked(found, self.memory), seen_by, state.last.rows)
-
-    def counts(self, n: int) -> dict[str, int]:
-        chunks = -(-n // self.chunk_size)
-        return {
-            "chunks": chunks,
-            "memory_size": self.memory_at((chunks - 1) * self.chunk_size) if chunks > 1 else 0,
-        }
 
     def budget(self) -> dict[str, int]:
         return {"heavy": self.memory - self.local} if self.heavy == AUTO else {}

@@ -1,4 +1,4 @@
-"""The h2o policy under `score="query"`: its step as a graph, and the single pass that it is compared with."""
+"""The score rule `query`: its step as a graph, and the single pass that it is compared with."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.attention_graphs.graph import (
@@ -21,13 +22,14 @@ from h2o_export.attention_graphs.graph import (
     standard,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.h2o_single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass, masked_softmax
-from h2o_export.policies.h2o_steps import partial_state, score_heads
+from h2o_export.policies.h2o.base import ScoreEntry
+from h2o_export.policies.h2o.single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass, masked_softmax
+from h2o_export.policies.h2o.steps import partial_state, score_heads
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
-from h2o_runtime.policies.prefill.h2o_query import OwnQueries
+from h2o_runtime.policies.prefill.h2o.scores.query import OwnQueries
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,9 @@ class Candidates:
 
 
 @dataclass
-class OwnQueriesPass(SinglePass):
+class OwnQueriesPass(SinglePass[OwnQueries]):
     """Each tile of queries with the memory that it chooses. `adopt` [layers, tiles, Hs, M] counts from the second
     chunk's first tile."""
-
-    policy: OwnQueries
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         n, policy = q.shape[1], self.policy
@@ -204,3 +204,13 @@ class OwnQueriesPass(SinglePass):
             chosen[head, torch.sort(own, descending=True, stable=True).indices[:heavy]] = True
         chosen[:, rank.shape[1] - self.policy.local :] = True
         return chosen
+
+
+class OwnQueriesEntry(ScoreEntry[OwnQueries]):
+    policy = OwnQueries
+
+    def phase2(self, policy: OwnQueries) -> QueryPhase2:
+        return QueryPhase2(policy)
+
+    def single_pass(self, policy: OwnQueries, kv_heads: int, sets: NDArray[np.int32]) -> OwnQueriesPass:
+        return OwnQueriesPass(policy, kv_heads, sets)

@@ -6,8 +6,9 @@ whole prompt of a layer at once, scores in the dtype of the model. Only the rule
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,15 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.policies.base import Verdict
-from h2o_export.policies.h2o_steps import score_heads
+from h2o_export.policies.h2o.steps import score_heads
 from h2o_runtime.policies.prefill.h2o import H2O
 
 NEGLIGIBLE = 1e-30  # scores below tie at zero
 NEAR_TIE = 1e-4  # relative: float32 hidden states carry such differences into the scores of deep layers
+Rule = TypeVar("Rule", bound=H2O[Any])
 
 
 @dataclass
-class SinglePass:
+class SinglePass(ABC, Generic[Rule]):
     """Attention for transformers' layers; an instance serves one prompt.
 
     `adopt` [layers, boundaries, Hs, M], if given, are the memory sets of the bundle. They are checked against
@@ -31,7 +33,7 @@ class SinglePass:
     make everything after them incomparable.
     """
 
-    policy: H2O
+    policy: Rule
     kv_heads: int
     adopt: NDArray[np.int32] | None = None
     swapped: int = 0  # entries that differ and score alike
@@ -46,6 +48,32 @@ class SinglePass:
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)  # [Hq, N, d]
         out = self._attend(module.layer_idx, q * scaling, k, v)
         return out.transpose(0, 1).unsqueeze(0), None
+
+    @abstractmethod
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v [Hq, N, d], q times the scale → [Hq, N, d]."""
+
+    def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor) -> Tensor:
+        """The bundle's set as a mask, after counting how it differs from this reference's own."""
+        adopted = torch.zeros_like(mine).scatter_(1, theirs, True)
+        for head in range(len(mine)):
+            missing = rank[head][mine[head] & ~adopted[head]]
+            extra = rank[head][adopted[head] & ~mine[head]]
+            near = _alike(missing, extra)
+            different = len(missing) + len(extra)
+            self.swapped += different if near else 0
+            self.wrong += 0 if near else different
+        return adopted
+
+    def verdict(self) -> Verdict:
+        """How the memory sets that were adopted compare with this reference's own."""
+        note = f"memory sets: {self.swapped} near ties went the other way, {self.wrong} entries wrong"
+        return Verdict(self.wrong == 0, note)
+
+
+@dataclass
+class ChainPass(SinglePass[Rule]):
+    """Chunk by chunk, with the memory that the last chunk left. `adopt` has a set for each chunk boundary."""
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads, n = q.shape[0], q.shape[1]
@@ -65,22 +93,17 @@ class SinglePass:
             visible = torch.where(row >= tail, causal, intra) | (inter & (row < tail))
             out[:, start:stop] = masked_softmax(dots, visible) @ v[:, :stop]
             if stop < n:
-                self._update(score[:, :stop], dots, intra, inter)
+                self.update(score[:, :stop], dots, intra, inter)
                 memory = self._select(layer, boundary, score, memory, start, stop)
         return out
 
-    def _update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
-        """New scores of everything up to the chunk's end; score [Hs, stop]."""
-        if self.policy.score == "colsum":
-            gained = masked_softmax(dots, intra).sum(1) + masked_softmax(dots, inter.expand_as(dots)).sum(1)
-            score += gained.double().view(len(score), -1, score.shape[1]).sum(1)
-            return
-        w = self.policy.score_window
-        seen = (intra | inter)[:, -w:]
-        votes = masked_softmax(dots[:, -w:], seen).sum(1).double()
-        candidates = seen.any(1).view(len(score), -1, score.shape[1]).any(1)
-        votes = votes.view(len(score), -1, score.shape[1]).sum(1)
-        score.copy_(torch.where(candidates, votes, score))
+    @abstractmethod
+    def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
+        """New scores of everything up to a chunk's end, in place: score float64 [Hs, stop].
+
+        dots [Hq, rows, stop] of the chunk's queries; intra [rows, stop] and inter [Hq, 1, stop] say which keys they
+        see, inside the chunk and of the memory.
+        """
 
     def _select(
         self, layer: int, boundary: int, score: Tensor, memory: Tensor, start: int, stop: int
@@ -95,29 +118,14 @@ class SinglePass:
         rank = torch.where(candidate, rank, -torch.inf)
         chosen = torch.zeros_like(memory)
         for head in range(len(rank)):
-            best = torch.sort(rank[head], descending=True, stable=True).indices[: policy.heavy]
+            best = torch.sort(rank[head], descending=True, stable=True).indices[
+                : policy.memory - policy.local
+            ]
             chosen[head, best] = True
         chosen[:, stop - policy.local : stop] = True
         if self.adopt is None:
             return chosen
         return self._checked(chosen, torch.from_numpy(self.adopt[layer, boundary]).long(), rank)
-
-    def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor) -> Tensor:
-        """The bundle's set as a mask, after counting how it differs from this reference's own."""
-        adopted = torch.zeros_like(mine).scatter_(1, theirs, True)
-        for head in range(len(mine)):
-            missing = rank[head][mine[head] & ~adopted[head]]
-            extra = rank[head][adopted[head] & ~mine[head]]
-            near = _alike(missing, extra)
-            different = len(missing) + len(extra)
-            self.swapped += different if near else 0
-            self.wrong += 0 if near else different
-        return adopted
-
-    def verdict(self) -> Verdict:
-        """How the memory sets that were adopted compare with this reference's own."""
-        note = f"memory sets: {self.swapped} near ties went the other way, {self.wrong} entries wrong"
-        return Verdict(self.wrong == 0, note)
 
 
 def _alike(missing: Tensor, extra: Tensor) -> bool:

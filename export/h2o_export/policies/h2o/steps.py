@@ -6,8 +6,9 @@ phase2   one chunk's step: attend to the memory and fuse, update scores, select 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from onnx import NodeProto
@@ -17,28 +18,27 @@ from h2o_export.attention_graphs.graph import (
     ROWS,
     AttentionGraph,
     attended,
-    constant,
     keys_values,
     make_graph,
     operator,
     queries,
     row_size,
-    standard,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_runtime.attention import AttentionShape, NextMemory, PartialSoftmax
+from h2o_runtime.attention import AttentionProvider, AttentionShape, NextMemory, PartialSoftmax
+from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import (
-    CACHED_CANDIDATE_SCORE,
     CHUNKED_INTRA_ATTENTION,
     MEMORY_FUSED_ATTENTION,
     MEMORY_STEP,
 )
 from h2o_runtime.policies.prefill.h2o import H2O
+from h2o_runtime.policies.prefill.h2o.chain import MemoryChain
 
 
-def score_heads(policy: H2O, query_heads: int, kv_heads: int) -> int:
+def score_heads(policy: H2O[Any], query_heads: int, kv_heads: int) -> int:
     """Hs: memory sets a layer."""
     return kv_heads if policy.score_heads == "kv" else query_heads
 
@@ -47,7 +47,7 @@ def score_heads(policy: H2O, query_heads: int, kv_heads: int) -> int:
 class Phase1(AttentionStep):
     """Attention inside the chunks of a logical batch."""
 
-    policy: H2O
+    policy: H2O[Any]
     name: ClassVar[str] = "phase1"
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
@@ -90,15 +90,37 @@ class Phase1(AttentionStep):
 
 
 @dataclass(frozen=True)
-class Phase2(AttentionStep):
-    """One full chunk's step against the memory."""
+class ChunkRows:
+    """A chunk's queries [n, Hq, d], the cache of which it is rows start … stop - 1, and the memory [Hs, M] that it
+    sees."""
 
-    policy: H2O
+    q: Tensor
+    kv: KV
+    memory: Tensor
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class ChainPhase2(AttentionStep):
+    """One full chunk's step against the memory, of rules whose memories follow one from the other."""
+
+    policy: MemoryChain
     name: ClassVar[str] = "phase2"
+
+    @abstractmethod
+    def update_nodes(self, shape: AttentionShape) -> list[NodeProto]:
+        """From `score` and what the memory received, `colsum` [Hs, Mp], to `score_next`. The graph's other inputs
+        are there too."""
+
+    @abstractmethod
+    def update(self, provider: AttentionProvider, chunk: ChunkRows, rows: Tensor, score: Tensor) -> bool:
+        """The same by the provider: make of `rows` [Hs, M], which is what the memory received, its new scores, and
+        of `score` [n, Hs] the chunk's. Returns whether `rows` are added to the old ones, or replace them."""
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
         """Inputs q [n, Hq, d] of one full chunk, the caches, memory [Hs, Mp], the chunk's Phase 1 state,
-        score [cap, Hs] (the chunk's rows filled from Phase 1 under `colsum`), chunk_range [start, stop]."""
+        score [cap, Hs] (the chunk's rows filled from Phase 1, where the rule sums), chunk_range [start, stop]."""
         policy = self.policy
         heads = score_heads(policy, shape.query_heads, shape.kv_heads)
         inputs = (
@@ -121,7 +143,7 @@ class Phase2(AttentionStep):
             ("o", "colsum"),
             scale=shape.scale,
         )
-        update = _add_colsum() if policy.score == "colsum" else _replace_by_votes(policy, shape)
+        update = self.update_nodes(shape)
         select = operator(
             "MemorySelect",
             ("score_next", "memory", "chunk_range"),
@@ -166,18 +188,8 @@ class Phase2(AttentionStep):
         rows = call.device.empty(memory.shape, np.float32)
         kv = KV(k_cache, v_cache, stop)
         provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory, **state.intra, colsum=rows)
-        if policy.score == "window":
-            window, chunk = q[-policy.score_window :], score[start:stop]
-            provider.run(
-                CACHED_CANDIDATE_SCORE,
-                kv,
-                q_window=window,
-                k=k_cache[start:stop],
-                memory=memory,
-                score_mem=rows,
-                score_chunk=chunk,
-            )
-        add, into = policy.score == "colsum", NextMemory(call.out["memory_next"])
+        add = self.update(provider, ChunkRows(q, kv, memory, start, stop), rows, score[start:stop])
+        into = NextMemory(call.out["memory_next"])
         provider.run(
             MEMORY_STEP,
             score=score,
@@ -197,44 +209,3 @@ def partial_state(suffix: str, shape: AttentionShape) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(name=name + suffix, dtype="float32", shape=("n", shape.query_heads)) for name in ("m", "l")
     )
-
-
-def _add_colsum() -> list[NodeProto]:
-    """score_next = score, with colsum added in the rows of the memory."""
-    return [
-        standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),  # [Mp, Hs]
-        standard("Transpose", ("colsum",), "colsum_rows", perm=[1, 0]),
-        standard("GatherElements", ("score", "memory_rows"), "score_before", axis=0),
-        standard("Add", ("score_before", "colsum_rows"), "score_after"),
-        standard("ScatterElements", ("score", "memory_rows", "score_after"), "score_next", axis=0),
-    ]
-
-
-def _replace_by_votes(policy: H2O, shape: AttentionShape) -> list[NodeProto]:
-    """score_next = score, with the votes of the chunk's last queries in the rows of memory and chunk."""
-    window = policy.score_window
-    return [
-        constant("window_start", [-window]),
-        constant("end", [2**31 - 1]),
-        constant("rows", [0]),
-        constant("two", [2]),
-        constant("one", [1]),
-        standard("Slice", ("q", "window_start", "end", "rows"), "q_window"),
-        standard("Slice", ("chunk_range", "rows", "one", "rows"), "start"),
-        standard("Slice", ("chunk_range", "one", "two", "rows"), "stop"),
-        standard("Slice", ("k_cache", "start", "stop", "rows"), "k_chunk"),
-        operator("MemoryGather", ("k_cache", "v_cache", "memory"), ("k_mem", "v_mem")),
-        operator(
-            "CandidateScore",
-            ("q_window", "k_chunk", "k_mem"),
-            ("score_memory", "score_chunk"),
-            scale=shape.scale,
-        ),
-        standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),
-        standard("Transpose", ("score_memory",), "score_memory_rows", perm=[1, 0]),
-        standard("ScatterElements", ("score", "memory_rows", "score_memory_rows"), "score_ranked", axis=0),
-        standard("Shape", ("score",), "capacity", start=0, end=1),
-        standard("Slice", ("score_ranked", "rows", "start", "rows"), "score_head"),
-        standard("Slice", ("score_ranked", "stop", "capacity", "rows"), "score_rest"),
-        standard("Concat", ("score_head", "score_chunk", "score_rest"), "score_next", axis=0),
-    ]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.base import Kept
+from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span
 
 
@@ -68,7 +68,7 @@ class LastTile:
         return {f"{prefix}_{name}": value for name, value in zip(_NUMBERS, values, strict=True)}
 
 
-class QueryStore:
+class QueryStore(PartialScratch):
     """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
 
     Each tile has room for a set of the most keys, in the order of the prompt. A conversation's turn begins
@@ -77,7 +77,7 @@ class QueryStore:
 
     def __init__(self, sizes: StoreSizes, model: ModelSpec, device: Device) -> None:
         heads = sizes.heads
-        self.device = device
+        super().__init__(sizes.rows, model.query_heads, device)
         self.last: LastTile | None = None
         self._turn = 0  # rows that a conversation's last turn found,
         self._before_turn: LastTile | None = None  # and the last tile then
@@ -92,8 +92,6 @@ class QueryStore:
         self.whole_past: Tensor = self._short[:0].reshape(
             heads, 0
         )  # every row before the first chunk, where few
-        self._m: Tensor = device.zeros((sizes.rows, model.query_heads), np.float32)
-        self._l: Tensor = device.zeros((sizes.rows, model.query_heads), np.float32)
 
     def begin(self, past: int, chunks: NDArray[np.int64], tiles: NDArray[np.int64], whole: bool) -> None:
         """Note what lies before the chunks and tiles of a prompt's new rows, whose first stands at `past`.
@@ -153,12 +151,3 @@ class QueryStore:
     def candidates(self, chunks: int, count: int) -> Tensor:
         """Scratch for the candidates of some chunks, int32 [chunks, Hs, count]."""
         return self._candidates[: chunks * self._heads * count].reshape(chunks, self._heads, count)
-
-    def partial(self, o: Tensor) -> PartialSoftmax:
-        """State of a logical batch: o is the layer's output itself, m and l are scratch. o [n, Hq, d].
-
-        The scratch grows when a later prompt comes with a larger batch size, once.
-        """
-        if len(o) > len(self._m):
-            self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
-        return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])

@@ -1,4 +1,4 @@
-"""What the h2o policy remembers: scores, the current memory sets, and those of every chunk boundary."""
+"""What a chain of memories keeps: scores, the current memory sets, and those of every chunk boundary."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider, NextMemory, PartialSoftmax
+from h2o_runtime.attention.base import AttentionProvider, NextMemory
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.operators import MEMORY_STEP, SCATTER_SCORES
 from h2o_runtime.policies.prefill.base import Kept
+from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span
 
 
@@ -194,7 +195,7 @@ class LastTurn:
         self._rows, self._had_last = numbers["turn_rows"], bool(numbers["turn_had_last"])
 
 
-class MemoryStore:
+class MemoryStore(PartialScratch):
     """Every layer's memory for one request, allocated once for a capacity and a configuration."""
 
     def __init__(
@@ -213,7 +214,7 @@ class MemoryStore:
         size = local + heavy
         boundaries = capacity // chunk_size
         self.chunk_size = chunk_size
-        self.device = device
+        super().__init__(batch, query_heads, device)
         self.score: Tensor = device.zeros((layers, capacity, heads), np.float32)
         self.fresh_score: Tensor = device.zeros((layers, capacity, heads), np.float32)
         self.sets: Tensor = device.zeros((layers, boundaries, heads, size), np.int32)
@@ -227,8 +228,6 @@ class MemoryStore:
         # Memories one behind the other: chunk i of a logical batch sees the i-th.
         self._memories: Tensor = device.zeros((-(-batch // chunk_size) + 1, heads * size), np.int32)
         self._colsum: Tensor = device.zeros((heads * size,), np.float32)
-        self._m: Tensor = device.zeros((batch, query_heads), np.float32)
-        self._l: Tensor = device.zeros((batch, query_heads), np.float32)
         self.altered: Tensor = device.empty((capacity, heads), np.float32)
         self._favourites: Tensor = device.zeros((heads * heavy,), np.int32)
         self._highest: Tensor = device.empty((heads * heavy,), np.float32)
@@ -240,15 +239,6 @@ class MemoryStore:
     def layer(self, index: int, provider: AttentionProvider) -> LayerMemory:
         self._layers[index].provider = provider
         return self._layers[index]
-
-    def partial(self, o: Tensor) -> PartialSoftmax:
-        """State of a logical batch: o is the layer's output itself, m and l are scratch. o [n, Hq, d].
-
-        The scratch grows when a later prompt comes with a larger batch size, once.
-        """
-        if len(o) > len(self._m):
-            self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))
-        return PartialSoftmax(o, self._m[: len(o)], self._l[: len(o)])
 
     def kept(self, length: int) -> Kept:
         """Of a session of `length` rows."""

@@ -1,0 +1,9 @@
+"""Chunked sparse prefill as exporter and comparison know it: its graphs, and an independent single pass."""
+
+from __future__ import annotations
+
+from h2o_export.policies.h2o.scores.colsum import ColumnSumsEntry
+from h2o_export.policies.h2o.scores.query import OwnQueriesEntry
+from h2o_export.policies.h2o.scores.window import LastQueriesEntry
+
+SCORE_ENTRIES = (OwnQueriesEntry, ColumnSumsEntry, LastQueriesEntry)

@@ -1,0 +1,56 @@
+"""What every score rule's entry shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_export.attention_graphs import AttentionStep
+from h2o_export.policies.base import MakeReference, PolicyEntry, Reference, exact
+from h2o_export.policies.h2o.single_pass import Rule, SinglePass
+from h2o_export.policies.h2o.steps import Phase1
+from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.policies.prefill.h2o import SCORES
+
+
+class ScoreEntry(PolicyEntry[Rule], ABC):
+    """A score rule's: its Phase 2 as a graph, and the single pass that it is compared with."""
+
+    @abstractmethod
+    def phase2(self, policy: Rule) -> AttentionStep: ...
+
+    @abstractmethod
+    def single_pass(self, policy: Rule, kv_heads: int, sets: NDArray[np.int32]) -> SinglePass[Rule]:
+        """sets [layers, boundaries, Hs, M]: those to adopt."""
+
+    def steps(self, policy: Rule) -> tuple[AttentionStep, ...]:
+        return Phase1(policy), self.phase2(policy)
+
+    def rows(self, policy: Rule) -> int:
+        """Two chunks: the second one has a memory."""
+        return 2 * policy.chunk_size
+
+    def describe(self, policy: Rule) -> str:
+        heads = "" if policy.score_heads == "kv" else ", query heads"
+        return f"h2o S={policy.chunk_size} L={policy.local} H={policy.heavy} {policy.score}{heads}"
+
+    def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:
+        """Every score rule whose settings fit the others."""
+        return exact(), *self._rules(config)
+
+    def _rules(self, config: PrefillConfig) -> Iterator[PrefillConfig]:
+        for score in SCORES.names:
+            with suppress(ConfigError):
+                yield config.altered(score=score)
+
+    def reference(self, policy: Rule) -> MakeReference:
+        def make(kv_heads: int, sets: NDArray[np.int32]) -> Reference:
+            rule = self.single_pass(policy, kv_heads, sets)
+            return Reference("single pass", rule, rule.verdict)
+
+        return make

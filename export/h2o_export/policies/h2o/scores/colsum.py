@@ -1,0 +1,53 @@
+"""The score rule `colsum`: its step as a graph, and the single pass that it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+from torch import Tensor
+
+from h2o_export.attention_graphs.graph import standard
+from h2o_export.policies.h2o.base import ScoreEntry
+from h2o_export.policies.h2o.single_pass import ChainPass, masked_softmax
+from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
+from h2o_runtime import devices
+from h2o_runtime.attention import AttentionProvider, AttentionShape
+from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSums
+
+
+@dataclass(frozen=True)
+class ColumnSumPhase2(ChainPhase2):
+    def update_nodes(self, shape: AttentionShape) -> list[NodeProto]:
+        """score_next = score, with colsum added in the rows of the memory."""
+        return [
+            standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),  # [Mp, Hs]
+            standard("Transpose", ("colsum",), "colsum_rows", perm=[1, 0]),
+            standard("GatherElements", ("score", "memory_rows"), "score_before", axis=0),
+            standard("Add", ("score_before", "colsum_rows"), "score_after"),
+            standard("ScatterElements", ("score", "memory_rows", "score_after"), "score_next", axis=0),
+        ]
+
+    def update(
+        self, provider: AttentionProvider, chunk: ChunkRows, rows: devices.Tensor, score: devices.Tensor
+    ) -> bool:
+        return True
+
+
+@dataclass
+class ColumnSumPass(ChainPass[ColumnSums]):
+    def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
+        gained = masked_softmax(dots, intra).sum(1) + masked_softmax(dots, inter.expand_as(dots)).sum(1)
+        score += gained.double().view(len(score), -1, score.shape[1]).sum(1)
+
+
+class ColumnSumsEntry(ScoreEntry[ColumnSums]):
+    policy = ColumnSums
+
+    def phase2(self, policy: ColumnSums) -> ColumnSumPhase2:
+        return ColumnSumPhase2(policy)
+
+    def single_pass(self, policy: ColumnSums, kv_heads: int, sets: NDArray[np.int32]) -> ColumnSumPass:
+        return ColumnSumPass(policy, kv_heads, sets)

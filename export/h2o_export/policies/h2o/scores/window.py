@@ -1,0 +1,91 @@
+"""The score rule `window`: its step as a graph, and the single pass that it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnx import NodeProto
+from torch import Tensor
+
+from h2o_export.attention_graphs.graph import constant, operator, standard
+from h2o_export.policies.h2o.base import ScoreEntry
+from h2o_export.policies.h2o.single_pass import ChainPass, masked_softmax
+from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
+from h2o_runtime import devices
+from h2o_runtime.attention import AttentionProvider, AttentionShape
+from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
+from h2o_runtime.policies.prefill.h2o.scores.window import LastQueries
+
+
+@dataclass(frozen=True)
+class VotePhase2(ChainPhase2):
+    policy: LastQueries
+
+    def update_nodes(self, shape: AttentionShape) -> list[NodeProto]:
+        """score_next = score, with the votes of the chunk's last queries in the rows of memory and chunk."""
+        return [
+            constant("window_start", [-self.policy.score_window]),
+            constant("end", [2**31 - 1]),
+            constant("rows", [0]),
+            constant("two", [2]),
+            constant("one", [1]),
+            standard("Slice", ("q", "window_start", "end", "rows"), "q_window"),
+            standard("Slice", ("chunk_range", "rows", "one", "rows"), "start"),
+            standard("Slice", ("chunk_range", "one", "two", "rows"), "stop"),
+            standard("Slice", ("k_cache", "start", "stop", "rows"), "k_chunk"),
+            operator("MemoryGather", ("k_cache", "v_cache", "memory"), ("k_mem", "v_mem")),
+            operator(
+                "CandidateScore",
+                ("q_window", "k_chunk", "k_mem"),
+                ("score_memory", "score_chunk"),
+                scale=shape.scale,
+            ),
+            standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),
+            standard("Transpose", ("score_memory",), "score_memory_rows", perm=[1, 0]),
+            standard(
+                "ScatterElements", ("score", "memory_rows", "score_memory_rows"), "score_ranked", axis=0
+            ),
+            standard("Shape", ("score",), "capacity", start=0, end=1),
+            standard("Slice", ("score_ranked", "rows", "start", "rows"), "score_head"),
+            standard("Slice", ("score_ranked", "stop", "capacity", "rows"), "score_rest"),
+            standard("Concat", ("score_head", "score_chunk", "score_rest"), "score_next", axis=0),
+        ]
+
+    def update(
+        self, provider: AttentionProvider, chunk: ChunkRows, rows: devices.Tensor, score: devices.Tensor
+    ) -> bool:
+        window, k = chunk.q[-self.policy.score_window :], chunk.kv.k[chunk.start : chunk.stop]
+        provider.run(
+            CACHED_CANDIDATE_SCORE,
+            chunk.kv,
+            q_window=window,
+            k=k,
+            memory=chunk.memory,
+            score_mem=rows,
+            score_chunk=score,
+        )
+        return False
+
+
+@dataclass
+class VotePass(ChainPass[LastQueries]):
+    def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
+        w = self.policy.score_window
+        seen = (intra | inter)[:, -w:]
+        votes = masked_softmax(dots[:, -w:], seen).sum(1).double()
+        candidates = seen.any(1).view(len(score), -1, score.shape[1]).any(1)
+        votes = votes.view(len(score), -1, score.shape[1]).sum(1)
+        score.copy_(torch.where(candidates, votes, score))
+
+
+class LastQueriesEntry(ScoreEntry[LastQueries]):
+    policy = LastQueries
+
+    def phase2(self, policy: LastQueries) -> VotePhase2:
+        return VotePhase2(policy)
+
+    def single_pass(self, policy: LastQueries, kv_heads: int, sets: NDArray[np.int32]) -> VotePass:
+        return VotePass(policy, kv_heads, sets)

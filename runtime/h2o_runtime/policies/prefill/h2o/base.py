@@ -1,0 +1,270 @@
+"""Chunked sparse prefill with heavy hitters.
+
+The heavy-hitter rule is H2O's (Zhang et al., 2023, "H2O: Heavy-Hitter Oracle for Efficient Generative
+Inference of Large Language Models"); the fusion of partial softmaxes is online softmax (Milakov and
+Gimelshein, 2018).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeVar
+
+from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.devices import Tensor
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.names import LatentForm
+from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
+from h2o_runtime.options import MOST, option
+from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
+from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
+from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
+
+AUTO = "auto"  # of `heavy`
+Store = TypeVar("Store", bound=PartialScratch)
+
+
+def score_rule(name: str) -> Any:
+    """The field `score` of a rule's class: its name, which is all that the option may be."""
+    return option(name, "How heavy hitters are found.")
+
+
+@dataclass(frozen=True)
+class H2O(PrefillPolicy[Store]):
+    """Each query attends to its chunk up to itself (Phase 1) and to the memory set of the past (Phase 2).
+
+    Cost grows with N: every chunk costs S²/2 + S·(L + H) dot products a head, whatever came before it.
+
+    How heavy hitters are found is a score rule: a subclass, registered in `SCORES` by its `score`. It has options
+    of its own, whose names begin with `score_`, a state, the steps of Phase 2 and checks.
+
+    score_title      what the rule is, as people read it
+    grows            whether the rule takes `heavy="auto"`: a memory that grows with the past
+    needs_every_row  whether the rule takes the attention of every query, also of those whose output nobody reads
+    """
+
+    name: ClassVar[str] = "h2o"
+    title: ClassVar[str] = "sparse"
+    phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
+    small: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"chunk_size": 256, "batch_size": 1024, "local": 64, "heavy": 64}
+    )
+    score_title: ClassVar[str]
+    grows: ClassVar[bool] = False
+    needs_every_row: ClassVar[bool] = False
+
+    chunk_size: int = chunk_option()
+    local: int = option(
+        64,
+        "Local window L: the end of a chunk that is always remembered.",
+        label="Local window",
+        symbol="L",
+        flags=("--h2o-local",),
+        least=1,
+    )
+    heavy: int | Literal["auto"] = option(
+        448,
+        "Heavy hitters H: earlier tokens remembered by score. auto, where the score rule can: L + H grow with the "
+        "past.",
+        label="Heavy hitters",
+        symbol="H",
+        flags=("--h2o-heavy",),
+        least=0,
+    )
+    score: str = score_rule("")
+    score_heads: Literal["kv", "query"] = option("kv", "One memory set for each such head.", symbol="heads")
+    sink: int = option(
+        0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0
+    )
+    dense_tail: int = option(
+        128, "Last tokens of the prompt that attend to everything.", symbol="tail", least=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heavy == AUTO and not self.grows:
+            raise ConfigError(
+                f"heavy is {AUTO}, but under score={self.score} the memory is of one size: give a number, or "
+                "another score",
+                field="heavy",
+            )
+        if self.memory >= self.chunk_size:
+            raise ConfigError(
+                f"local + heavy is {self.local} + {self.heavy} = {self.memory}, which must be below chunk_size "
+                f"({self.chunk_size}): lower one of them or raise the chunk size",
+                field="heavy",
+            )
+        if self.chunk_size > self.batch_size:
+            raise ConfigError(
+                f"chunk_size ({self.chunk_size}) must not exceed batch_size ({self.batch_size}): "
+                "lower the chunk size or raise the batch size",
+                field="chunk_size",
+            )
+        if self.sink > self.memory_at(0) - self.local:
+            raise ConfigError(
+                f"sink ({self.sink}) must not exceed heavy ({self.heavy}): sinks are kept among the heavy hitters",
+                field="sink",
+            )
+
+    # --- What a score rule says ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def look_back(
+        self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
+    ) -> None:
+        """Phase 2 of a logical batch: choose memories, attend to them and fuse into `partial`, the batch's state.
+        Calls `call.checkpoint` between steps and with the batch's end.
+
+        Nobody reads the attention of rows before `first`. Memories and scores of the batch do not depend on it.
+        """
+
+    def before_chunks(self, call: LayerCall, state: Store) -> None:
+        """Set the memory that a layer's first chunk sees."""
+
+    def after_chunks(self, call: LayerCall, state: Store) -> None:
+        """All chunks of a layer are done."""
+
+    def after_short_turn(self, call: LayerCall, state: Store) -> None:
+        """A layer of a conversation's turn of at most one chunk is done: its rows attended to everything."""
+
+    def column_sums(self, call: LayerCall, state: Store, rows: Span) -> Tensor | None:
+        """Where Phase 1 leaves the probabilities that some rows of the prompt got in their chunk: [rows, Hs]."""
+        return None
+
+    def memory_at(self, past: int) -> int:
+        """Size of the memory of what comes behind `past` rows."""
+        assert isinstance(self.heavy, int), "a rule whose memory grows has a memory_at of its own"
+        return self.local + self.heavy
+
+    # --- What all rules share -----------------------------------------------------------------------------
+
+    @property
+    def latent_forms(self) -> tuple[LatentForm, ...]:
+        return ("absorbed", "expanded")
+
+    @property
+    def memory(self) -> int:
+        """M = L + H, the size of the largest memory set."""
+        return self.memory_at(MOST)
+
+    def attend(self, call: LayerCall, state: Store) -> None:
+        n = len(call.q)
+        if call.prefix is Prefix.HISTORY and n <= self.chunk_size:
+            self._short_turn(call, state)
+            return
+        self.before_chunks(call, state)
+        tail = tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
+        first = self._first_chunk(call.needed, tail, n)
+        for batch in logical_batches(n, self.batch_size, self.chunk_size):
+            call.flow.needs(batch.stop)
+            partial = state.partial(call.o[batch.start : batch.stop])
+            with call.timer.measure("phase1"):
+                self._phase1(call, state, batch, first, partial)
+            call.checkpoint(batch.start)
+            with call.timer.measure("phase2"):
+                self.look_back(call, state, batch, first, partial)
+            call.flow.finished(min(batch.stop, tail))
+        self.after_chunks(call, state)
+        if tail < n:
+            with call.timer.measure("tail"):
+                call.dense_rows(tail, n)
+            call.checkpoint(n)
+            call.flow.finished(n)
+
+    def _first_chunk(self, needed: int, tail: int, n: int) -> int:
+        """Where the first chunk begins whose attention must be computed; n where none must.
+
+        Some rules take every query's attention. Otherwise nobody reads what stands before the row `needed`, nor
+        what the dense tail replaces.
+        """
+        if not needed or self.needs_every_row:
+            return 0
+        return needed // self.chunk_size * self.chunk_size if needed < tail else n
+
+    def _phase1(
+        self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
+    ) -> None:
+        """Attention inside the batch's chunks."""
+        rows = Span(max(batch.start, first), batch.stop)
+        if rows.start >= rows.stop:
+            return
+        k, v = call.new_rows(rows.start, rows.stop)
+        call.provider.run(
+            CHUNKED_INTRA_ATTENTION,
+            q=call.q[rows.start : rows.stop],
+            k=k,
+            v=v,
+            chunk_size=self.chunk_size,
+            **partial.rows(rows.start - batch.start, len(batch)).out,
+            colsum=self.column_sums(call, state, rows),
+        )
+
+    def _short_turn(self, call: LayerCall, state: Store) -> None:
+        """A conversation's next turn of at most one chunk: everything sees everything."""
+        n = len(call.q)
+        call.flow.needs(n)
+        with call.timer.measure("phase1"):
+            call.dense_rows(0, n)
+        self.after_short_turn(call, state)
+        call.checkpoint(n)
+        call.flow.finished(n)
+
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
+        """All of a finished conversation that goes on, also where its last turn comes again or is put otherwise;
+        else up to a chunk boundary, whose memory sets are kept."""
+        if shared == cached < n and origin.complete:
+            return Reuse(Prefix.HISTORY, shared)
+        if 0 < origin.turn <= shared and origin.turn < n and origin.complete:
+            return Reuse(Prefix.HISTORY, origin.turn)
+        # A boundary's memory exists where the fresh run went on past it, and no kept row may lie in a dense tail:
+        # not in that of the cached prompt, nor in that of the new one.
+        limit = min(shared, origin.sparse, self.lasting_rows(n), origin.prompt - 1, n - 1)
+        boundary = limit // self.chunk_size * self.chunk_size
+        return Reuse(Prefix.BOUNDARY, boundary) if boundary > 0 else Reuse(Prefix.NONE, 0)
+
+    def lasting_rows(self, n: int) -> int:
+        tail = self.dense_tail if n > self.chunk_size else 0
+        return max(n - tail, 0)
+
+    def visible_pairs(self, n: int) -> int:
+        """The dense tail comes on top of its chunk."""
+        if n <= self.chunk_size:
+            return n * (n + 1) // 2
+        tail = min(self.dense_tail, n)
+        return self._chunk_pairs(n, 0) + tail * n - tail * (tail - 1) // 2
+
+    def last_layer_pairs(self, n: int) -> int:
+        tail = tail_start(n, self.dense_tail) if n > self.chunk_size else n
+        first = self._first_chunk(n - 1, tail, n)
+        return self._chunk_pairs(n, first) + (n if tail < n else 0)
+
+    def _chunk_pairs(self, n: int, first: int) -> int:
+        """Of the chunks from row `first` on with themselves and their memories."""
+        pairs = 0
+        for chunk in spans(n, self.chunk_size, start=first):
+            rows = len(chunk)
+            pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
+        return pairs
+
+    def kept(self, state: Any, length: int) -> Kept | None:
+        kept: Kept = state.kept(length)
+        return kept
+
+    def restore(self, state: Any, numbers: Mapping[str, int]) -> None:
+        state.restore(numbers)
+
+    def counts(self, n: int) -> dict[str, int]:
+        chunks = -(-n // self.chunk_size)
+        size = self.memory_at((chunks - 1) * self.chunk_size) if chunks > 1 else 0
+        return {"chunks": chunks, "memory_size": size}
+
+    def summary(self) -> str:
+        return f"Chunks of {self.chunk_size:,}, memory {self.memory:,}"
+
+    def batch_rows(self, capacity: int) -> int:
+        """Most rows that one launch of Phase 1 can have."""
+        return min(self.batch_size // self.chunk_size * self.chunk_size, capacity)

@@ -1,0 +1,146 @@
+"""Score rules whose memories follow one from the other: one is chosen from the last one and a chunk.
+
+Each token has a score a head, which a chunk's end changes, and the best are the next memory.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, TILED_MEMORY_ATTENTION
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.h2o.base import H2O
+from h2o_runtime.policies.prefill.h2o.memory import LayerMemory, MemoryStore, Selection
+from h2o_runtime.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.schedule import Span, spans
+
+
+@dataclass(frozen=True)
+class MemoryChain(H2O[MemoryStore]):
+    """What such rules share: scores, the memory sets of chunk boundaries, and the way back to them."""
+
+    def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
+        return MemoryStore(
+            layers=model.layers,
+            heads=model.score_heads(self.score_heads),
+            query_heads=model.query_heads,
+            capacity=capacity,
+            chunk_size=self.chunk_size,
+            local=self.local,
+            heavy=self.memory - self.local,
+            batch=self.batch_rows(capacity),
+            device=device,
+        )
+
+    def begin(self, prompt: PromptCall, state: MemoryStore) -> None:
+        if prompt.prefix is not Prefix.HISTORY:
+            state.turn.forget()
+            return
+        state.turn.begin(prompt.past)
+        state.note_generated(prompt.generated)
+        if prompt.n > self.chunk_size and prompt.past > self.memory:
+            state.favour_generated(prompt.generated, self.local, self.memory - self.local)
+
+    def before_chunks(self, call: LayerCall, state: MemoryStore) -> None:
+        memory = state.layer(call.layer, call.provider)
+        if call.prefix is Prefix.NONE:
+            memory.clear()
+        elif call.prefix is Prefix.BOUNDARY:
+            memory.restore(call.past)
+        else:
+            memory.clear_decoded(call.past)
+            if call.past <= self.memory:
+                memory.hold_all(call.past)
+            else:
+                memory.recall(call.past, self._selection)
+
+    def after_chunks(self, call: LayerCall, state: MemoryStore) -> None:
+        if call.prefix is not Prefix.HISTORY:
+            state.layer(call.layer, call.provider).keep_scores(call.past + len(call.q))
+
+    def after_short_turn(self, call: LayerCall, state: MemoryStore) -> None:
+        """No chunk's end scores such rows; with a score of 0 they are the first to be forgotten, should a later
+        turn be long enough to need a memory."""
+        memory = state.layer(call.layer, call.provider)
+        memory.clear_decoded(call.past)
+        memory.forget_scores(call.past, call.past + len(call.q))
+
+    def end_chunk(
+        self, call: LayerCall, memory: LayerMemory, chunk: Span, values: Tensor | None, *, add: bool
+    ) -> None:
+        """The end of a chunk: `values` [Hs, size] replace or are added to the scores of the memory that it saw, and
+        the next memory is chosen."""
+        if chunk.stop < len(call.q):
+            rows = Span(call.past + chunk.start, call.past + chunk.stop)
+            memory.step(rows, values, add, self._selection, fresh=call.prefix is not Prefix.HISTORY)
+        elif values is not None:
+            memory.put_scores(values, add)
+
+    @property
+    def _selection(self) -> Selection:
+        return Selection(self.local, self.sink)
+
+    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
+        """A boundary's memory sets are still there, and so are scores that no chunk has touched."""
+        if reuse.prefix is Prefix.HISTORY and n <= self.chunk_size:
+            return before.at_turn(reuse.length)
+        if reuse.prefix is Prefix.BOUNDARY:
+            return Provenance.interrupted(before.config, reuse.length)
+        return Provenance()
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        heads = model.score_heads(self.score_heads)
+        sets = (context // self.chunk_size + 1) * heads * self.memory * 8
+        scores = model.layers * (3 * context * heads * 4 + sets) + context * heads * 4
+        batch = self.batch_rows(context)
+        seen = (-(-batch // self.chunk_size) + 1) * heads * self.memory * 4
+        return scores + seen + batch * model.query_heads * 8
+
+    def report(self, state: MemoryStore, origin: Provenance) -> PrefillReport:
+        passed = max(origin.prompt - 1, 0) // self.chunk_size
+        seen_by = tuple(spans(origin.prompt, self.chunk_size, start=self.chunk_size))
+        return PrefillReport(state.last_sets(), state.boundary_sets(passed), seen_by)
+
+
+@dataclass(frozen=True)
+class ChosenAhead(MemoryChain):
+    """A chain whose scores need no attention: the memories of a batch's chunks are chosen first, one from the other
+    in small steps; then all chunks attend to theirs at once."""
+
+    @abstractmethod
+    def vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> Tensor | None:
+        """Write the scores of the chunk's own rows, and return those of the memory that it sees, [Hs, size], which
+        take the place of the old ones; None leaves them."""
+
+    def look_back(
+        self, call: LayerCall, state: MemoryStore, batch: Span, first: int, partial: PartialSoftmax
+    ) -> None:
+        memory = state.layer(call.layer, call.provider)
+        chunks = list(spans(batch.stop, self.chunk_size, start=batch.start))
+        memory.begin_batch(len(chunks))
+        before = memory.current
+        for chunk in chunks:
+            self.end_chunk(call, memory, chunk, self.vote(call, memory, chunk), add=False)
+            call.checkpoint(batch.start)
+        rows = Span(max(batch.start, first), batch.stop)
+        if rows.start == batch.start and before.shape[1] < self.memory:  # nothing, or a short history
+            self._see_all(call, before, chunks[0], partial)
+            rows = Span(chunks[0].stop, batch.stop)
+        if rows.start < rows.stop:
+            seen = memory.seen((rows.start - batch.start) // self.chunk_size, len(chunks))
+            own = partial.rows(rows.start - batch.start, len(batch))
+            q = call.q[rows.start : rows.stop]
+            call.provider.run(
+                TILED_MEMORY_ATTENTION, call.kv, q=q, memory=seen, tile=self.chunk_size, **own.intra
+            )
+        call.checkpoint(batch.stop)
+
+    def _see_all(self, call: LayerCall, before: Tensor, chunk: Span, partial: PartialSoftmax) -> None:
+        """Attention of the first chunk to all of a short past."""
+        if before.shape[1]:
+            q, own = call.q[chunk.start : chunk.stop], partial.rows(0, len(chunk))
+            call.provider.run(MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=before, **own.intra)

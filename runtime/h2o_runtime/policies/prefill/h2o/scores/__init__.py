@@ -1,0 +1,1 @@
+"""Score rules of chunked sparse prefill, one a file."""

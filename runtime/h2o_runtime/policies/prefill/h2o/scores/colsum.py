@@ -1,0 +1,47 @@
+"""The classic score rule: a token's score is the probability that all queries so far gave it, summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.devices import Tensor
+from h2o_runtime.operators import MEMORY_FUSED_ATTENTION
+from h2o_runtime.policies.prefill.base import LayerCall
+from h2o_runtime.policies.prefill.h2o.base import score_rule
+from h2o_runtime.policies.prefill.h2o.chain import MemoryChain
+from h2o_runtime.policies.prefill.h2o.memory import MemoryStore
+from h2o_runtime.schedule import Span, spans
+
+
+@dataclass(frozen=True)
+class ColumnSums(MemoryChain):
+    """Phase 1 sums the columns of a chunk; what a memory receives is added chunk by chunk."""
+
+    score_title: ClassVar[str] = "summed probabilities of all queries before"
+    needs_every_row: ClassVar[bool] = True
+
+    score: Literal["colsum"] = score_rule("colsum")
+
+    def column_sums(self, call: LayerCall, state: MemoryStore, rows: Span) -> Tensor:
+        memory = state.layer(call.layer, call.provider)
+        return memory.score[call.past + rows.start : call.past + rows.stop]
+
+    def look_back(
+        self, call: LayerCall, state: MemoryStore, batch: Span, first: int, partial: PartialSoftmax
+    ) -> None:
+        """Chunk by chunk: attend to the memory, fuse, add what it received to the scores, select the next one."""
+        memory = state.layer(call.layer, call.provider)
+        memory.begin_batch(-(-len(batch) // self.chunk_size))
+        for chunk in spans(batch.stop, self.chunk_size, start=batch.start):
+            colsum = None
+            if memory.size:
+                colsum = memory.colsum
+                q = call.q[chunk.start : chunk.stop]
+                rows = partial.rows(chunk.start - batch.start, chunk.stop - batch.start)
+                call.provider.run(
+                    MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=memory.current, **rows.intra, colsum=colsum
+                )
+            self.end_chunk(call, memory, chunk, colsum, add=True)
+            call.checkpoint(chunk.stop)

@@ -1,0 +1,57 @@
+"""Votes of a chunk's last queries: they replace the scores of all that they can see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from h2o_runtime.devices import Tensor
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.names import LatentForm
+from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
+from h2o_runtime.options import option
+from h2o_runtime.policies.prefill.base import LayerCall
+from h2o_runtime.policies.prefill.h2o.base import score_rule
+from h2o_runtime.policies.prefill.h2o.chain import ChosenAhead
+from h2o_runtime.policies.prefill.h2o.memory import LayerMemory
+from h2o_runtime.schedule import Span
+
+
+@dataclass(frozen=True)
+class LastQueries(ChosenAhead):
+    """The last queries of a chunk score the memory and the chunk by one softmax over both."""
+
+    score_title: ClassVar[str] = "votes of a chunk's last queries"
+
+    small: ClassVar[Mapping[str, Any]] = MappingProxyType({**ChosenAhead.small, "score_window": 32})
+
+    score: Literal["window"] = score_rule("window")
+    score_window: int = option(64, "Queries that vote under --score window.", symbol="")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.score_window <= self.local:
+            raise ConfigError(
+                f"score_window ({self.score_window}) must be from 1 to local ({self.local})",
+                field="score_window",
+            )
+
+    @property
+    def latent_forms(self) -> tuple[LatentForm, ...]:
+        """Votes are counted for each key head by itself, and expanded keys share one memory."""
+        return ("absorbed",)
+
+    def vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> Tensor:
+        window = min(self.score_window, len(chunk))
+        call.provider.run(
+            CACHED_CANDIDATE_SCORE,
+            call.kv,
+            q_window=call.q[chunk.stop - window : chunk.stop],
+            k=call.k[chunk.start : chunk.stop],
+            memory=memory.current,
+            score_mem=memory.colsum,
+            score_chunk=memory.score[call.past + chunk.start : call.past + chunk.stop],
+        )
+        return memory.colsum
