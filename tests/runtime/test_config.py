@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError, H2OError
+from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.policies.prefill.full import Full
 
 
@@ -161,3 +162,26 @@ def test_a_policy_with_types_is_the_same_configuration() -> None:
     config = PrefillConfig(sink=2, vertical=9)
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
     assert PrefillConfig.of(config.algorithm) == PrefillConfig(sink=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen", "says"),
+    [
+        (
+            "score_tile",
+            {"score": "colsum"},
+            "--score-tile does nothing with --score colsum: it goes with --score query",
+        ),
+        ("score_window", {}, "--score-window does nothing with --score query: it goes with --score window"),
+        (
+            "score_tile",
+            {"policy": "full"},
+            "--score-tile does nothing with --prefill full: it goes with --prefill h2o",
+        ),
+        ("score", {"policy": "full"}, "--score does nothing with --prefill full: it goes with --prefill h2o"),
+    ],
+)
+def test_a_setting_of_another_score_rule_is_refused(given: str, chosen: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PREFILL.check_used([given], PrefillConfig(**chosen).algorithm)
+    assert (str(caught.value), caught.value.field) == (says, given)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.policies.prefill.h2o import H2O, ColumnSums
 from h2o_runtime.registry import Registry
 
 MODULE = '''
@@ -25,6 +27,8 @@ from h2o_runtime.options import option
 from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.policies.prefill.h2o import ColumnSums
+from h2o_runtime.policies.prefill.h2o.base import score_rule
 
 
 class NoPolicy:
@@ -85,6 +89,23 @@ class Good(Full):
 
 
 @dataclass(frozen=True)
+class WideScore(ColumnSums):
+    score: str = score_rule("wide")
+    width: int = option(1, "How wide.")
+
+
+@dataclass(frozen=True)
+class ClashScore(ColumnSums):
+    """Its name is taken."""
+
+
+@dataclass(frozen=True)
+class GoodScore(ColumnSums):
+    score: str = score_rule("good")
+    score_good: int = option(1, "How good.")
+
+
+@dataclass(frozen=True)
 class GoodDecode(FullDecode):
     name: ClassVar[str] = "good"
 
@@ -109,7 +130,12 @@ BROKEN_PREFILL = BROKEN | {
     "strange:NoDefault": "the option rows needs a number, a string or a truth value as its default",
     "strange:Choice": "policy is the choice itself",
 }
+BROKEN_SCORES = BROKEN | {
+    "strange:WideScore": "the option width and its flags must begin with score_",
+    "strange:ClashScore": "there is already a score named 'colsum'",
+}
 GROUPS = {
+    "h2o_edge.score_rules": (*BROKEN_SCORES, "strange:GoodScore"),
     "h2o_edge.prefill_policies": (*BROKEN_PREFILL, "strange:Good"),
     "h2o_edge.decode_policies": (*BROKEN, "strange:GoodDecode"),
     "h2o_edge.caches": (*BROKEN, "strange:GoodCache"),
@@ -161,6 +187,20 @@ def test_what_is_broken_is_left_out_with_a_warning_that_names_it(
         assert reason in warning
 
 
+def test_a_score_rule_that_is_broken_is_left_out(strange: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rules = {"field": "score", "name": "score", "title": "score_title", "prefix": "score_", "base": H2O}
+    registry: Any = Registry(
+        ColumnSums, flag="-x", label="", meaning="", group="h2o_edge.score_rules", **rules
+    )
+    with caplog.at_level(logging.WARNING):
+        assert registry.names == ("colsum", "good")
+    assert "score_good" in {one.name for one in registry.options}
+    assert "width" not in {one.name for one in registry.options}
+    for (point, reason), record in zip(BROKEN_SCORES.items(), caplog.records, strict=True):
+        assert point in record.getMessage()
+        assert reason in record.getMessage()
+
+
 def run(strange: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
@@ -182,5 +222,5 @@ def test_a_command_works_beside_what_is_broken(strange: Path) -> None:
     assert done.returncode == 0
     assert "good" in done.stdout
     lines = done.stderr.splitlines()
-    assert len(lines) == len(BROKEN_PREFILL) + 2 * len(BROKEN)
+    assert len(lines) == len(BROKEN_PREFILL) + len(BROKEN_SCORES) + 2 * len(BROKEN)
     assert all("the entry point" in line for line in lines)
