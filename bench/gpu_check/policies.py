@@ -101,7 +101,7 @@ class Drive:
         self.case, self.device, self.provider = case, device, provider
         self.policy = case.config.algorithm
         provider.activate(model.attention)
-        self.store = Contiguous().new_store(model, case.n, device, provider)
+        self.store = Contiguous().new_store(model, case.n, device, [provider] * model.layers)
         self.state: Any = self.policy.new_state(model, case.n, device)
         shape = (case.n, model.query_heads, case.head_size)
         self.q, self.o = (device.empty(shape, np.dtype(case.dtype)) for _ in range(2))

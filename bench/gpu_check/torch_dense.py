@@ -22,13 +22,14 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from h2o_runtime import Generator
-from h2o_runtime.attention.select import make_provider
+from h2o_runtime.attention.select import provider_factory
 from h2o_runtime.backends.base import Tensors
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
+from h2o_runtime.layers.model import Layers
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.sessions.spec import SessionSpec
 
@@ -198,10 +199,9 @@ def load_on_torch(folder: Path, context: int, device: Any) -> Generator:
     bundle = Bundle.open(folder)
     place = make_device(device, "onnxruntime")
     backend = TorchBackend(bundle, place)
-    provider = make_provider("auto", bundle, place, None)
     backend.activate()
-    provider.activate(bundle.manifest.model.attention)
-    loaded = LoadedModel.of(SessionSpec(bundle, context, place, provider), backend)
+    layers = Layers(bundle.manifest.model, provider_factory("auto", bundle, place, None))
+    loaded = LoadedModel.of(SessionSpec(bundle, context, place, layers), backend)
     generator = Generator(loaded)
     loaded.warm_up(generator.session)
     return generator

@@ -135,7 +135,7 @@ def main(
         preview = preview_export(opened, options, ctx_size)
         print_json(preview.to_json()) if as_json else _show_preview(preview)
         return
-    steps = (2 if opened.config.latent is None else 3) * opened.config.layers + 6
+    steps = exporter.graph_stages(opened.config, dtype) + opened.config.layers + 5
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)
         if validate:

@@ -9,7 +9,8 @@ import click
 from h2o_cli.common import Command, threads_option
 from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
-from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, LATENT_FORMS, PROVIDERS
+from h2o_runtime.layers.model import layer_options
+from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PROVIDERS
 from h2o_runtime.policies.decode import DECODE, DecodePolicy
 from h2o_runtime.registry import Registry
 
@@ -45,14 +46,6 @@ form_option = click.option(
     help="How ONNX Runtime multiplies on a CPU: auto is native for float32, if this CPU is fast at it, and for "
     "integer weights what h2o-bench dense found best.",
 )
-_LATENT = click.option(
-    "--latent",
-    type=click.Choice(("auto", *LATENT_FORMS)),
-    default="auto",
-    show_default=True,
-    help="How latent attention reads a prompt: on latents, or on keys and values made of them; auto counts "
-    "operations.",
-)
 _VERIFY = click.option(
     "--verify",
     is_flag=True,
@@ -86,7 +79,10 @@ def model_options(command: Command) -> Command:
     for registry in reversed(_CHOICES):
         for one in reversed(registry.options if _has_choice(registry) else ()):
             command = click_option(one)(command)
-    return _CONTEXT(_VERIFY(_LATENT(form_option(threads_option(execution_options(command))))))
+    command = form_option(threads_option(execution_options(command)))
+    for one in reversed(layer_options()):
+        command = click_option(one)(command)
+    return _CONTEXT(_VERIFY(command))
 
 
 def decode_options(command: Command) -> Command:
@@ -106,9 +102,11 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
     Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
     """
-    plain = ("backend", "device", "attention", "context", "threads", "form", "latent", "verify")
+    plain = ("backend", "device", "attention", "context", "threads", "form", "verify")
     decoding, cache = (registry.chosen(_given(registry, flags)) for registry in _CHOICES)
-    return {name: flags.pop(name) for name in plain} | {"decoding": decoding, "cache": cache}
+    layers = {one.name: flags.pop(one.name, None) for one in layer_options()}
+    chosen = {"decoding": decoding, "cache": cache, "layers": layers}
+    return {name: flags.pop(name) for name in plain} | chosen
 
 
 def _given(registry: Registry[Any], flags: dict[str, Any]) -> dict[str, Any]:

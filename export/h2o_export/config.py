@@ -9,7 +9,7 @@ from typing import Any
 from h2o_export.config_experts import ExpertsConfig
 from h2o_export.config_latent import LatentConfig
 from h2o_export.config_values import integer, number
-from h2o_export.families import HEAD_SIZES, Family, check_supported
+from h2o_export.families import FAMILIES, HEAD_SIZES, Family, check_supported
 from h2o_export.rope import RopeConfig, read_rope
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.limits import MAX_LAYERS
@@ -48,7 +48,7 @@ class ModelConfig:
         Raises UnsupportedModelError for a feature the exporter lacks, CheckpointError for a broken config.
         """
         family = check_supported(raw)
-        latent = LatentConfig.read(raw, family) if family.layers == "latent" else None
+        latent = LatentConfig.read(raw, family) if "latent" in family.layers else None
         query_heads, kv_heads, head_size = _heads(raw, family) if latent is None else latent.heads(raw)
         layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
         biased = bool(raw.get("attention_bias", False)) and (family.bias_flags or family.attention_bias_flag)
@@ -73,6 +73,11 @@ class ModelConfig:
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
             experts=ExpertsConfig.read(raw, family, layers) if family.router else None,
         )
+
+    def kind(self, layer: int) -> str:
+        """The name of a layer's kind."""
+        names = FAMILIES[self.family].layers
+        return names[layer % len(names)]
 
     def routed(self, layer: int) -> bool:
         """Whether the feed-forward half of a layer is a mixture of experts."""

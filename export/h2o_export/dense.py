@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -20,10 +21,10 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
 from h2o_export.experts import lay_out_experts
 from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
-from h2o_export.latent_graphs import LATENT, LatentExporter, latent_tensors
-from h2o_export.layers import layer_kind
+from h2o_export.layers import LAYERS, LayerKind, each_kind, layer_kind, rotary_size
 from h2o_export.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
+from h2o_export.small_graphs import SmallGraphExporter
 from h2o_export.trace import example_inputs, trace
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
@@ -37,6 +38,10 @@ FLOAT32 = (
     "e_score_correction_bias",
 )  # whatever the model's dtype: float16 would decide otherwise
 ROUTER = ".mlp.gate.weight"
+FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
+
+
+Alike: TypeAlias = tuple[type[nn.Module], bool, "str | None", "str | None"]
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,11 @@ class DensePart:
         made: nn.Module = self.module(config) if self.before is None else self.module(config, self.before)
         return made
 
-    def alike(self, config: ModelConfig) -> tuple[type[nn.Module], bool]:
+    def alike(self, config: ModelConfig) -> Alike:
         """Parts for which this is the same are the same graph on other weights."""
-        return self.module, self.before is not None and config.routed(self.before)
+        routed = self.before is not None and config.routed(self.before)
+        before, after = (None if at is None else config.kind(at) for at in (self.before, self.after))
+        return self.module, routed, before, after
 
     @property
     def file(self) -> str:
@@ -79,9 +86,9 @@ def dense_interface(
     part: DensePart, config: ModelConfig, dtype: str
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of a dense graph."""
-    kind = layer_kind(config.family)
-    given, attended = kind.interface(config, dtype), kind.attended(config, dtype)
-    angles = ("n", kind.rotary_size(config) // 2)
+    given = () if part.after is None else layer_kind(config, part.after).interface(config, dtype)
+    attended = () if part.before is None else (layer_kind(config, part.before).attended(config, dtype),)
+    angles = ("n", rotary_size(config) // 2)
     rope = tuple(TensorSpec(name=name, dtype="float32", shape=angles) for name in ("cos", "sin"))
 
     def residual(name: str) -> TensorSpec:
@@ -91,9 +98,9 @@ def dense_interface(
         tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
         return tokens, (residual("residual_out"), *rope, *given)
     if part.module is DenseMiddle:
-        return (attended, residual("residual"), *rope), (residual("residual_out"), *given)
+        return (*attended, residual("residual"), *rope), (residual("residual_out"), *given)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
-    return (attended, residual("residual")), (logits,)
+    return (*attended, residual("residual")), (logits,)
 
 
 def dense_spec(part: DensePart, config: ModelConfig, dtype: str, weights: tuple[str, ...] = ()) -> GraphSpec:
@@ -121,12 +128,12 @@ def parameter_source(part: DensePart, parameter: str, config: ModelConfig) -> st
         return "model.norm.weight"
     module, _, rest = parameter.partition(".")
     layer = part.before if module == "after" else part.after
-    return f"model.layers.{layer}.{_name_in_layer(module, rest, config)}"
+    assert layer is not None
+    return f"model.layers.{layer}.{_name_in_layer(module, rest, layer_kind(config, layer))}"
 
 
-def _name_in_layer(module: str, rest: str, config: ModelConfig) -> str:
+def _name_in_layer(module: str, rest: str, kind: LayerKind) -> str:
     """Of the parameter `rest` of a dense part's `module`: who makes the module knows the name."""
-    kind = layer_kind(config.family)
     if module == "qkv":
         return kind.checkpoint_name(rest)
     if module != "after":
@@ -137,7 +144,7 @@ def _name_in_layer(module: str, rest: str, config: ModelConfig) -> str:
 def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
-    shapes: dict[tuple[type[nn.Module], bool], dict[str, tuple[int, ...]]] = {}
+    shapes: dict[Alike, dict[str, tuple[int, ...]]] = {}
     for part in dense_parts(config):
         alike = part.alike(config)
         if alike not in shapes:
@@ -146,7 +153,9 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             shapes[alike] = {name: tuple(one.shape) for name, one in parameters if name != FREQUENCIES}
         for name, shape in shapes[alike].items():
             found[parameter_source(part, name, config)] = shape
-    return found | latent_tensors(config)
+    for layer, kind in enumerate(each_kind(config)):
+        found |= kind.small_tensors(config, layer)
+    return found
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -157,9 +166,9 @@ def parameter_count(config: ModelConfig) -> int:
 def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -> WeightFormat | None:
     """The format of a checkpoint's tensor; None for what is no matrix and has the model's dtype.
 
-    A router's few weights decide, and the matrices of latents stand in three graphs: they stay floats too.
+    A router's few weights decide, and some matrices of layer kinds stand in several graphs: they stay floats too.
     """
-    if len(shape) != 2 or source.endswith((ROUTER, LATENT)):
+    if len(shape) != 2 or source.endswith((ROUTER, *FLOAT_MATRICES)):
         return None
     return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
 
@@ -207,7 +216,7 @@ class DenseExporter:
         self.formats = formats
         self.folder = bundle / "onnx"
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
-        self._traced: dict[tuple[type[nn.Module], bool], TracedPart] = {}
+        self._traced: dict[Alike, TracedPart] = {}
         self._embedding: tuple[StoredTensor, ...] = ()
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
@@ -216,11 +225,10 @@ class DenseExporter:
         for part in dense_parts(self.checkpoint.config):
             progress(part.name)
             yield self._export_part(part)
-        if self.checkpoint.config.latent is not None:
-            opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
-            latent = LatentExporter(self.checkpoint, self.dtype, self.folder, opset)
-            yield from latent.export(progress)
-            self.files |= latent.files
+        opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
+        small = SmallGraphExporter(self.checkpoint, self.dtype, self.folder, opset)
+        yield from small.export(progress)
+        self.files |= small.files
 
     def _export_part(self, part: DensePart) -> GraphSpec:
         alike = part.alike(self.checkpoint.config)
@@ -279,8 +287,8 @@ class DenseExporter:
 
     def _inverse_frequencies(self) -> Tensor:
         config = self.checkpoint.config
-        size = layer_kind(config.family).rotary_size(config)
-        return torch.from_numpy(np.ascontiguousarray(config.rope.inverse_frequencies(size)))
+        angles = config.rope.inverse_frequencies(rotary_size(config))
+        return torch.from_numpy(np.ascontiguousarray(angles))
 
 
 def _add_functions(model: ir.Model) -> None:

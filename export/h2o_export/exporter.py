@@ -14,11 +14,11 @@ import onnx
 from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_export.dense import DenseExporter, checkpoint_tensors, parameter_count, weight_spec
+from h2o_export.dense import DenseExporter, checkpoint_tensors, dense_parts, parameter_count, weight_spec
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.formats.offsets import holds_offsets
-from h2o_export.layers import layer_kind
+from h2o_export.layers import each_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
 from h2o_export.soundness import check_checkpoint
@@ -26,7 +26,7 @@ from h2o_export.trace import OPSET
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
-from h2o_runtime.model import ExpertsSpec, LatentSpec
+from h2o_runtime.model import ExpertsSpec
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
@@ -75,38 +75,35 @@ class ExportOptions:
 def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
     """The part of the model's configuration that the runtime needs. Raises ConfigError."""
     dtype, formats = options.dtype, options.formats(config)
-    shape = layer_kind(config.family).shape(config, dtype)
-    return ModelSpec(
+    kinds = each_kind(config)
+    specs = tuple(kind.spec(config) for kind in kinds)
+    first = specs[0]
+    own = {name: value for kind in kinds for name, value in kind.manifest_fields(config).items()}
+    model = ModelSpec(
         family=config.family,
         hidden_size=config.hidden_size,
         layers=config.layers,
-        query_heads=shape.query_heads,
-        kv_heads=shape.kv_heads,
-        head_size=shape.head_size,
+        query_heads=first.query_heads,
+        kv_heads=first.kv_heads,
+        head_size=first.head_size,
         intermediate_size=config.intermediate_size,
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
         parameters=parameter_count(config),
         tied=config.tied,
-        scale=shape.scale,
+        scale=first.scale,
         dtype=dtype,
         weights=weight_spec(config, dtype, formats),
-        latent=_latent_spec(config),
         experts=_experts_spec(config),
+        **own,
     )
+    return model if model.each_layer == specs else model.model_copy(update={"layer_specs": specs})
 
 
-def _latent_spec(config: ModelConfig) -> LatentSpec | None:
-    latent = config.latent
-    if latent is None:
-        return None
-    return LatentSpec(
-        rank=latent.rank,
-        nope_size=latent.nope_size,
-        rope_size=latent.rope_size,
-        value_size=latent.value_size,
-        query_rank=latent.query_rank,
-    )
+def graph_stages(config: ModelConfig, dtype: str) -> int:
+    """How many parts of a model are written, each after a call of `progress`."""
+    small = sum(bool(kind.small_graphs(config, dtype)) for kind in each_kind(config))
+    return len(dense_parts(config)) + small
 
 
 def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
@@ -140,9 +137,9 @@ def write_bundle(
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
     progress("attention graphs")
-    shape = layer_kind(checkpoint.config.family).shape(checkpoint.config, options.dtype)
+    model = _with_rounding(model_spec(checkpoint.config, options), checkpoint)
     opset = BLOCKS_OPSET if options.weights != "float" else OPSET
-    for graph in policy_graphs(options.prefill, shape):
+    for graph in policy_graphs(options.prefill, model.attention):
         _set_opset(graph.model, opset)
         onnx.checker.check_model(graph.model, full_check=True)
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())
@@ -160,7 +157,7 @@ def write_bundle(
         created_by=_versions(),
         opset={"": opset, DOMAIN: VERSION},
         checkpoint=CheckpointSpec(source=_source(checkpoint), sha256=checkpoint.sha256()),
-        model=_with_rounding(model_spec(checkpoint.config, options), checkpoint),
+        model=model,
         prefill=options.prefill,
         graphs=tuple(graphs),
         files=files,

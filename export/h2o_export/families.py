@@ -18,7 +18,7 @@ class Family:
 
     model_type: str
     architecture: str
-    layers: str = "grouped-query"  # a key of LAYERS
+    layers: tuple[str, ...] = ("grouped-query",)  # keys of LAYERS, of the layers in turn and then again
     qkv_bias: bool = False  # biases on q, k and v always
     bias_flags: bool = False  # biases where config.json says attention_bias, mlp_bias
     attention_bias_flag: bool = False  # biases where config.json says attention_bias alone
@@ -41,7 +41,7 @@ FAMILIES = {
         Family(
             "deepseek_v2",
             "DeepseekV2ForCausalLM",
-            layers="latent",
+            layers=("latent",),
             bias_flags=True,
             pairs_stay=True,
             router="softmax",
@@ -49,7 +49,7 @@ FAMILIES = {
         Family(  # also Moonlight
             "deepseek_v3",
             "DeepseekV3ForCausalLM",
-            layers="latent",
+            layers=("latent",),
             attention_bias_flag=True,
             router="sigmoid",
             first_dense=3,
@@ -57,13 +57,13 @@ FAMILIES = {
         Family(
             "kimi_k2",
             "DeepseekV3ForCausalLM",
-            layers="latent",
+            layers=("latent",),
             attention_bias_flag=True,
             router="sigmoid",
             first_dense=3,
             built_as="deepseek_v3",
         ),
-        Family("youtu", "YoutuForCausalLM", layers="latent", attention_bias_flag=True),
+        Family("youtu", "YoutuForCausalLM", layers=("latent",), attention_bias_flag=True),
     )
 }
 

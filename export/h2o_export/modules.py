@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from h2o_export.config import ModelConfig
 from h2o_export.experts import MixtureOfExperts
-from h2o_export.layers import layer_kind
+from h2o_export.layers import layer_kind, rotary_size
 from h2o_export.layers.blocks import RMSNorm
 from h2o_export.mlp import MLP
 
@@ -23,7 +23,7 @@ class AfterAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.o_proj = layer_kind(config.family).output(config)
+        self.o_proj = layer_kind(config, layer).output(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         routed = config.routed(layer)
         self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, config.intermediate_size)
@@ -40,10 +40,10 @@ class DenseFirst(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        angles = layer_kind(config.family).rotary_size(config) // 2
+        angles = rotary_size(config) // 2
         self.inv_freq = nn.Parameter(torch.empty(angles), requires_grad=False)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.qkv = layer_kind(config.family).projection(config)
+        self.qkv = layer_kind(config, 0).projection(config)
         self.magnitude = config.rope.attention_factor
 
     def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
@@ -62,7 +62,7 @@ class DenseMiddle(nn.Module):
         super().__init__()
         self.after = AfterAttention(config, before)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.qkv = layer_kind(config.family).projection(config)
+        self.qkv = layer_kind(config, before + 1).projection(config)
 
     def forward(self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         residual = self.after(attention, residual)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
-from h2o_export.latent_graphs import latent_steps
-from h2o_export.layers import layer_kind
+from h2o_export.layers import each_kind
 from h2o_export.policies import policy_graphs
 from h2o_export.soundness import check_checkpoint
 from h2o_runtime.footprint import Footprint, cache_bytes, footprint
@@ -36,12 +37,14 @@ class ExportPreview:
 
     @property
     def expanded_token_bytes(self) -> int | None:
-        """What the keys and values would take that a token's latents stand for; None where there are no latents."""
-        model = self.model
-        if model.latent is None:
+        """What a token would take if all heads kept their keys and values; None where no values are in keys."""
+        specs = self.model.each_layer
+        if not any(spec.shared for spec in specs):
             return None
-        row = model.query_heads * (model.query_size + model.out_size)
-        return model.token_bytes // model.row_elements * row
+        return np.dtype(self.model.dtype).itemsize * sum(
+            spec.query_heads * (spec.query_size + spec.out_size) if spec.shared else spec.row.elements
+            for spec in specs
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -70,9 +73,8 @@ def preview_export(
     config, options = checkpoint.config, options.of(checkpoint)
     model = model_spec(config, options)
     context = context or min(config.max_position_embeddings, 8192)
-    shape = layer_kind(config.family).shape(config, options.dtype)
     graphs = [dense_spec(part, config, options.dtype) for part in dense_parts(config)]
-    for step in latent_steps(config, options.dtype) if config.latent else ():
-        graphs += [step.spec(layer, ()) for layer in range(config.layers)]
-    graphs += [graph.spec for graph in policy_graphs(options.prefill, shape)]
+    for layer, kind in enumerate(each_kind(config)):
+        graphs += [graph.spec(layer) for graph in kind.small_graphs(config, options.dtype)]
+    graphs += [graph.spec for graph in policy_graphs(options.prefill, model.attention)]
     return ExportPreview(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

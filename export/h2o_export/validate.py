@@ -22,12 +22,12 @@ from h2o_export.formats import formats_of
 from h2o_export.reference import StreamedModel
 from h2o_export.rounded import RoundedCheckpoint
 from h2o_runtime.activations import Activations
-from h2o_runtime.attention.select import make_provider
+from h2o_runtime.attention.select import provider_factory
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.forward import Forward, PromptRun
-from h2o_runtime.latent import LatentAttention
+from h2o_runtime.layers.model import Layers, equivalent_settings
 from h2o_runtime.manifest import Validation
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.reuse import Prefix
@@ -150,23 +150,14 @@ class _LayerwiseRun:
         model = bundle.manifest.model
         self._n, device = len(ids), HostDevice()
         self._backend = OnnxRuntimeBackend(bundle, form="exact")
-        self._provider = make_provider("auto", bundle, device, None)
-        self._provider.activate(model.attention)
+        self._bundle = bundle
         self._buffers = Activations(model, self._n, device)
-        session = Session(SessionSpec(bundle, self._n, device, self._provider))
-        self._latent: LatentAttention | None = None
-        if model.latent is not None:
-            self._latent = LatentAttention(
-                model, self._backend, None, self._buffers, self._n, device, "absorbed", plain=True
-            )
+        make = provider_factory("auto", bundle, device, None)
+        layers = Layers(model, make, equivalent_settings(model)[0])
+        session = Session(SessionSpec(bundle, self._n, device, layers))
+        live = layers.load(self._backend, self._buffers, self._n, device, session.spec.cache)
         self._forward = Forward(
-            bundle.manifest,
-            self._backend,
-            self._provider,
-            session.spec.decoding,
-            self._buffers,
-            device,
-            self._latent,
+            bundle.manifest, self._backend, live, session.spec.decoding, self._buffers, device
         )
         policy = Full(batch_size=self._n)
         self._prompt = PromptRun(np.array(ids, np.int64), Prefix.NONE, policy, session)
@@ -186,6 +177,7 @@ class _LayerwiseRun:
         return np.concatenate(parts)
 
     def _load(self, index: int) -> None:
-        steps = [f"contract_{index - 1:02d}", f"absorb_{index:02d}", f"expand_{index:02d}"]
+        """Dense part `index`, and the small graphs of the layers at its sides."""
+        small = [graph.name for layer in (index - 1, index) for graph in self._bundle.small_graphs(layer)]
         self._backend.deactivate()
-        self._backend.activate(only=[self._forward.parts[index], *(steps if self._latent else ())])
+        self._backend.activate(only=[self._forward.parts[index], *small])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from h2o_runtime.devices import Device, Tensor
@@ -18,7 +20,9 @@ def logits_rows(model: ModelSpec, capacity: int) -> int:
 class Activations:
     """Rows are the new tokens of one call, at most `capacity` of them.
 
-    q, attention       [cap, Hq, d], [cap, Hq, dv]
+    q, attention       of each layer, [cap, Hq, d] and [cap, Hq, dv]; layers of one shape share a buffer. Layers of
+                       different shapes do not: dense graphs of a layer run beside attention of the one before, on
+                       other rows, which must be other memory
     cos, sin           float32 [cap, d/2], of what is rotated
     tokens, positions  int64 [cap]: of this call; 0, 1, 2, … for every call
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
@@ -29,9 +33,9 @@ class Activations:
 
     def __init__(self, model: ModelSpec, capacity: int, device: Device) -> None:
         dtype = np.dtype(model.dtype)
-        heads, pairs = (capacity, model.query_heads), model.rotary_size // 2
-        self.q = device.empty((*heads, model.query_size), dtype)
-        self.attention = device.empty((*heads, model.out_size), dtype)
+        pairs = model.rotary_size // 2
+        self.q = _shared(query_rows(model), capacity, dtype, device)
+        self.attention = _shared(attention_rows(model), capacity, dtype, device)
         self.cos = device.empty((capacity, pairs), np.float32)
         self.sin = device.empty((capacity, pairs), np.float32)
         self.tokens = device.empty((capacity,), np.int64)
@@ -46,7 +50,30 @@ class Activations:
 
     @property
     def nbytes(self) -> int:
-        ends = (self.tokens, self.positions, self.logits)
-        return sum(
-            array.nbytes for array in (self.q, self.attention, self.cos, self.sin, *ends, *self._residual)
-        )
+        shared = {id(array): array for array in (*self.q, *self.attention)}.values()
+        others = (self.cos, self.sin, self.tokens, self.positions, self.logits, *self._residual)
+        return sum(array.nbytes for array in (*shared, *others))
+
+
+def query_rows(model: ModelSpec) -> list[tuple[int, int]]:
+    """Heads and elements of a head of each layer's queries, as dense graphs make them."""
+    return [(spec.query_heads, spec.query_size) for spec in model.each_layer]
+
+
+def attention_rows(model: ModelSpec) -> list[tuple[int, int]]:
+    """Of each layer's attention output, as dense graphs take it."""
+    return [(spec.query_heads, spec.out_size) for spec in model.each_layer]
+
+
+def activation_bytes(model: ModelSpec, capacity: int) -> int:
+    """What the buffers take."""
+    item = np.dtype(model.dtype).itemsize
+    rows = (*set(query_rows(model)), *set(attention_rows(model)))
+    row = sum(heads * size for heads, size in rows) + 2 * model.hidden_size
+    logits = logits_rows(model, capacity) * 4 * model.vocab_size
+    return capacity * (row * item + model.rotary_size * 4 + 16) + logits
+
+
+def _shared(rows: list[tuple[int, int]], capacity: int, dtype: np.dtype[Any], device: Device) -> list[Tensor]:
+    made = {row: device.empty((capacity, *row), dtype) for row in dict.fromkeys(rows)}
+    return [made[row] for row in rows]

@@ -46,6 +46,12 @@ class Bundle:
                 return graph
         raise BundleError(f"{self.folder}: the manifest lists no graph '{name}'; {AGAIN}")
 
+    def small_graphs(self, layer: int) -> tuple[GraphSpec, ...]:
+        """Those that a layer's kind has beside the dense graphs."""
+        end = f"_{layer:02d}"
+        small = (graph for graph in self.manifest.weighty_graphs() if graph.kind != "dense")
+        return tuple(graph for graph in small if graph.name.endswith(end))
+
     def altered_files(self) -> list[str]:
         """Files whose content is not what the exporter wrote, by SHA-256. Reads everything."""
         return [
@@ -122,8 +128,8 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
         raise BundleError(
             f"{path}: lists {len(dense)} dense graphs, and a model of {layers:,} layers has {layers + 1:,}; {AGAIN}"
         )
-    expected = _row_shapes(manifest.model)
     for index, graph in enumerate(dense):
+        expected = _row_shapes(manifest.model, index)
         name = f"dense_{index:02d}"
         if graph.name != name:
             raise BundleError(f"{path}: dense graph {index} is {graph.name!r}, not {name!r}; {AGAIN}")
@@ -136,19 +142,19 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
                 )
 
 
-def _row_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """What one token takes in the tensors between the dense graphs."""
-    keys = model.kv_heads, model.head_size
+def _row_shapes(model: ModelSpec, part: int) -> dict[str, tuple[int, ...]]:
+    """What one token takes in the tensors of a dense graph, which stands behind layer `part` - 1."""
     hidden = (model.hidden_size,)
-    return {
-        "residual": hidden,
-        "residual_out": hidden,
-        "q": (model.query_heads, model.query_size),
-        "attention": (model.query_heads, model.out_size),
-        "k": keys,
-        "v": keys,
-        "logits": (model.vocab_size,),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"residual": hidden, "residual_out": hidden}
+    shapes["logits"] = (model.vocab_size,)
+    if part > 0:
+        spec = model.layer(part - 1)
+        shapes["attention"] = spec.query_heads, spec.out_size
+    if part < model.layers:
+        spec = model.layer(part)
+        shapes["q"] = spec.query_heads, spec.query_size
+        shapes["k"] = shapes["v"] = spec.row.heads, spec.row.size
+    return shapes
 
 
 def _interface(tensors: Iterable[TensorSpec]) -> Interface:

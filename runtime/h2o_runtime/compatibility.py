@@ -6,40 +6,39 @@ from typing import Any
 
 from h2o_runtime.caches import Cache
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import LatentChoice
+from h2o_runtime.layers.model import Layers
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 
-def check_policy(model: ModelSpec, policy: PrefillPolicy[Any]) -> None:
-    """Raises ConfigError for a policy whose operators want keys and values of one size, and a latent model."""
-    if model.latent is not None and not policy.latent_forms:
-        raise ConfigError(
-            f"policy {policy.name} is not for latent attention, whose keys and values differ in size: use h2o or "
-            "full",
-            field="policy",
-        )
+def check_policy(layers: Layers, policy: PrefillPolicy[Any]) -> None:
+    """Raises ConfigError for a policy whose operators do not take the rows of the model's layers."""
+    for kind in layers.kinds.values():
+        if reason := kind.prefill_refusal(policy):
+            raise ConfigError(reason, field="policy")
+    if not layers.model.one_row:
+        if not policy.mixed_rows:
+            raise ConfigError(f"policy {policy.name} {MIXED}: use h2o or full", field="policy")
+        policy.state_bytes(layers.model, 1)  # raises where its state wants as many heads in all layers
 
 
-def check_latent(model: ModelSpec, cache: Cache, decoding: DecodePolicy[Any], choice: LatentChoice) -> None:
-    """Raises ConfigError for what does not go with a latent model, or with one that is none."""
-    if model.latent is None:
-        if choice != "auto":
-            raise ConfigError("--latent is for models with latent attention: leave it out", field="latent")
+def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> None:
+    """Raises ConfigError for a cache that cannot keep the rows of the model's layers, and for a decode policy whose
+    operators do not take them."""
+    for kind in layers.kinds.values():
+        if reason := kind.cache_refusal(cache):
+            raise ConfigError(reason, field="cache")
+        if reason := kind.decode_refusal(decoding):
+            raise ConfigError(reason, field="decode")
+    if layers.model.one_row:
         return
-    if not cache.latent:
+    if not cache.mixed_rows:
         raise ConfigError(
-            f"the cache {cache.name} keeps keys and values, and a latent model has latents alone: use --cache "
-            "contiguous or paged, without --cache-tokens",
+            f"the cache {cache.name} {MIXED}: use --cache contiguous or paged, without --cache-tokens",
             field="cache",
         )
-    if not decoding.latent:
-        raise ConfigError(
-            f"--decode {decoding.name} is not for latent attention, whose keys and values differ in size: use "
-            "--decode full",
-            field="decode",
-        )
+    if not decoding.mixed_rows:
+        raise ConfigError(f"--decode {decoding.name} {MIXED}: use --decode full", field="decode")
 
 
 def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
@@ -58,3 +57,6 @@ def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> 
             "leave out one or the other",
             field="cache_tokens",
         )
+
+
+MIXED = "needs keys and values of one size in all layers, and this model's layers differ in them"

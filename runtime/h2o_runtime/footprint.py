@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.activations import logits_rows
+from h2o_runtime.activations import activation_bytes
 from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.config import PrefillConfig
-from h2o_runtime.latent import is_plain, latent_bytes
+from h2o_runtime.layers.model import LayerSettings, kinds_of
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import LatentChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 
@@ -22,8 +21,8 @@ class Footprint:
 
     weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix
     cache        keys and values of every layer
-    activations  buffers between dense graphs and attention, those of both forms of latent attention, and a few
-                 rows of logits
+    activations  buffers between dense graphs and attention, those of layer kinds among them, and a few rows of
+                 logits
     memory       what the policies remember, as scores and memory sets
     scratch      inside one dense graph, on as many rows as it is given at once: four times the MLP's intermediate
                  rows (gate, its sigmoid, their product, up), the normalised rows and the residual
@@ -46,7 +45,7 @@ def footprint(
     prefill: PrefillConfig,
     cache: Cache | None = None,
     decode: DecodePolicy[Any] | None = None,
-    latent: LatentChoice = "auto",
+    layers: LayerSettings | None = None,
     most_rows: int | None = None,
 ) -> Footprint:
     """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once.
@@ -54,18 +53,15 @@ def footprint(
     Python and the native libraries come on top: some 65 MB before a model is loaded.
     """
     item = np.dtype(model.dtype).itemsize
-    row = model.query_heads * (model.query_size + model.out_size)
     rows = min(prefill.algorithm.batch_size, context, most_rows or context)
-    logits = logits_rows(model, context) * 4 * model.vocab_size
     policies = (prefill.algorithm, decode or FullDecode())
     cache = cache or Contiguous()
-    between = latent_bytes(model, context, latent, is_plain(model, cache)) if model.latent else 0
+    kinds = kinds_of(model, layers).values()
     return Footprint(
         weights=weight_bytes(model),
         cache=cache.store_bytes(model, context),
-        activations=context * ((row + 2 * model.hidden_size) * item + model.rotary_size * 4 + 16)
-        + logits
-        + between,
+        activations=activation_bytes(model, context)
+        + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
         memory=sum(policy.state_bytes(model, context) for policy in policies),
         scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
     )
@@ -80,10 +76,16 @@ def _widest(model: ModelSpec) -> int:
 
 def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
     """What keys and values of `context` tokens take, by cache and what it stores them as."""
+    kinds = kinds_of(model).values()
+
+    def fits(cache: type[Cache]) -> bool:
+        refused = any(kind.cache_refusal(cache) for kind in kinds)
+        return not refused and (cache.mixed_rows or model.one_row)
+
     return {
         f"{cache.name} {cache.stored_dtype(model)}": cache.store_bytes(model, context)
         for kind in CACHES
-        if kind.latent or model.latent is None
+        if fits(kind)
         for cache in kind.variants(model)
     }
 

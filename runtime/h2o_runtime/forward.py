@@ -20,7 +20,7 @@ from h2o_runtime.backends.base import Backend, StepTensors
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.errors import Cancelled
-from h2o_runtime.latent import LatentAttention
+from h2o_runtime.layers.model import LiveLayers
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
@@ -79,35 +79,43 @@ class PromptRun:
 
 
 @dataclass(frozen=True)
+class BoundLayer:
+    """One layer of a decode step up to its attention, and what attention takes."""
+
+    run: Callable[[], None]
+    q: Tensor
+    o: Tensor
+    provider: AttentionProvider
+
+
+@dataclass(frozen=True)
 class BoundStep:
     """A session's decode step, whose calls are always on the same memory: the layers, then the head; or `whole`."""
 
-    layers: Sequence[Callable[[], None]] = ()
+    layers: Sequence[BoundLayer] = ()
     head: Callable[[], None] = lambda: None
     whole: Callable[[], None] | None = None
 
 
 class Forward:
-    """The layer loop over one backend and one attention provider on one device, for any session."""
+    """The layer loop over one backend and the layers' kinds on one device, for any session."""
 
     def __init__(
         self,
         manifest: Manifest,
         backend: Backend,
-        provider: AttentionProvider,
+        layers: LiveLayers,
         decoding: DecodePolicy[Any],
         activations: Activations,
         device: Device,
-        latent: LatentAttention | None = None,
     ) -> None:
         self.model = manifest.model
         self.parts = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
         self.backend = backend
-        self.provider = provider
+        self.layers = layers
         self.decoding = decoding
         self.buffers = activations
         self.device = device
-        self.latent = latent
         self.stopwatch: Stopwatch = device.stopwatch(())
         # A step has fixed addresses, so that its calls are bound once, and can be recorded.
         self._token = device.empty((1,), np.int64)
@@ -142,9 +150,8 @@ class Forward:
         self._flow = self.device.flow(self._tiles)
 
     def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
-        """In which form latent attention will read n tokens behind `past`. Raises ConfigError for no such form."""
-        if self.latent is not None:
-            self.latent.begin(policy, past, n)
+        """How the layers will read n tokens behind `past`. Raises ConfigError, and then has changed nothing."""
+        self.layers.settle(policy, past, n)
 
     def layer(self, layer: int, prompt: PromptRun) -> None:
         """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
@@ -161,7 +168,8 @@ class Forward:
                 call = self._layer_call(layer, prompt, cache, rows)
                 prompt.policy.attend(call, session.prefill_state)
             # Only now has the attention provider waited for all of the rows.
-            self.decoding.observe(layer, cache.view(rows.stop), rows, self.provider, session.decode_state)
+            provider = self.layers.providers[layer]
+            self.decoding.observe(layer, cache.view(rows.stop), rows, provider, session.decode_state)
             cache.attended(call.q)
 
     def decode(self, token: int, session: Session) -> Float32:
@@ -188,18 +196,16 @@ class Forward:
         if bound.whole is not None:
             bound.whole()
             return self.buffers.logits[:1]
-        q, o = self.buffers.q[:1], self.buffers.attention[:1]
-        if self.latent is not None:
-            q, o = self.latent.absorbed[:1], self.latent.context[:1]
-        for layer, run in enumerate(bound.layers):
+        for layer, part in enumerate(bound.layers):
             with session.store.open(layer) as cache:
-                run()
+                part.run()
                 new = cache.uncommitted(rows) if self.decoding.appends else None
                 if new is None:
                     cache.commit(rows)
                 kv = cache.view(length)
-                self.decoding.observe(layer, kv, rows, self.provider, state)
-                self.decoding.attend(StepCall(layer, q, o, kv, self.provider, new, cache.fetch), state)
+                self.decoding.observe(layer, kv, rows, part.provider, state)
+                call = StepCall(layer, part.q, part.o, kv, part.provider, new, cache.fetch)
+                self.decoding.attend(call, state)
         bound.head()
         return self.buffers.logits[:1]
 
@@ -224,17 +230,16 @@ class Forward:
         tokens = self.buffers.tokens[tile.start : tile.stop]
         positions = self.buffers.positions[first + tile.start : first + tile.stop]
         target = cache.target(rows)
-        if self.latent is not None and layer:
-            self.latent.before(layer - 1, tile)
+        if layer:
+            self.layers[layer - 1].before(layer - 1, tile)
         self.backend.infer(self.parts[layer], *self._part_tensors(layer, tile, tokens, positions, target))
         cache.commit(rows)
-        if self.latent is not None:
-            self.latent.after(layer, tile, past, cache, target["k"])
+        self.layers[layer].after(layer, tile, past, cache, target, self._flow)
 
     def head(self, rows: Span) -> Tensor:
         """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
-        if self.latent is not None:
-            self.latent.before(self.model.layers - 1, rows)
+        last = self.model.layers - 1
+        self.layers[last].before(last, rows)
         self.backend.infer(self.parts[-1], *self._head_tensors(rows))
         return self.buffers.logits[: len(rows)]
 
@@ -268,26 +273,24 @@ class Forward:
         layers = [self._bind_layer(layer, rows, session) for layer in range(self.model.layers)]
         return BoundStep(layers, self._bind_head())
 
-    def _bind_layer(self, layer: int, rows: Rows, session: Session) -> Callable[[], None]:
+    def _bind_layer(self, layer: int, rows: Rows, session: Session) -> BoundLayer:
         with session.store.open(layer) as cache:
             tensors = self._part_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows))
         dense = self.backend.bound(self.parts[layer], *tensors)
-        if self.latent is None:
-            return dense
-        before = [self.latent.bound_before(layer - 1)] if layer else []
-        return _in_turn(*before, dense, self.latent.bound_after(layer))
+        before = self.layers[layer - 1].bound_before(layer - 1) if layer else ()
+        run = _in_turn(*before, dense, *self.layers[layer].bound_after(layer))
+        return BoundLayer(run, *self.layers[layer].step(layer), self.layers.providers[layer])
 
     def _bind_head(self) -> Callable[[], None]:
         head = self.backend.bound(self.parts[-1], *self._head_tensors(Span(0, 1)))
-        if self.latent is None:
-            return head
-        return _in_turn(self.latent.bound_before(self.model.layers - 1), head)
+        last = self.model.layers - 1
+        return _in_turn(*self.layers[last].bound_before(last), head)
 
     def _bind_whole_step(self, session: Session) -> Callable[[], None] | None:
         """Where a step is nothing but exact attention of our own kernels to rows that stay where they are."""
         caches = session.store.fixed_rows()
-        plain = self.device.memory == "cpu" and self.provider.in_graphs and self.decoding.plain
-        if caches is None or not plain or self.latent is not None:
+        plain = self.device.memory == "cpu" and self.layers.in_step_graph and self.decoding.plain
+        if caches is None or not plain:
             return None
         position, length = self._where[0:1], self._where[2:3]
         logits = self.buffers.logits[:1]
@@ -301,12 +304,12 @@ class Forward:
         """Inputs and outputs of dense part `layer` on rows of the buffers."""
         b = self.buffers
         cut = slice(tile.start, tile.stop)
-        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[cut], **target}
+        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **target}
         if layer == 0:
             outputs |= {"cos": b.cos[cut], "sin": b.sin[cut]}
             return {"tokens": tokens, "positions": positions}, outputs
         inputs = {
-            "attention": b.attention[cut],
+            "attention": b.attention[layer - 1][cut],
             "residual": b.residual(layer - 1)[cut],
             "cos": b.cos[cut],
             "sin": b.sin[cut],
@@ -316,7 +319,7 @@ class Forward:
     def _head_tensors(self, rows: Span) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         cut = slice(rows.start, rows.stop)
         inputs = {
-            "attention": self.buffers.attention[cut],
+            "attention": self.buffers.attention[-1][cut],
             "residual": self.buffers.residual(self.model.layers - 1)[cut],
         }
         return inputs, {"logits": self.buffers.logits[: len(rows)]}
@@ -326,23 +329,26 @@ class Forward:
         new = cache.target(rows)
         call = LayerCall(
             layer=layer,
-            q=self.buffers.q[:n],
-            o=self.buffers.attention[:n],
+            q=self.buffers.q[layer][:n],
+            o=self.buffers.attention[layer][:n],
             k=new["k"],
             v=new.get("v", new["k"]),
             kv=cache.view(rows.stop),
             past=rows.start,
             prefix=prompt.prefix,
-            provider=self.provider,
+            provider=self.layers.providers[layer],
             timer=self.stopwatch,
             flow=self._flow,
             needed=prompt.needed if layer == layers - 1 else 0,
             checkpoint=lambda done: prompt.checkpoint((layer + 0.5 + 0.5 * done / n) / layers),
         )
-        return call if self.latent is None else self.latent.call(call)
+        return self.layers[layer].call(call)
 
 
 def _in_turn(*calls: Callable[[], None]) -> Callable[[], None]:
+    if len(calls) == 1:
+        return calls[0]
+
     def run() -> None:
         for call in calls:
             call()

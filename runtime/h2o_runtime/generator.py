@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +21,6 @@ from h2o_runtime.forward import PromptRun, Watch
 from h2o_runtime.load_options import LoadOptions, by_fields
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import LatentForm
 from h2o_runtime.policies.prefill import PrefillReport
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
@@ -134,7 +134,7 @@ class Generator:
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.model, config.algorithm)
+        check_policy(self.spec.layers, config.algorithm)
         session = self.session
         if not reuse:
             self.pool.set_aside(session)
@@ -189,7 +189,7 @@ class Generator:
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.model, config.algorithm)
+        check_policy(self.spec.layers, config.algorithm)
         self.reset()
         n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
         for rows in spans(n, self.loaded.forward.head_rows):
@@ -269,11 +269,19 @@ class Generator:
         """Forget every token."""
         self.session.reset()
 
+    def reads(self, config: PrefillConfig) -> bool:
+        """Whether a prompt that fills the context can be read from its first token under a configuration."""
+        try:
+            check_policy(self.spec.layers, config.algorithm)
+            self.loaded.forward.settle(config.algorithm, 0, self.context)
+        except ConfigError:
+            return False
+        return True
+
     @property
-    def latent_form(self) -> LatentForm | None:
-        """How latent attention read the last prompt; None where there is none."""
-        between = self.loaded.forward.latent
-        return None if between is None else between.form
+    def layer_report(self) -> dict[str, Any]:
+        """How layers read the last prompt, by options of their kinds; None where the model has no such layers."""
+        return self.loaded.forward.layers.report()
 
     @property
     def length(self) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from h2o_runtime.caches import Cache, Contiguous
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, LatentChoice, ProviderChoice
+from h2o_runtime.layers.model import LayerSettings
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 Fields = ParamSpec("Fields")
@@ -29,7 +30,7 @@ class LoadOptions:
     cache         owns keys and values
     decoding      what a generated token sees
     form          how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
-    latent        in which form latent attention reads prompts; "auto" as counted operations say
+    layers        settings of the model's layer kinds, by the names of their options
     pool_bytes    of memory for sessions that wait while others take their turn
     folder        where sessions are written that memory has no room for, and those that are there in the end
     folder_bytes  most bytes that they take there
@@ -44,7 +45,7 @@ class LoadOptions:
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     form: DenseChoice = "auto"
-    latent: LatentChoice = "auto"
+    layers: LayerSettings = field(default_factory=dict)
     pool_bytes: int = 0
     folder: str | Path | None = None
     folder_bytes: int = 4 << 30

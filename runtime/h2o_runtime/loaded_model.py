@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h2o_runtime.activations import Activations
-from h2o_runtime.attention import AttentionProvider
-from h2o_runtime.attention.select import make_provider
+from h2o_runtime.attention.select import provider_factory
 from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundle import Bundle
-from h2o_runtime.compatibility import check_latent
+from h2o_runtime.compatibility import check_layers
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.forward import Forward
-from h2o_runtime.latent import LatentAttention, expansion, is_plain
+from h2o_runtime.layers.model import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.load_options import LoadOptions
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import LatentChoice
 from h2o_runtime.process import check_threads
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec
@@ -35,39 +33,22 @@ DEFAULT_CONTEXT = 8192
 class LoadedModel:
     """Weights, who executes them, and the buffers between: one call at a time, of any of its sessions.
 
-    spec      how its sessions are made
-    latent    the form that was chosen for latent attention
-    expanded  executes attention on keys and values that are made of latents, where that can happen
+    spec  how its sessions are made
     """
 
     spec: SessionSpec
     backend: Backend
     forward: Forward
-    latent: LatentChoice
-    expanded: AttentionProvider | None
 
     @classmethod
-    def of(
-        cls,
-        spec: SessionSpec,
-        backend: Backend,
-        latent: LatentChoice = "auto",
-        expanded: AttentionProvider | None = None,
-    ) -> LoadedModel:
-        """Of a backend and providers that are active. Raises ConfigError for what does not go together."""
-        model, device = spec.model, spec.device
-        check_latent(model, spec.cache, spec.decoding, latent)
-        buffers = Activations(model, spec.context, device)
-        between = None
-        if model.latent is not None:
-            plain = is_plain(model, spec.cache)
-            context = spec.context
-            between = LatentAttention(model, backend, expanded, buffers, context, device, latent, plain)
-        manifest = spec.bundle.manifest
-        forward = _forward_on(device)(
-            manifest, backend, spec.provider, spec.decoding, buffers, device, between
-        )
-        return cls(spec, backend, forward, latent, expanded)
+    def of(cls, spec: SessionSpec, backend: Backend) -> LoadedModel:
+        """Of a backend that is active. Raises ConfigError for what does not go together."""
+        check_layers(spec.layers, spec.cache, spec.decoding)
+        device, manifest = spec.device, spec.bundle.manifest
+        buffers = Activations(spec.model, spec.context, device)
+        layers = spec.layers.load(backend, buffers, spec.context, device, spec.cache)
+        forward = _forward_on(device)(manifest, backend, layers, spec.decoding, buffers, device)
+        return cls(spec, backend, forward)
 
     @classmethod
     def load(cls, path: str | Path, options: LoadOptions) -> LoadedModel:
@@ -80,16 +61,11 @@ class LoadedModel:
         check_threads(options.threads)
         device = make_device(options.device, options.backend)
         backend = make_backend(options.backend, bundle, device, options.threads, context, options.form)
-        provider = make_provider(options.attention, bundle, device, options.threads)
+        make = provider_factory(options.attention, bundle, device, options.threads)
         backend.activate()
-        provider.activate(model.attention)
-        expanded, shape = None, expansion(model, provider)
-        if shape is not None:
-            same = "functions" if provider.name == "functions" else options.attention
-            expanded = make_provider(same, bundle, device, options.threads)
-            expanded.activate(shape)
-        spec = SessionSpec(bundle, context, device, provider, options.cache, options.decoding)
-        return cls.of(spec, backend, options.latent, expanded)
+        layers = Layers(model, make, options.layers)
+        spec = SessionSpec(bundle, context, device, layers, options.cache, options.decoding)
+        return cls.of(spec, backend)
 
     def warm_up(self, session: Session) -> None:
         """Do what a first prompt and a first step would pay for. The session must be empty."""
@@ -100,9 +76,7 @@ class LoadedModel:
         self.spec.device.synchronize()
         self.forward.release()
         self.backend.deactivate()
-        self.spec.provider.deactivate()
-        if self.expanded is not None:
-            self.expanded.deactivate()
+        self.spec.layers.close()
 
 
 def _context(model: ModelSpec, chosen: int | None) -> int:

@@ -76,13 +76,13 @@ class FreeSizes(_Strict):
 class GraphSpec(_Strict):
     """A graph of a bundle.
 
-    kind  dense: from one layer's attention to the next; latent: a layer's step between its queries, latents and
-          their forms in attention; attention: what has no weights
+    kind  dense: from one layer's attention to the next; latent, layer: a step of a layer's kind beside the dense
+          graphs; attention: what has no weights
     """
 
     name: str
     file: str
-    kind: Literal["dense", "latent", "attention"]
+    kind: Literal["dense", "latent", "layer", "attention"]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     weights: tuple[str, ...] = ()  # files, relative to the bundle

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
 
@@ -38,6 +46,22 @@ class AttentionShape:
         if self.dtype not in (np.float32, np.float16):
             raise ValueError(f"the native kernels store float32 or float16, not {self.dtype}")
         return self.dtype == np.float16
+
+
+@dataclass(frozen=True)
+class CacheRow:
+    """What a layer's cache keeps of a token: `heads` keys of `size` elements, and as many values.
+
+    shared  keys alone, of which values are a part
+    """
+
+    heads: int
+    size: int
+    shared: bool = False
+
+    @property
+    def elements(self) -> int:
+        return self.heads * self.size * (1 if self.shared else 2)
 
 
 class WeightSpec(BaseModel):
@@ -106,10 +130,51 @@ class ExpertsSpec(BaseModel):
     shared_size: int = Field(ge=0, le=MAX_SIZE)
 
 
+class LayerSpec(BaseModel):
+    """One layer's attention: its kind, what its cache keeps of a token, and what stands at its dense graphs.
+
+    kind         a key of h2o_runtime.layers.LAYERS
+    query_heads  Hq
+    kv_heads     Hkv, of the cache
+    head_size    d, of a key in the cache
+    value_size   dv, of a value as attention reads it from the cache
+    shared       whether values are the first dv numbers of keys, and nothing else is stored
+    query_size   of a head's query, as the dense graph makes it
+    out_size     of a head's attention output, as the next dense graph takes it
+    rotary_size  elements of a head that are rotated by position
+    scale        of the dot products
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str
+    query_heads: int = Field(gt=0, le=MAX_SIZE)
+    kv_heads: int = Field(gt=0, le=MAX_SIZE)
+    head_size: int = Field(gt=0, le=MAX_SIZE)
+    value_size: int = Field(gt=0, le=MAX_SIZE)
+    shared: bool = False
+    query_size: int = Field(gt=0, le=MAX_SIZE)
+    out_size: int = Field(gt=0, le=MAX_SIZE)
+    rotary_size: int = Field(ge=0, le=MAX_SIZE)
+    scale: float = Field(gt=0)
+
+    @property
+    def row(self) -> CacheRow:
+        return CacheRow(self.kv_heads, self.head_size, self.shared)
+
+    def attention(self, dtype: str) -> AttentionShape:
+        """What an attention provider is made for that reads the cache."""
+        return AttentionShape(
+            self.query_heads, self.kv_heads, self.head_size, self.scale, np.dtype(dtype), self.value_size
+        )
+
+
 class ModelSpec(BaseModel):
     """The model's shape, as the runtime needs it.
 
-    kv_heads, head_size  of the cache; that of latents has one head, of r + dr elements
+    kv_heads, head_size, scale  of the first layer: see `LayerSpec`
+    latent                      of models that have such layers
+    layer_specs                 of each layer; empty where all are alike, and what is said above tells all of them
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -130,6 +195,46 @@ class ModelSpec(BaseModel):
     weights: WeightSpec | None = None  # None in bundles from before there was a choice
     latent: LatentSpec | None = None
     experts: ExpertsSpec | None = None
+    layer_specs: tuple[LayerSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_spec_a_layer(self) -> ModelSpec:
+        if self.layer_specs and len(self.layer_specs) != self.layers:
+            raise ValueError(f"layer_specs has {len(self.layer_specs)} entries for {self.layers} layers")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Bundles whose layers are alike stay readable to versions that know of no others."""
+        written: dict[str, Any] = write(self)
+        if not self.layer_specs:
+            written.pop("layer_specs", None)
+        return written
+
+    def layer(self, index: int) -> LayerSpec:
+        return self.layer_specs[index] if self.layer_specs else self._any_layer
+
+    @property
+    def each_layer(self) -> tuple[LayerSpec, ...]:
+        """Of every layer in turn."""
+        return self.layer_specs or (self._any_layer,) * self.layers
+
+    @property
+    def _any_layer(self) -> LayerSpec:
+        """Any layer of a model whose layers are alike: grouped queries, or latents."""
+        latent = self.latent
+        return LayerSpec(
+            kind="latent" if latent else "grouped-query",
+            query_heads=self.query_heads,
+            kv_heads=self.kv_heads,
+            head_size=self.head_size,
+            value_size=latent.rank if latent else self.head_size,
+            shared=latent is not None,
+            query_size=latent.nope_size + latent.rope_size if latent else self.head_size,
+            out_size=latent.value_size if latent else self.head_size,
+            rotary_size=latent.rope_size if latent else self.head_size,
+            scale=self.scale,
+        )
 
     @property
     def quantized(self) -> bool:
@@ -144,49 +249,31 @@ class ModelSpec(BaseModel):
     @property
     def token_bytes(self) -> int:
         """What the cache holds of a token in all layers, in the model's dtype."""
-        return self.layers * self.row_elements * np.dtype(self.dtype).itemsize
+        return sum(spec.row.elements for spec in self.each_layer) * np.dtype(self.dtype).itemsize
 
     @property
     def attention(self) -> AttentionShape:
-        """The part that attention providers are made for."""
-        values = self.latent.rank if self.latent else self.head_size
-        return AttentionShape(
-            self.query_heads, self.kv_heads, self.head_size, self.scale, np.dtype(self.dtype), values
-        )
+        """What the attention provider of the first layer is made for."""
+        return self.layer(0).attention(self.dtype)
 
     @property
-    def expanded(self) -> AttentionShape:
-        """The same for keys and values that every head has of its own, made of latents."""
-        assert self.latent is not None
-        return AttentionShape(
-            self.query_heads,
-            self.query_heads,
-            self.query_size,
-            self.scale,
-            np.dtype(self.dtype),
-            self.out_size,
-        )
-
-    @property
-    def query_size(self) -> int:
-        """Elements of a head's query, as dense graphs make it."""
-        return self.latent.nope_size + self.latent.rope_size if self.latent else self.head_size
-
-    @property
-    def out_size(self) -> int:
-        """Elements of a head's attention output, as dense graphs take it."""
-        return self.latent.value_size if self.latent else self.head_size
+    def one_row(self) -> bool:
+        """Whether the caches of all layers keep the same of a token, and queries have as many heads in all."""
+        return len({(spec.row, spec.query_heads) for spec in self.each_layer}) == 1
 
     @property
     def rotary_size(self) -> int:
-        """Elements of a head that are rotated."""
-        return self.latent.rope_size if self.latent else self.head_size
-
-    @property
-    def row_elements(self) -> int:
-        """What the cache holds of a token in one layer: keys and values, or the latent alone."""
-        return self.kv_heads * self.head_size * (1 if self.latent else 2)
+        """Elements of a head that are rotated, in the layers where most are: all have the same angles."""
+        return max(spec.rotary_size for spec in self.each_layer)
 
     def score_heads(self, kind: Literal["kv", "query"]) -> int:
-        """Hs: how many heads have a score and a list of their own."""
-        return self.kv_heads if kind == "kv" else self.query_heads
+        """Hs: how many heads have a score and a list of their own. Raises ConfigError where layers differ in it."""
+        counts = {spec.kv_heads if kind == "kv" else spec.query_heads for spec in self.each_layer}
+        if len(counts) > 1:
+            raise ConfigError(
+                f"the layers of this model have {', '.join(map(str, sorted(counts)))} {kind} heads, and one list "
+                f"for each {kind} head needs as many in all layers: give each query head a list with --score-heads "
+                "query, or use --prefill full",
+                field="score_heads",
+            )
+        return counts.pop()

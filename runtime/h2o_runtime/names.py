@@ -18,15 +18,10 @@ DeviceChoice: TypeAlias = Literal["auto", DeviceName]
 DenseForm: TypeAlias = Literal["exact", "native", "blocks"]
 DenseChoice: TypeAlias = Literal["auto", DenseForm]
 
-# How latent attention is computed: on the latents themselves, or on keys and values made of them.
-LatentForm: TypeAlias = Literal["absorbed", "expanded"]
-LatentChoice: TypeAlias = Literal["auto", LatentForm]
-
 Quality: TypeAlias = Literal["fast", "balanced", "exact"]  # of a prefill
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
 DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)
-LATENT_FORMS: tuple[LatentForm, ...] = get_args(LatentForm)
 QUALITIES: tuple[Quality, ...] = get_args(Quality)

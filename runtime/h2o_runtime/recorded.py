@@ -12,13 +12,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from h2o_runtime.activations import Activations
-from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import Rows
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import BackendError
 from h2o_runtime.forward import Float32, Forward
-from h2o_runtime.latent import LatentAttention
+from h2o_runtime.layers.model import LiveLayers
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.schedule import Span
@@ -45,20 +44,18 @@ class RecordedForward(Forward):
     Where the new row goes and how long the cache then is, the recording reads on the device.
     """
 
-    provider: NativeCudaProvider
     device: CudaDevice
 
     def __init__(
         self,
         manifest: Manifest,
         backend: Backend,
-        provider: NativeCudaProvider,
+        layers: LiveLayers,
         decoding: DecodePolicy[Any],
         activations: Activations,
         device: CudaDevice,
-        latent: LatentAttention | None = None,
     ) -> None:
-        super().__init__(manifest, backend, provider, decoding, activations, device, latent)
+        super().__init__(manifest, backend, layers, decoding, activations, device)
         vocabulary = manifest.model.vocab_size
         self._answer: Float32 = device.module.PinnedMemory(4 * vocabulary).array().view(np.float32)
         self._recordings: WeakKeyDictionary[Session, _Recording] = WeakKeyDictionary()
@@ -87,7 +84,7 @@ class RecordedForward(Forward):
 
         Arenas then have room for the largest batch, in one piece. The session must be empty.
         """
-        rows = min(rows, len(self.buffers.q), self.backend.most_rows)
+        rows = min(rows, len(self.buffers.tokens), self.backend.most_rows)
         self.device.clear(self.buffers.tokens[:rows])
         self.device.lanes.join()
         for layer in range(self.model.layers):

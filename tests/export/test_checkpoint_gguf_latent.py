@@ -15,7 +15,6 @@ from tests.reference import gguf_latent
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense import checkpoint_tensors
-from h2o_export.latent_graphs import latent_tensors
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import CheckpointError
 
@@ -34,7 +33,7 @@ def test_a_file_is_the_folder_that_it_is_of(
     for key, value in dataclasses.asdict(theirs.rope).items():
         expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
         assert getattr(ours.rope, key) == expected, key
-    tensors = checkpoint_tensors(original.config) | latent_tensors(original.config)
+    tensors = checkpoint_tensors(original.config)
     for tensor, shape in tensors.items():
         assert torch.equal(opened.tensor(tensor, shape), original.tensor(tensor, shape)), tensor
     assert not opened.unused(tensors)

@@ -137,7 +137,11 @@ def test_the_twin_of_attention_graphs_computes_in_float64(shared_folder: Path, t
         )
         bundle = tmp_path / score
         (bundle / "onnx").mkdir(parents=True)
-        shape = layer_kind("llama").shape(open_checkpoint(str(checkpoint)).config, "float32")
+        shape = (
+            layer_kind(open_checkpoint(str(checkpoint)).config, 0)
+            .spec(open_checkpoint(str(checkpoint)).config)
+            .attention("float32")
+        )
         for graph in policy_graphs(config, shape):
             (bundle / graph.spec.file).write_bytes(graph.model.SerializeToString())
         q, o = (draw.standard_normal((S, 4, 64)).astype(np.float32) for _ in range(2))

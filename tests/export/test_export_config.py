@@ -72,7 +72,7 @@ def test_every_size_is_read() -> None:
         mlp_bias=False,
         qk_norm=False,
     )
-    assert layer_kind("llama").shape(config, "float32").scale == pytest.approx(32**-0.5)
+    assert layer_kind(config, 0).spec(config).scale == pytest.approx(32**-0.5)
 
 
 def test_keys_that_may_be_missing() -> None:

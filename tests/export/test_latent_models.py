@@ -21,7 +21,6 @@ from tests.latent_models import EXPERTS, MODELS, YARN
 from tests.reference.latent import EagerModel, Run
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from h2o_export import latent_graphs
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.config import ModelConfig
 from h2o_export.dense import parameter_count
@@ -29,8 +28,8 @@ from h2o_export.experts import Router
 from h2o_export.layers import latent
 from h2o_export.reference import StreamedModel
 from h2o_export.soundness import check_checkpoint
-from h2o_runtime.attention import AttentionShape
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.model import LayerSpec
 
 LOGITS, LATENTS, FIRST_LATENTS = 3e-5, 1e-5, 5e-6
 
@@ -64,11 +63,11 @@ def norm_eps_of_the_layers(patch: Patch) -> None:
 
 
 def no_magnitude_in_the_scale(patch: Patch) -> None:
-    _change_shape(patch, lambda shape, config: replace(shape, scale=shape.scale / config.rope.score_factor))
+    _change_scale(patch, lambda spec, config: spec.scale / config.rope.score_factor)
 
 
 def scale_of_the_cached_row(patch: Patch) -> None:
-    _change_shape(patch, lambda shape, config: replace(shape, scale=shape.head_size**-0.5))
+    _change_scale(patch, lambda spec, config: spec.head_size**-0.5)
 
 
 def other_pairs_turn(patch: Patch) -> None:
@@ -92,24 +91,21 @@ def latents_are_not_normed(patch: Patch) -> None:
 
 
 def values_before_keys(patch: Patch) -> None:
-    matrices = latent_graphs.LatentExporter._matrices
+    parameters = latent.Latent.small_parameters
 
-    def mistaken(self: Any, layer: int) -> Any:
-        config = self.checkpoint.config
-        original = self.checkpoint
+    def mistaken(self: Any, checkpoint: Any, layer: int, dtype: Any) -> Any:
+        sizes = checkpoint.config.latent
 
         class Swapped:
+            config = checkpoint.config
+
             def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-                rows = original.tensor(name, shape).view(config.query_heads, -1, config.latent.rank)
-                return rows.roll(-config.latent.value_size, dims=1).reshape(shape)
+                rows = checkpoint.tensor(name, shape).view(self.config.query_heads, -1, sizes.rank)
+                return rows.roll(-sizes.value_size, dims=1).reshape(shape)
 
-        self.checkpoint = Swapped()
-        self.checkpoint.config = config
-        made = matrices(self, layer)
-        self.checkpoint = original
-        return made
+        return parameters(self, Swapped(), layer, dtype)
 
-    patch.setattr(latent_graphs.LatentExporter, "_matrices", mistaken)
+    patch.setattr(latent.Latent, "small_parameters", mistaken)
 
 
 def bias_in_the_weights(patch: Patch) -> None:
@@ -124,11 +120,14 @@ def bias_in_the_weights(patch: Patch) -> None:
     patch.setattr(Router, "forward", mistaken)
 
 
-def _change_shape(patch: Patch, change: Callable[[AttentionShape, Any], AttentionShape]) -> None:
-    shape = latent.Latent.shape
-    patch.setattr(
-        latent.Latent, "shape", lambda self, config, dtype: change(shape(self, config, dtype), config)
-    )
+def _change_scale(patch: Patch, scale: Callable[[LayerSpec, Any], float]) -> None:
+    spec = latent.Latent.spec
+
+    def mistaken(self: Any, config: Any) -> LayerSpec:
+        right = spec(self, config)
+        return right.model_copy(update={"scale": scale(right, config)})
+
+    patch.setattr(latent.Latent, "spec", mistaken)
 
 
 MISTAKES = (

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense import checkpoint_tensors
-from h2o_export.latent_graphs import latent_tensors
 from tests.reference.gguf_files import add, quantized, tokenizer_metadata
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -41,7 +40,7 @@ def _tensors(checkpoint: Path, config: dict[str, Any], apart: bool) -> Arrays:
     opened = open_checkpoint(str(checkpoint))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, config["num_hidden_layers"])
     found: Arrays = {}
-    for name, shape in (checkpoint_tensors(opened.config) | latent_tensors(opened.config)).items():
+    for name, shape in checkpoint_tensors(opened.config).items():
         array = opened.tensor(name, shape).float().numpy()
         layer = name.split(".")[2] if name.startswith("model.layers.") else ""
         if ".experts." in name:

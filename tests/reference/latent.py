@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.config import ModelConfig
 from h2o_export.dense import FREQUENCIES, DensePart, dense_parts, parameter_source
-from h2o_export.latent_graphs import LatentExporter
-from h2o_export.layers import layer_kind
+from h2o_export.layers import each_kind, layer_kind
 from h2o_export.layers.latent import Absorb, Contract, Expand
 
 
@@ -42,13 +41,15 @@ class EagerModel:
         self.config = config or checkpoint.config
         patch.setattr(torch.onnx.ops, "symbolic", _experts)
         self.parts = [self._loaded(part) for part in dense_parts(self.config)]
-        exporter = LatentExporter(checkpoint, "float32", checkpoint.path)
-        self.matrices = [exporter._matrices(layer) for layer in range(self.config.layers)]
+        self.matrices = [
+            kind.small_parameters(checkpoint, layer, torch.float32)
+            for layer, kind in enumerate(each_kind(self.config))
+        ]
 
     @torch.no_grad()
     def run(self, ids: NDArray[np.int64], form: str = "absorbed") -> Run:
         """A whole prompt, every token seeing those before it."""
-        scale = layer_kind(self.config.family).shape(self.config, "float32").scale
+        scale = layer_kind(self.config, 0).spec(self.config).scale
         tokens = torch.from_numpy(ids.astype(np.int64))
         residual, cos, sin, q, k = self.parts[0](tokens, torch.arange(len(ids)))
         latents = []
@@ -83,7 +84,7 @@ class EagerModel:
         state: dict[str, Tensor] = {}
         for name, parameter in module.named_parameters():
             if name == FREQUENCIES:
-                size = layer_kind(self.config.family).rotary_size(self.config)
+                size = layer_kind(self.config, 0).spec(self.config).rotary_size
                 state[name] = torch.from_numpy(self.config.rope.inverse_frequencies(size))
             else:
                 source = parameter_source(part, name, self.config)

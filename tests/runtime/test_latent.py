@@ -23,7 +23,8 @@ from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.footprint import footprint
 from h2o_runtime.kv import KV
-from h2o_runtime.latent import LatentAttention, absorbed_cheaper, absorbed_rows, expansion
+from h2o_runtime.layers.latent import Latent, absorbed_cheaper, expanded_shape
+from h2o_runtime.layers.model import Layers, LiveLayers
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.model import LatentSpec
 from h2o_runtime.policies.decode import DECODE
@@ -34,7 +35,8 @@ TILES: dict[str, Any] = {"score_tile": 8, "score_queries": 4, "score_candidates"
 GATE = 3e-5
 
 
-def load(bundle: Path, **arguments: Any) -> Generator:
+def load(bundle: Path, latent: str = "auto", **arguments: Any) -> Generator:
+    arguments["layers"] = {"latent": latent}
     return Generator.load(bundle, **{"context": 128, "device": "cpu", "threads": 1, **arguments})
 
 
@@ -98,7 +100,7 @@ def test_absorbed_is_expanded_under_sparse_attention(
     for form in ("absorbed", "expanded"):
         with load(bundle, attention="functions", latent=form) as model:
             logits = model.prefill(prompt, config).copy()
-            assert model.latent_form == form
+            assert model.layer_report["latent"] == form
             found.append((logits, model.memory_sets(), model.decode(7).copy()))
     (one, sets, next_one), (other, other_sets, next_other) = found
     np.testing.assert_allclose(one, other, atol=GATE)
@@ -130,7 +132,7 @@ def test_other_caches_hold_latents_too(cache: Any, bundle: Path, prompt: NDArray
         model.prefill(prompt[:60], FULL)
         found = model.prefill(prompt, FULL)
         assert model.reused == 60
-        assert model.latent_form == "absorbed"
+        assert model.layer_report["latent"] == "absorbed"
     gate = {"float32": GATE, "float16": 0.02, "int8": 0.6}[cache.stored_dtype(model.model)]
     assert np.abs(found - expected).max() <= gate
 
@@ -151,10 +153,9 @@ def test_operations_choose_the_form() -> None:
 
 def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
     with load(bundle, attention="functions") as model:
-        between = model.loaded.forward.latent
-        assert between is not None
-        assert len(between.absorbed) == absorbed_rows(model.model, 128, "auto", plain=True) == 24
-        buffers = model.loaded.forward.buffers.nbytes + between.nbytes
+        live: Any = model.loaded.forward.layers
+        assert len(live[0].absorbed) == Latent().absorbed_rows(model.model, 128, Contiguous()) == 24
+        buffers = model.loaded.forward.buffers.nbytes + live.nbytes
         assert footprint(model.model, 128, FULL).activations == buffers
 
 
@@ -203,15 +204,19 @@ def test_heads_that_kernels_do_not_take_are_not_expanded(bundle: Path) -> None:
     with load(bundle, attention="functions") as opened, load(bundle, attention="native") as native:
         for sizes in ({"value_size": 10}, {"nope_size": 12}):  # queries of 12 + 8
             changed = model.model_copy(update={"latent": model.latent.model_copy(update=sizes)})
-            assert expansion(changed, opened.spec.provider) is not None
-            assert expansion(changed, native.spec.provider) is None
-        forward = opened.loaded.forward
-        common = odd, forward.backend, None, forward.buffers, 128, opened.spec.device
+            assert opened.spec.provider.takes(expanded_shape(changed))
+            assert not native.spec.provider.takes(expanded_shape(changed))
+        loaded = native.loaded
+        parts = loaded.backend, loaded.forward.buffers, 128, native.spec.device, native.spec.cache
+
+        def live(choice: str) -> LiveLayers:
+            return Layers(odd, lambda: NativeCpuProvider(1), {"latent": choice}).load(*parts)
+
         with pytest.raises(ConfigError, match="heads of 24 and 10 elements, which no kernel takes"):
-            LatentAttention(*common, "expanded", plain=True)
-        settled = LatentAttention(*common, "auto", plain=True)
-        settled.begin(FULL.algorithm, 0, 100)
-        assert settled.form == "absorbed"
+            live("expanded")
+        settled = live("auto")
+        settled.settle(FULL.algorithm, 0, 100)
+        assert settled.report() == {"latent": "absorbed"}
 
 
 def test_other_models_have_no_latents(tiny_bundle: Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
-from h2o_runtime.manifest import ModelSpec
+from h2o_runtime.layers import LAYERS
+from h2o_runtime.model import LayerSpec, ModelSpec
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
@@ -105,21 +106,13 @@ def better(one: MachineRates, other: MachineRates) -> MachineRates:
 
 def dense_flop(model: ModelSpec, tokens: int) -> int:
     """Every matrix on every token; what follows the last layer's attention, and the head, on the last one."""
-    hidden, layers = model.hidden_size, model.layers
-    after = [hidden * model.out_size * model.query_heads + _feed_forward(model, i) for i in range(layers)]
+    hidden, specs = model.hidden_size, model.each_layer
+    before = sum(LAYERS[spec.kind]().multiplications(model, spec) for spec in specs)
+    after = [
+        hidden * spec.out_size * spec.query_heads + _feed_forward(model, i) for i, spec in enumerate(specs)
+    ]
     rows = sum(after[:-1]) * tokens + after[-1]
-    return 2 * (layers * _before_attention(model) * tokens + rows + hidden * model.vocab_size)
-
-
-def _before_attention(model: ModelSpec) -> int:
-    """Multiplications of a token in one layer, up to its queries, keys and values."""
-    hidden, latent = model.hidden_size, model.latent
-    if latent is None:
-        return hidden * model.head_size * (model.query_heads + 2 * model.kv_heads)
-    queries = model.query_heads * model.query_size
-    made = (hidden + queries) * latent.query_rank if latent.query_rank else hidden * queries
-    expanded = latent.rank * model.query_heads * (latent.nope_size + latent.value_size)
-    return made + hidden * model.head_size + expanded
+    return 2 * (before * tokens + rows + hidden * model.vocab_size)
 
 
 def _feed_forward(model: ModelSpec, layer: int) -> int:
@@ -132,18 +125,20 @@ def _feed_forward(model: ModelSpec, layer: int) -> int:
 
 def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
     """Two dot products a pair of query and visible key, in every layer and query head."""
-    pairs = (model.layers - 1) * visible_pairs(config, tokens) + config.algorithm.last_layer_pairs(tokens)
-    return _pair_flop(model) * int(pairs)
+    *others, last = model.each_layer
+    pairs = visible_pairs(config, tokens)
+    before = sum(_pair_flop(spec) for spec in others) * pairs
+    return before + _pair_flop(last) * int(config.algorithm.last_layer_pairs(tokens))
 
 
 def layer_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
-    """The same of one layer, all of whose rows are needed."""
-    return _pair_flop(model) * visible_pairs(config, tokens)
+    """The same of the first layer, where all of its rows are needed."""
+    return _pair_flop(model.layer(0)) * visible_pairs(config, tokens)
 
 
-def _pair_flop(model: ModelSpec) -> int:
-    """A dot product with a key and a value added, in every query head; latents are counted expanded."""
-    return 2 * model.query_heads * (model.query_size + model.out_size)
+def _pair_flop(spec: LayerSpec) -> int:
+    """A dot product with a key and a value added, in every query head, at the sizes that dense graphs have."""
+    return 2 * spec.query_heads * (spec.query_size + spec.out_size)
 
 
 def visible_pairs(config: PrefillConfig, tokens: int) -> int:

@@ -35,7 +35,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "context": model.generator.context,
         "backend": model.generator.loaded.backend.name,
         "dense_form": getattr(model.generator.loaded.backend, "form", None),
-        "latent": model.generator.latent_form,
+        **model.generator.layer_report,
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
         "peak_memory_bytes": peak_bytes(),

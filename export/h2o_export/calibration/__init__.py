@@ -16,6 +16,7 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
+from h2o_export.layers import each_kind
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 
@@ -28,8 +29,7 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
     `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
     and so does one whose weights get offsets. Raises InputError for a text that cannot be read,
     UnsupportedModelError for matrices that the blocks do not fit, ConfigError for a text where nothing would be
-    made for it: integers that stay as they are, and weights of 8 bits of a latent model, which are rounded as they
-    are.
+    made for it: integers that stay as they are, and weights of 8 bits where a layer's kind cannot be scaled.
     """
     made = formats.projections
     if type(made) is not Blocks or _holds(checkpoint, formats):
@@ -47,11 +47,12 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
         return CompensatedCheckpoint.of(
             checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
         )
-    if checkpoint.config.latent is not None:
+    unscaled = {kind.title for kind in each_kind(checkpoint.config) if not kind.scalable}
+    if unscaled:
         if text is not None:
             raise ConfigError(
-                "8-bit weights of a model with latent attention are rounded to the nearest: leave out --calibrate, "
-                "or take --weights int4",
+                f"8-bit weights of a model with {' and '.join(unscaled)} are rounded to the nearest: leave out "
+                "--calibrate, or take --weights int4",
                 field="calibrate",
             )
         return checkpoint

@@ -10,12 +10,11 @@ from h2o_runtime.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.generator import Generator
+from h2o_runtime.layers.model import LayerSettings, equivalent_settings
 from h2o_runtime.names import (
-    LATENT_FORMS,
     BackendName,
     DenseChoice,
     DeviceChoice,
-    LatentChoice,
     ProviderChoice,
 )
 
@@ -41,7 +40,7 @@ class ComparedBundle:
         return make_backend(self.backend, self.bundle, self.device, self.threads, context, self.form)
 
     def load(
-        self, context: int, attention: ProviderChoice | None = None, latent: LatentChoice = "auto"
+        self, context: int, attention: ProviderChoice | None = None, layers: LayerSettings | None = None
     ) -> Generator:
         """All of the bundle, ready to run; with another attention provider where one is named."""
         return Generator.load(
@@ -52,13 +51,13 @@ class ComparedBundle:
             threads=self.threads,
             device=self.on,
             form=self.form,
-            latent=latent,
+            layers=layers or {},
         )
 
     @property
-    def latent_forms(self) -> tuple[LatentChoice, ...]:
-        """Both forms of latent attention, where it is that: a prompt is compared in each."""
-        return ("auto",) if self.bundle.manifest.model.latent is None else LATENT_FORMS
+    def layer_settings(self) -> tuple[LayerSettings, ...]:
+        """Settings of layer kinds that compute the same numbers in other ways: a prompt is compared under each."""
+        return equivalent_settings(self.bundle.manifest.model)
 
     @property
     def exact(self) -> ComparedBundle:

@@ -18,8 +18,7 @@ from h2o_export.comparison.engines import AttentionEngines
 from h2o_export.comparison.report import RELATIVE_TOLERANCE, ROUNDING_TOLERANCE, Row, compare_runs
 from h2o_export.comparison.runners import BackendRunner, StepRunner
 from h2o_export.comparison.twin import save_twin
-from h2o_export.layers import layer_kind
-from h2o_export.layers.base import causal_attention
+from h2o_export.layers import LayerKind, kind_named
 from h2o_export.policies import policy_entry, policy_steps
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends import Backend
@@ -53,18 +52,15 @@ class GraphComparison:
         which rounds activations too.
         """
         known: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
-        kind = layer_kind(self.model.family)
         backend = self.compared.exact.open_backend(len(ids))
         rounding = self.compared.open_backend(len(ids)) if self.compared.rounds_activations else None
         for index, graph in enumerate(self.bundle.manifest.dense_graphs()):
-            if index and self.model.latent is not None:
-                yield from self._latent(index - 1, known, backend, progress)
+            if index:
+                spec = self.model.layer(index - 1)
+                kind = kind_named(spec.kind)
+                yield from self._small_graphs(kind, index - 1, known, backend, progress)
+                known |= {"attention": kind.reference(known, spec.scale), "residual": known["residual_out"]}
             progress(graph.name)
-            if "residual_out" in known:
-                known |= {
-                    "attention": kind.reference(known, self.model.scale),
-                    "residual": known["residual_out"],
-                }
             feed = {spec.name: known[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             results = self._dense_graph(graph, feed, backend)
             yield from compare_runs("dense", graph.name, results, {}, self.share)
@@ -73,24 +69,20 @@ class GraphComparison:
                 yield from compare_runs("rounding", graph.name, rounded, {}, ROUNDING_TOLERANCE)
             known |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
 
-    def _latent(self, layer: int, known: Feed, backend: Backend, progress: Progress) -> Iterator[Row]:
-        """The small graphs behind a layer's dense one; k and v in `known` become what its latents expand to."""
-        latents = known["k"]
+    def _small_graphs(
+        self, kind: LayerKind, layer: int, known: Feed, backend: Backend, progress: Progress
+    ) -> Iterator[Row]:
+        """Those beside a layer's dense graph; what they give takes the place of what is `known` by that name."""
         made: Feed = {}
-        rank = self.model.attention.value_size
-        for step in ("expand", "absorb", "contract"):
-            graph = self.bundle.graph(f"{step}_{layer:02d}")
+        for graph in self.bundle.small_graphs(layer):
             progress(graph.name)
-            if step == "contract":
-                made["context"] = causal_attention(
-                    made["absorbed"], latents, latents[..., :rank], self.model.scale
-                )
-            given = {"latents": latents, "q": known["q"], **made}
+            own = graph.name.removesuffix(f"_{layer:02d}")
+            given = kind.small_inputs(own, known, made, self.model.layer(layer))
             feed = {spec.name: given[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             results = self._dense_graph(graph, feed, backend)
             yield from compare_runs("dense", graph.name, results, {}, self.share)
             made |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
-        known |= {"k": made["k"], "v": made["v"]}
+        known |= made
 
     def _dense_graph(self, graph: GraphSpec, feed: Feed, backend: Backend) -> RunResults:
         backend.activate(only=[graph.name])

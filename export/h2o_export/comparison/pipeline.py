@@ -19,7 +19,7 @@ from h2o_export.reference import StreamedModel
 from h2o_export.rounded import RoundedCheckpoint
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.generator import Generator
-from h2o_runtime.names import LatentChoice, ProviderChoice
+from h2o_runtime.names import ProviderChoice
 
 TOLERANCE = 1e-4  # of the largest value, float32
 HALF_FLOOR = 1e-3
@@ -63,11 +63,11 @@ class PipelineComparison:
         configs: Sequence[PrefillConfig],
         progress: Progress,
     ) -> Iterator[Row]:
-        for form in compared.latent_forms:
-            with compared.load(len(self.ids), latent=form) as generator:
+        for settings in compared.layer_settings:
+            with compared.load(len(self.ids), layers=settings) as generator:
                 for config in configs:
                     make = policy_entry(config).reference(config.algorithm)
-                    if make is None or not _reads(config, form):
+                    if make is None or not generator.reads(config):
                         continue
                     progress(f"{stage}, {describe(config)}")
                     actual = generator.logprobs(self.ids, config)
@@ -82,8 +82,8 @@ class PipelineComparison:
             results = []
             for attention in (self.compared.attention, other):
                 progress(f"pipeline, {describe(config)}, {attention}")
-                form = self.compared.latent_forms[0]
-                with self.compared.load(len(self.ids), attention, form) as generator:
+                settings = self.compared.layer_settings[0]
+                with self.compared.load(len(self.ids), attention, settings) as generator:
                     name = f"{generator.loaded.backend.name}+{generator.spec.provider.name}"
                     results.append((name, generator.logprobs(self.ids, config)))
             tolerance = TOLERANCE if self._dtype == "float32" else 20 * HALF_FLOOR
@@ -109,7 +109,7 @@ class PipelineComparison:
             tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
         if stage == "quantization":
             tolerance = QUANTIZATION_TOLERANCE[self._weights]
-        form = f", {generator.latent_form}" if generator.latent_form else ""
+        form = "".join(f", {how}" for how in generator.layer_report.values() if how)
         row = compare_arrays(
             stage,
             describe(config) + form,
@@ -166,8 +166,3 @@ def without_reference(configs: Sequence[PrefillConfig]) -> list[str]:
         for config in configs
         if policy_entry(config).reference(config.algorithm) is None
     ]
-
-
-def _reads(config: PrefillConfig, form: LatentChoice) -> bool:
-    """Whether a policy reads prompts in a form of latent attention; any does where there is none."""
-    return form == "auto" or form in config.algorithm.latent_forms

@@ -1,20 +1,46 @@
-"""Layer kinds by name. To add one is a file beside these and a line in `LAYERS`; a family names its own."""
+"""Layer kinds by name. To add one is a file beside these and a line in `LAYERS`; a family names its own.
+
+The file of the same name in h2o_runtime.layers is what a bundle's layers do at run time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from types import MappingProxyType
 
-from h2o_export.families import FAMILIES
+from h2o_export.config import ModelConfig
 from h2o_export.layers.base import LayerKind
 from h2o_export.layers.grouped_query import GroupedQuery
 from h2o_export.layers.latent import Latent
+from h2o_runtime.errors import UnsupportedModelError
 
-__all__ = ["LAYERS", "LayerKind", "layer_kind"]
+__all__ = ["LAYERS", "LayerKind", "each_kind", "kind_named", "layer_kind", "rotary_size"]
 
 LAYERS: Mapping[str, LayerKind] = MappingProxyType({kind.name: kind for kind in (GroupedQuery(), Latent())})
+GROUP = "h2o_edge.export_layers"  # entry points of other packages
 
 
-def layer_kind(family: str) -> LayerKind:
-    """The kind of the layers of a family, which is a key of `FAMILIES`."""
-    return LAYERS[FAMILIES[family].layers]
+def kind_named(name: str) -> LayerKind:
+    """Raises UnsupportedModelError for a name that no kind has."""
+    if name in LAYERS:
+        return LAYERS[name]
+    for point in entry_points(group=GROUP, name=name):
+        kind: LayerKind = point.load()()
+        return kind
+    raise UnsupportedModelError(f"no layer kind is named {name!r}; there are {', '.join(LAYERS)}")
+
+
+def layer_kind(config: ModelConfig, layer: int) -> LayerKind:
+    """The kind of one layer."""
+    return kind_named(config.kind(layer))
+
+
+def each_kind(config: ModelConfig) -> tuple[LayerKind, ...]:
+    """Of every layer in turn."""
+    return tuple(layer_kind(config, layer) for layer in range(config.layers))
+
+
+def rotary_size(config: ModelConfig) -> int:
+    """Elements of a head that are rotated, in the layers where most are: all have the same angles."""
+    return max(kind.spec(config).rotary_size for kind in each_kind(config))

@@ -4,29 +4,59 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.config import ModelConfig
-from h2o_runtime.attention import AttentionShape
-from h2o_runtime.manifest import TensorSpec
+from h2o_runtime.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
+from h2o_runtime.model import LayerSpec
+
+
+@dataclass(frozen=True)
+class SmallGraph:
+    """One of a kind's small graphs. `step` is whether decode runs it; `kind` is that of `GraphSpec`."""
+
+    name: str
+    module: type[nn.Module]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    step: bool
+    kind: Literal["latent", "layer"] = "layer"
+
+    def spec(self, layer: int, weights: tuple[str, ...] = ()) -> GraphSpec:
+        name = f"{self.name}_{layer:02d}"
+        free = FreeSizes(sizes=(FreeSize(name="n", counts="rows"),), step=self.step)
+        return GraphSpec(
+            name=name,
+            file=f"onnx/{name}.onnx",
+            kind=self.kind,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            weights=weights,
+            free=free,
+        )
 
 
 class LayerKind(ABC):
     """One kind of attention, as dense graphs and everything about them need it. n tokens, D hidden size."""
 
+    # As h2o_runtime.layers has them.
     name: ClassVar[str]
+    title: ClassVar[str]
+    # Ends of the names of matrices that stay floats when others become integers.
+    float_matrices: ClassVar[tuple[str, ...]] = ()
+    # Whether weights of 8 bits can be scaled for activations.
+    scalable: ClassVar[bool] = True
 
     @abstractmethod
-    def shape(self, config: ModelConfig, dtype: str) -> AttentionShape:
-        """What operators and caches are made for."""
-
-    @abstractmethod
-    def rotary_size(self, config: ModelConfig) -> int:
-        """How many elements of a head are rotated by position."""
+    def spec(self, config: ModelConfig) -> LayerSpec:
+        """What the manifest says of such a layer: what operators, caches and buffers are made for."""
 
     @abstractmethod
     def projection(self, config: ModelConfig) -> nn.Module:
@@ -36,24 +66,58 @@ class LayerKind(ABC):
     def output(self, config: ModelConfig) -> nn.Module:
         """What attention gave, a row a token, → [n, D]. A dense graph has it as `o_proj`."""
 
-    @abstractmethod
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
         """What a dense graph gives to attention and cache."""
+        spec = self.spec(config)
+        stored = ("k",) if spec.shared else ("k", "v")
+        q = rows("q", (spec.query_heads, spec.query_size), dtype)
+        return q, *(rows(name, (spec.kv_heads, spec.head_size), dtype) for name in stored)
 
-    @abstractmethod
     def attended(self, config: ModelConfig, dtype: str) -> TensorSpec:
         """What a dense graph takes from attention."""
+        spec = self.spec(config)
+        return rows("attention", (spec.query_heads, spec.out_size), dtype)
 
-    @abstractmethod
     def checkpoint_name(self, parameter: str) -> str:
         """Of a parameter of `projection`, or of `output` with o_proj before it: its name in a layer's tensors."""
+        return f"self_attn.{parameter}"
+
+    def manifest_fields(self, config: ModelConfig) -> dict[str, Any]:
+        """Fields of `ModelSpec` that are this kind's own."""
+        return {}
+
+    # Small graphs beside the dense ones: none, unless a kind has some
+
+    def small_graphs(self, config: ModelConfig, dtype: str) -> tuple[SmallGraph, ...]:
+        """In the order in which comparisons run them: each may take what those before it gave."""
+        return ()
+
+    def small_tensors(self, config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+        """Tensors of a checkpoint that a layer's small graphs hold, with their shapes."""
+        return {}
+
+    def small_parameters(self, checkpoint: Checkpoint, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Of a layer's small graphs, by name. Raises CheckpointError."""
+        return {}
+
+    def small_inputs(
+        self, graph: str, known: Mapping[str, NDArray[Any]], made: Mapping[str, NDArray[Any]], spec: LayerSpec
+    ) -> Mapping[str, NDArray[Any]]:
+        """What a small graph takes, for comparisons: `known` are tensors of the dense graph, `made` outputs of the
+        small graphs before."""
+        raise AssertionError(f"this kind has no graph {graph}")
 
     @abstractmethod
     def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
         """Plain causal attention in float64, for comparisons: tensors of `interface` → that of `attended`.
 
-        Of latents, k and v are what they expand to.
+        Outputs of small graphs take the place of tensors of their name.
         """
+
+
+def rows(name: str, row: tuple[int, int], dtype: str) -> TensorSpec:
+    """A tensor [n, *row]."""
+    return TensorSpec(name=name, dtype=dtype, shape=("n", *row))  # type: ignore[arg-type]
 
 
 def causal_attention(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float) -> NDArray[np.float64]:

@@ -13,42 +13,34 @@ from torch import Tensor, nn
 from h2o_export.config import ModelConfig
 from h2o_export.layers.base import LayerKind, causal_attention
 from h2o_export.layers.blocks import RMSNorm, rotate
-from h2o_runtime.attention import AttentionShape
-from h2o_runtime.manifest import TensorSpec
+from h2o_runtime.model import LayerSpec
 
 
 class GroupedQuery(LayerKind):
     """q [n, Hq, d]; k, v [n, Hkv, d], which are what the cache holds; attention gives [n, Hq, d]."""
 
     name: ClassVar[str] = "grouped-query"
+    title: ClassVar[str] = "grouped-query attention"
 
-    def shape(self, config: ModelConfig, dtype: str) -> AttentionShape:
-        return AttentionShape(
+    def spec(self, config: ModelConfig) -> LayerSpec:
+        d = config.head_size
+        return LayerSpec(
+            kind=self.name,
             query_heads=config.query_heads,
             kv_heads=config.kv_heads,
-            head_size=config.head_size,
-            scale=1.0 / math.sqrt(config.head_size),
-            dtype=np.dtype(dtype),
+            head_size=d,
+            value_size=d,
+            query_size=d,
+            out_size=d,
+            rotary_size=d,
+            scale=1.0 / math.sqrt(d),
         )
-
-    def rotary_size(self, config: ModelConfig) -> int:
-        return config.head_size
 
     def projection(self, config: ModelConfig) -> nn.Module:
         return QKV(config)
 
     def output(self, config: ModelConfig) -> nn.Module:
         return nn.Linear(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
-
-    def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        heads = {"q": config.query_heads, "k": config.kv_heads, "v": config.kv_heads}
-        return tuple(_heads(name, count, config, dtype) for name, count in heads.items())
-
-    def attended(self, config: ModelConfig, dtype: str) -> TensorSpec:
-        return _heads("attention", config.query_heads, config, dtype)
-
-    def checkpoint_name(self, parameter: str) -> str:
-        return f"self_attn.{parameter}"
 
     def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
         return causal_attention(given["q"], given["k"], given["v"], scale)
@@ -76,7 +68,3 @@ class QKV(nn.Module):
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
-
-
-def _heads(name: str, heads: int, config: ModelConfig, dtype: str) -> TensorSpec:
-    return TensorSpec(name=name, dtype=dtype, shape=("n", heads, config.head_size))  # type: ignore[arg-type]

@@ -17,12 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from h2o_export.checkpoints import Checkpoint
 from h2o_export.config import LatentConfig, ModelConfig
 from h2o_export.config_latent import NORM_EPS
-from h2o_export.layers.base import LayerKind, causal_attention
+from h2o_export.formats.floats import to_dtype
+from h2o_export.layers.base import LayerKind, SmallGraph, causal_attention, rows
 from h2o_export.layers.blocks import RMSNorm, rotate
-from h2o_runtime.attention import AttentionShape
-from h2o_runtime.manifest import TensorSpec
+from h2o_runtime.model import LatentSpec, LayerSpec
+
+# Of a checkpoint: a head's W_uk above its W_uv, head after head.
+MATRICES = ".self_attn.kv_b_proj.weight"
 
 
 class Latent(LayerKind):
@@ -30,21 +34,37 @@ class Latent(LayerKind):
     [n, Hq, dv]."""
 
     name: ClassVar[str] = "latent"
+    title: ClassVar[str] = "latent attention"
 
-    def shape(self, config: ModelConfig, dtype: str) -> AttentionShape:
+    float_matrices: ClassVar[tuple[str, ...]] = (MATRICES,)  # they stand in three graphs
+    scalable: ClassVar[bool] = False
+
+    def spec(self, config: ModelConfig) -> LayerSpec:
         """Of the absorbed form. The scale is of the model's own queries and keys, not of latents."""
         latent = _latent(config)
-        return AttentionShape(
+        return LayerSpec(
+            kind=self.name,
             query_heads=config.query_heads,
             kv_heads=1,
             head_size=latent.row_size,
-            scale=config.rope.score_factor / math.sqrt(latent.query_size),
-            dtype=np.dtype(dtype),
             value_size=latent.rank,
+            shared=True,
+            query_size=latent.query_size,
+            out_size=latent.value_size,
+            rotary_size=latent.rope_size,
+            scale=config.rope.score_factor / math.sqrt(latent.query_size),
         )
 
-    def rotary_size(self, config: ModelConfig) -> int:
-        return _latent(config).rope_size
+    def manifest_fields(self, config: ModelConfig) -> dict[str, Any]:
+        latent = _latent(config)
+        sizes = LatentSpec(
+            rank=latent.rank,
+            nope_size=latent.nope_size,
+            rope_size=latent.rope_size,
+            value_size=latent.value_size,
+            query_rank=latent.query_rank,
+        )
+        return {"latent": sizes}
 
     def projection(self, config: ModelConfig) -> nn.Module:
         return LatentProjection(config)
@@ -52,18 +72,42 @@ class Latent(LayerKind):
     def output(self, config: ModelConfig) -> nn.Module:
         return nn.Linear(config.query_heads * _latent(config).value_size, config.hidden_size, config.o_bias)
 
-    def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        latent = _latent(config)
+    def small_graphs(self, config: ModelConfig, dtype: str) -> tuple[SmallGraph, ...]:
+        latent, heads = _latent(config), config.query_heads
+        q, attention = rows("q", (heads, latent.query_size), dtype), self.attended(config, dtype)
+        absorbed = rows("absorbed", (heads, latent.row_size), dtype)
+        context = rows("context", (heads, latent.rank), dtype)
+        latents = rows("latents", (1, latent.row_size), dtype)
+        keys = rows("k", (heads, latent.query_size), dtype)
+        values = rows("v", (heads, latent.value_size), dtype)
         return (
-            _rows("q", (config.query_heads, latent.query_size), dtype),
-            _rows("k", (1, latent.row_size), dtype),
+            SmallGraph("absorb", Absorb, (q,), (absorbed,), step=True, kind="latent"),
+            SmallGraph("contract", Contract, (context,), (attention,), step=True, kind="latent"),
+            SmallGraph("expand", Expand, (latents,), (keys, values), step=False, kind="latent"),
         )
 
-    def attended(self, config: ModelConfig, dtype: str) -> TensorSpec:
-        return _rows("attention", (config.query_heads, _latent(config).value_size), dtype)
+    def small_tensors(self, config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+        latent = _latent(config)
+        size = config.query_heads * (latent.nope_size + latent.value_size)
+        return {f"model.layers.{layer}{MATRICES}": (size, latent.rank)}
 
-    def checkpoint_name(self, parameter: str) -> str:
-        return f"self_attn.{parameter}"
+    def small_parameters(self, checkpoint: Checkpoint, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
+        """keys: W_uk [Hq, dn, r]; values: W_uv [Hq, r, dv]. Each is stored once, for two graphs."""
+        config, latent = checkpoint.config, _latent(checkpoint.config)
+        ((name, shape),) = self.small_tensors(config, layer).items()
+        both = to_dtype(checkpoint.tensor(name, shape), dtype, name)
+        split = [latent.nope_size, latent.value_size]
+        keys, values = torch.split(both.view(config.query_heads, -1, latent.rank), split, dim=1)
+        return {"keys": keys, "values": values.transpose(1, 2)}
+
+    def small_inputs(
+        self, graph: str, known: Mapping[str, NDArray[Any]], made: Mapping[str, NDArray[Any]], spec: LayerSpec
+    ) -> Mapping[str, NDArray[Any]]:
+        latents = known["k"]
+        if graph != "contract":
+            return {"latents": latents, "q": known["q"]}
+        values = latents[..., : spec.value_size]
+        return {"context": causal_attention(made["absorbed"], latents, values, spec.scale)}
 
     def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
         return causal_attention(given["q"], given["k"], given["v"], scale)
@@ -162,7 +206,3 @@ class Expand(nn.Module):
 def _latent(config: ModelConfig) -> LatentConfig:
     assert config.latent is not None, "the family's layers are latent"
     return config.latent
-
-
-def _rows(name: str, row: tuple[int, ...], dtype: str) -> TensorSpec:
-    return TensorSpec(name=name, dtype=dtype, shape=("n", *row))  # type: ignore[arg-type]

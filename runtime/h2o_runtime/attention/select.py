@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape
@@ -42,6 +43,16 @@ def make_provider(name: str, bundle: Bundle, device: Device, threads: int | None
     from h2o_runtime.attention.functions import FunctionProvider
 
     return FunctionProvider(bundle, threads)
+
+
+def provider_factory(
+    name: str, bundle: Bundle, device: Device, threads: int | None
+) -> Callable[[], AttentionProvider]:
+    """Makes as many as are wanted of what `make_provider` chooses, which is chosen, and told, once."""
+    first = make_provider(name, bundle, device, threads)
+    chosen = "functions" if first.name == "functions" else name
+    ready = [first]
+    return lambda: ready.pop() if ready else make_provider(chosen, bundle, device, threads)
 
 
 def _no_kernel(shape: AttentionShape) -> str:

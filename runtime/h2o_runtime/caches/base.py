@@ -36,8 +36,8 @@ class LayerStore(Protocol):
     """One layer's keys and values while it is open."""
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
-        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d]; of latents
-        there is no "v".
+        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d]; no "v"
+        where values are a part of keys.
 
         The same place for the same rows while the layer is open, and whole: what was written through parts
         of them can be read in one piece. For the row of a decode step always the same place.
@@ -140,12 +140,14 @@ class Cache(ABC):
 
     name   as flags and reports write it
     title  as people read it
-    latent whether it can hold latents, of which values are a part
+    shared_values  whether it can hold rows whose values are a part of their keys
+    mixed_rows     whether layers may differ in what it keeps of a token
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    latent: ClassVar[bool] = False
+    shared_values: ClassVar[bool] = False
+    mixed_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -157,15 +159,20 @@ class Cache(ABC):
 
     @abstractmethod
     def new_store(
-        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+        self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
-        """For `capacity` rows. `provider` is the one that will read it."""
+        """For `capacity` rows. `providers` are those that will read it, one a layer."""
 
     def new_pool(
-        self, model: ModelSpec, capacity: int, spare_bytes: int, device: Device, provider: AttentionProvider
+        self,
+        model: ModelSpec,
+        capacity: int,
+        spare_bytes: int,
+        device: Device,
+        providers: Sequence[AttentionProvider],
     ) -> KVStore:
         """As `new_store`, with `spare_bytes` more for rows of sequences that wait, where it can hold them."""
-        return self.new_store(model, capacity, device, provider)
+        return self.new_store(model, capacity, device, providers)
 
     @classmethod
     def variants(cls, model: ModelSpec) -> Iterator[Cache]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import KVStore, LayerStore, Rows
-from h2o_runtime.caches.stored import Fresh, RowForm, StoredCache, StoredRows
+from h2o_runtime.caches.stored import Fresh, FreshRows, RowForm, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
@@ -23,31 +24,42 @@ class Contiguous(StoredCache):
 
     name: ClassVar[str] = "contiguous"
     title: ClassVar[str] = "contiguous"
-    latent: ClassVar[bool] = True
+    shared_values: ClassVar[bool] = True
+    mixed_rows: ClassVar[bool] = True
 
     def new_store(
-        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+        self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
-        return ContiguousStore(model, self.form(model), capacity, device, provider)
+        return ContiguousStore(model, self.forms(model), capacity, device, providers)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
-        form = self.form(model)
-        rows = model.layers * context * form.row_bytes
-        return rows if form.dtype == model.dtype else rows + Fresh.size(model, context)
+        rows = context * self.token_bytes(model)
+        return rows if self.stored_dtype(model) == model.dtype else rows + Fresh.size(model, context)
 
 
 class ContiguousStore(KVStore):
-    """layers[layer]: `capacity` rows as `form` says, on the device."""
+    """layers[layer]: `capacity` rows as `forms` say, on the device."""
 
     def __init__(
-        self, model: ModelSpec, form: RowForm, capacity: int, device: Device, provider: AttentionProvider
+        self,
+        model: ModelSpec,
+        forms: Sequence[RowForm],
+        capacity: int,
+        device: Device,
+        providers: Sequence[AttentionProvider],
     ) -> None:
-        self.layers = [form.new(capacity, device) for _ in range(model.layers)]
+        self.layers = [form.new(capacity, device) for form in forms]
         # A recorded step has fixed addresses: its row is appended from here.
-        step = Fresh(model, 1, device)
-        fresh = None if form.dtype == np.dtype(model.dtype) else Fresh(model, capacity, device)
-        self._fresh_bytes = Fresh.size(model, capacity) if fresh else 0
-        self._open = [LayerRows(rows, step, fresh, device, provider) for rows in self.layers]
+        step = Fresh(model, 1, device).layers
+        fresh: list[FreshRows] | list[None] = [None] * model.layers
+        self._fresh_bytes = 0
+        if forms[0].dtype != np.dtype(model.dtype):
+            fresh = Fresh(model, capacity, device).layers
+            self._fresh_bytes = Fresh.size(model, capacity)
+        self._open = [
+            LayerRows(rows, own_step, own_fresh, device, provider)
+            for rows, own_step, own_fresh, provider in zip(self.layers, step, fresh, providers, strict=True)
+        ]
 
     def open(self, layer: int) -> LayerRows:
         return self._open[layer]
@@ -64,7 +76,12 @@ class LayerRows(LayerStore):
     """Opening it costs nothing: it is always there. `fresh` is None where dense graphs write where rows stay."""
 
     def __init__(
-        self, rows: StoredRows, step: Fresh, fresh: Fresh | None, device: Device, provider: AttentionProvider
+        self,
+        rows: StoredRows,
+        step: FreshRows,
+        fresh: FreshRows | None,
+        device: Device,
+        provider: AttentionProvider,
     ) -> None:
         self._device = device
         self._rows = rows

@@ -9,7 +9,7 @@ the prompt's last tokens vote as if they had been generated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Literal
@@ -36,7 +36,8 @@ class Evicting(Contiguous):
     """Memory is reserved for `cache_tokens` rows a layer, and for one layer of the whole context."""
 
     title: ClassVar[str] = "forgetting"
-    latent: ClassVar[bool] = False
+    shared_values: ClassVar[bool] = False
+    mixed_rows: ClassVar[bool] = False
 
     cache_tokens: int = option(
         0,
@@ -86,9 +87,9 @@ class Evicting(Contiguous):
         return self.cache_tokens
 
     def new_store(
-        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+        self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
-        return EvictingStore(self, model, capacity, device, provider)
+        return EvictingStore(self, model, capacity, device, providers[0])
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         rows = min(self.cache_tokens, context)

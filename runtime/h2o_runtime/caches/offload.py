@@ -10,6 +10,7 @@ ahead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +42,7 @@ class Offload(Cache):
     )
 
     def new_store(
-        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+        self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
         """Raises ConfigError on a CPU without a file, OutputError where the file cannot be."""
         if device.name == "cpu" and not self.cache_file:
@@ -57,7 +58,7 @@ class Offload(Cache):
             if self.cache_file
             else HostRows(device.host_memory(nbytes), model.layers, row, dtype)
         )
-        return OffloadStore(host, min(self.ring_buffers, model.layers), device, provider)
+        return OffloadStore(host, min(self.ring_buffers, model.layers), device, providers[0])
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         row = model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize

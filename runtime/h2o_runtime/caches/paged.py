@@ -6,6 +6,7 @@ nothing there: no row moves when sequences take turns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import HeldRows, KVStore, Rows
 from h2o_runtime.caches.contiguous import LayerRows
 from h2o_runtime.caches.pages import PagePool, PageTable
-from h2o_runtime.caches.stored import Fresh, StoredCache, StoredRows
+from h2o_runtime.caches.stored import Fresh, FreshRows, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
@@ -32,7 +33,8 @@ class Paged(StoredCache):
 
     name: ClassVar[str] = "paged"
     title: ClassVar[str] = "on pages"
-    latent: ClassVar[bool] = True
+    shared_values: ClassVar[bool] = True
+    mixed_rows: ClassVar[bool] = True
 
     page_rows: int = option(
         16,
@@ -53,28 +55,32 @@ class Paged(StoredCache):
             )
 
     def new_store(
-        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+        self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
         """Raises ConfigError on a GPU, whose kernels read rows in one piece."""
-        return self.new_pool(model, capacity, 0, device, provider)
+        return self.new_pool(model, capacity, 0, device, providers)
 
     def new_pool(
-        self, model: ModelSpec, capacity: int, spare_bytes: int, device: Device, provider: AttentionProvider
+        self,
+        model: ModelSpec,
+        capacity: int,
+        spare_bytes: int,
+        device: Device,
+        providers: Sequence[AttentionProvider],
     ) -> KVStore:
         if device.name != "cpu":
             raise ConfigError(
                 "the cache paged is read by the CPU's attention only: choose --cache contiguous, or --device cpu",
                 field="cache",
             )
-        form = self.form(model)
-        spare = spare_bytes // (self.page_rows * model.layers * form.row_bytes)
+        spare = spare_bytes // (self.page_rows * self.token_bytes(model))
         pool = (-(-capacity // self.page_rows) + spare) * self.page_rows
-        layers = [form.new(pool, device) for _ in range(model.layers)]
-        return PagedStore(model, layers, capacity, self.page_rows, device, provider)
+        layers = [form.new(pool, device) for form in self.forms(model)]
+        return PagedStore(model, layers, capacity, self.page_rows, device, providers)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         pages = -(-context // self.page_rows)
-        rows = pages * self.page_rows * model.layers * self.form(model).row_bytes
+        rows = pages * self.page_rows * self.token_bytes(model)
         return rows + Fresh.size(model, context) + 2 * pages * np.dtype(np.int32).itemsize
 
 
@@ -88,15 +94,18 @@ class PagedStore(KVStore):
         capacity: int,
         page_rows: int,
         device: Device,
-        provider: AttentionProvider,
+        providers: Sequence[AttentionProvider],
     ) -> None:
         self.layers = layers
         arrays = [array for rows in layers for array in rows.view(0).parts.values()]
         self.pool = PagePool(len(arrays[0]) // page_rows, page_rows, arrays)
         self.pages = PageTable(self.pool, capacity)
-        step, fresh = Fresh(model, 1, device), Fresh(model, capacity, device)
+        step, fresh = Fresh(model, 1, device).layers, Fresh(model, capacity, device).layers
         self._other_bytes = Fresh.size(model, capacity) + self.pages.table.nbytes + self.pool.counts.nbytes
-        self._open = [_Layer(rows, step, fresh, device, provider, self.pages) for rows in layers]
+        self._open = [
+            _Layer(rows, own_step, own_fresh, device, provider, self.pages)
+            for rows, own_step, own_fresh, provider in zip(layers, step, fresh, providers, strict=True)
+        ]
 
     def open(self, layer: int) -> _Layer:
         return self._open[layer]
@@ -148,8 +157,8 @@ class _Layer(LayerRows):
     def __init__(
         self,
         rows: StoredRows,
-        step: Fresh,
-        fresh: Fresh,
+        step: FreshRows,
+        fresh: FreshRows,
         device: Device,
         provider: AttentionProvider,
         pages: PageTable,

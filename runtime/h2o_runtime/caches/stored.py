@@ -11,7 +11,7 @@ import numpy as np
 from h2o_runtime.caches.base import Cache
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model import CacheRow, ModelSpec
 from h2o_runtime.options import option
 
 CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
@@ -19,20 +19,16 @@ CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
 
 @dataclass(frozen=True)
 class RowForm:
-    """How one row of a layer is stored: `dtype`, and where it is int8 a float32 scale a head.
-
-    latent  keys alone, of which values are a part
-    """
+    """How one row of a layer is stored: `dtype`, and where it is int8 a float32 scale a head."""
 
     dtype: np.dtype[Any]
-    kv_heads: int
-    head_size: int
-    latent: bool = False
+    row: CacheRow
 
     @classmethod
-    def of(cls, model: ModelSpec, stored: CacheDtype) -> RowForm:
+    def of(cls, model: ModelSpec, stored: CacheDtype) -> tuple[RowForm, ...]:
+        """Of every layer."""
         dtype = np.dtype(model.dtype if stored == "model" else stored)
-        return cls(dtype, model.kv_heads, model.head_size, model.latent is not None)
+        return tuple(cls(dtype, spec.row) for spec in model.each_layer)
 
     @property
     def scaled(self) -> bool:
@@ -42,24 +38,26 @@ class RowForm:
     def row_bytes(self) -> int:
         """Of a row's keys and values."""
         scale = np.dtype(np.float32).itemsize if self.scaled else 0
-        parts = 1 if self.latent else 2
-        return parts * self.kv_heads * (self.head_size * self.dtype.itemsize + scale)
+        parts = 1 if self.row.shared else 2
+        return parts * self.row.heads * (self.row.size * self.dtype.itemsize + scale)
 
     def new(self, rows: int, device: Device) -> StoredRows:
-        shape = (rows, self.kv_heads, self.head_size)
+        shape = (rows, self.row.heads, self.row.size)
         k = device.empty(shape, self.dtype)
-        v = k if self.latent else device.empty(shape, self.dtype)
+        v = k if self.row.shared else device.empty(shape, self.dtype)
         if not self.scaled:
             return StoredRows(k, v, None)
         k_scales = device.empty(shape[:2], np.float32)
-        v_scales = k_scales if self.latent else device.empty(shape[:2], np.float32)
+        v_scales = k_scales if self.row.shared else device.empty(shape[:2], np.float32)
         return StoredRows(k, v, (k_scales, v_scales))
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Keys and values of one layer: k, v [rows, Hkv, d], of latents one tensor; scales [rows, Hkv] of each, of
-    integers."""
+    """Keys and values of one layer: k, v [rows, Hkv, d], one tensor where they share it.
+
+    scales  of integers: [rows, Hkv] of each
+    """
 
     k: Tensor
     v: Tensor
@@ -73,23 +71,29 @@ class StoredRows:
         return sum(int(array.nbytes) for array in self.view(0).parts.values())
 
 
-class Fresh:
-    """Where dense graphs write rows that must be converted: k, v [rows, Hkv, d] of the model's dtype, of latents k
-    alone.
+class FreshRows:
+    """Where dense graphs of a layer write rows that must be converted: k, v [rows, Hkv, d] of the model's dtype, k
+    alone where values are a part of it."""
 
-    One for all layers, of which one is open at a time.
-    """
-
-    def __init__(self, model: ModelSpec, rows: int, device: Device) -> None:
-        self._parts = RowForm.of(model, "model").new(rows, device).view(0).parts
+    def __init__(self, form: RowForm, rows: int, device: Device) -> None:
+        self._parts = form.new(rows, device).view(0).parts
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
         return {name: part[start:stop] for name, part in self._parts.items()}
 
+
+class Fresh:
+    """The `FreshRows` of every layer. Those whose rows are alike share one, because one is open at a time."""
+
+    def __init__(self, model: ModelSpec, rows: int, device: Device) -> None:
+        forms = RowForm.of(model, "model")
+        made = {form: FreshRows(form, rows, device) for form in dict.fromkeys(forms)}
+        self.layers = [made[form] for form in forms]
+
     @staticmethod
     def size(model: ModelSpec, rows: int) -> int:
         """Bytes of that many rows."""
-        return rows * RowForm.of(model, "model").row_bytes
+        return rows * sum(form.row_bytes for form in set(RowForm.of(model, "model")))
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,13 @@ class StoredCache(Cache):
             if dtype != model.dtype:
                 yield cls(cache_dtype=dtype)
 
-    def form(self, model: ModelSpec) -> RowForm:
+    def forms(self, model: ModelSpec) -> tuple[RowForm, ...]:
+        """Of every layer."""
         return RowForm.of(model, self.cache_dtype)
 
     def stored_dtype(self, model: ModelSpec) -> str:
-        return self.form(model).dtype.name
+        return self.forms(model)[0].dtype.name
+
+    def token_bytes(self, model: ModelSpec) -> int:
+        """What a token takes in all layers."""
+        return sum(form.row_bytes for form in self.forms(model))

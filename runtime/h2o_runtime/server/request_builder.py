@@ -111,7 +111,9 @@ class RequestBuilder:
         found: dict[str, dict[str, Any]] = {}
         for quality in QUALITIES:
             try:
-                check_policy(self.model.generator.model, configured(self.prefill, {}, quality).algorithm)
+                check_policy(
+                    self.model.generator.spec.layers, configured(self.prefill, {}, quality).algorithm
+                )
             except ConfigError:
                 continue
             found[quality] = dict(stands_for(quality))

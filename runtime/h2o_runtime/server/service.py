@@ -107,6 +107,6 @@ class Service:
             generator.context,
             self.prefill,
             *parts,
-            generator.loaded.latent,
+            generator.spec.layers.settings,
             generator.loaded.backend.most_rows,
         ).total

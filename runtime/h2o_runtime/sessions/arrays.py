@@ -151,7 +151,8 @@ def _fill_layers(session: Session, shape: SessionShape, read: Reader, held: Held
         with session.store.open(layer) as cache:
             if held is None:
                 _fill_layer(session, layer, cache, rows, read)
-            spec.decoding.observe(layer, cache.view(rows.stop), rows, spec.provider, session.decode_state)
+            provider = spec.layers.providers[layer]
+            spec.decoding.observe(layer, cache.view(rows.stop), rows, provider, session.decode_state)
 
 
 def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, read: Reader) -> None:

@@ -34,7 +34,7 @@ class Session(TokenRows):
         super().__init__(spec.context)
         self.spec = spec
         model, device = spec.model, spec.device
-        self.store = spec.cache.new_pool(model, spec.context, spare_bytes, device, spec.provider)
+        self.store = spec.cache.new_pool(model, spec.context, spare_bytes, device, spec.layers.providers)
         layers = range(model.layers)
         self.store.read_in_pages(frozenset(filter(spec.decoding.reads_in_pages, layers)))
         self.origin = Provenance()

@@ -9,6 +9,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.devices import Device
+from h2o_runtime.layers.model import Layers
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
@@ -19,7 +20,7 @@ class SessionSpec:
 
     context   most tokens that it holds
     device    where its rows and the policies' states lie
-    provider  executes attention on its rows
+    layers    the kinds of its layers, and what executes attention on their rows
     cache     how its rows are kept
     decoding  what a generated token sees
     """
@@ -27,13 +28,18 @@ class SessionSpec:
     bundle: Bundle
     context: int
     device: Device
-    provider: AttentionProvider
+    layers: Layers
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
 
     @property
     def model(self) -> ModelSpec:
         return self.bundle.manifest.model
+
+    @property
+    def provider(self) -> AttentionProvider:
+        """Of the first layer."""
+        return self.layers.providers[0]
 
     @property
     def decode(self) -> dict[str, Any]:

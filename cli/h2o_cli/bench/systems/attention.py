@@ -74,7 +74,7 @@ class PolicyAttention(_OneLayer):
             settings["attention"], Bundle.open(settings["bundle"]), device, settings["threads"]
         )
         self._provider.activate(m.attention)
-        self._store = Contiguous().new_store(m, context, device, self._provider)
+        self._store = Contiguous().new_store(m, context, device, [self._provider] * m.layers)
         self._device, self._queries = device, device.empty(self._q.shape, self._q.dtype)
         device.upload(self._q, self._queries)
         with self._store.open(0) as layer:

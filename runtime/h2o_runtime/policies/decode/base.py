@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Rows
 from h2o_runtime.devices import Device, Tensor
@@ -44,7 +42,8 @@ class DecodePolicy(ABC, Generic[State]):
     name   as flags and reports write it
     title  as people read it
     exact  whether a token sees everything before it
-    latent whether its operators take values that are a part of keys
+    shared_values whether its operators take values that are a part of keys
+    mixed_rows whether layers may differ in what their caches keep of a token
     plain  whether a step is attention to all that is kept, and nothing else
     appends whether `attend` brings the token's row into the cache where it is given: as `step_attention` does
     """
@@ -52,7 +51,8 @@ class DecodePolicy(ABC, Generic[State]):
     name: ClassVar[str]
     title: ClassVar[str]
     exact: ClassVar[bool] = False
-    latent: ClassVar[bool] = False
+    shared_values: ClassVar[bool] = False
+    mixed_rows: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 
@@ -69,7 +69,7 @@ class DecodePolicy(ABC, Generic[State]):
 
     def step_bytes(self, model: ModelSpec, context: int) -> int:
         """What a token reads at least of cache and state, in all layers: the whole cache where it sees all."""
-        return model.layers * context * model.row_elements * np.dtype(model.dtype).itemsize
+        return context * model.token_bytes
 
     def reads_in_pages(self, layer: int) -> bool:
         """Whether a step reads nothing of the layer's earlier rows but pages, and asks for them first."""

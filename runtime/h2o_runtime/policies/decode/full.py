@@ -14,7 +14,8 @@ class FullDecode(DecodePolicy[None]):
     name: ClassVar[str] = "full"
     title: ClassVar[str] = "full"
     exact: ClassVar[bool] = True
-    latent: ClassVar[bool] = True
+    shared_values: ClassVar[bool] = True
+    mixed_rows: ClassVar[bool] = True
     plain: ClassVar[bool] = True
     appends: ClassVar[bool] = True
 

@@ -15,7 +15,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import LatentForm, Quality
+from h2o_runtime.names import Quality
 from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.options import check_options, option, options_of
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
@@ -132,6 +132,9 @@ class PrefillPolicy(ABC, Generic[State]):
     phases  the kinds of work that `attend` measures with `call.timer`
     presets settings by the quality that they give: see `h2o_runtime.quality`
     small   settings of which a prompt of 1,000 tokens shows all that the policy does, for comparisons
+    value_sizes   whether its operators take values of another size than keys, and values that are a part of keys
+    spanning_lists  whether one list of rows may serve several key heads
+    mixed_rows    whether layers may differ in what their caches keep of a token
 
     Raises ConfigError for values that contradict. Only `attend` and `visible_pairs` must be written; what is
     here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
@@ -143,6 +146,9 @@ class PrefillPolicy(ABC, Generic[State]):
     phases: ClassVar[tuple[str, ...]]
     presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType({})
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    value_sizes: ClassVar[bool] = False
+    spanning_lists: ClassVar[bool] = False
+    mixed_rows: ClassVar[bool] = False
 
     batch_size: int = option(
         4096,
@@ -155,11 +161,6 @@ class PrefillPolicy(ABC, Generic[State]):
 
     def __post_init__(self) -> None:
         check_options(self)
-
-    @property
-    def latent_forms(self) -> tuple[LatentForm, ...]:
-        """The forms of latent attention that its operators take; none: it is for keys and values of one size."""
-        return ()
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> State | None:
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""

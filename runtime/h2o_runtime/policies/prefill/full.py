@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from h2o_runtime.names import LatentForm, Quality
+from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
 from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import spans
@@ -22,10 +22,9 @@ class Full(PrefillPolicy[None]):
     exact: ClassVar[bool] = True
     phases: ClassVar[tuple[str, ...]] = ("phase1",)
     presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType({"exact": {}})
-
-    @property
-    def latent_forms(self) -> tuple[LatentForm, ...]:
-        return "absorbed", "expanded"
+    value_sizes: ClassVar[bool] = True
+    spanning_lists: ClassVar[bool] = True
+    mixed_rows: ClassVar[bool] = True
 
     def attend(self, call: LayerCall, state: None) -> None:
         for rows in spans(len(call.q), self.batch_size):

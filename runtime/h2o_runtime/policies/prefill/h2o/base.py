@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.names import LatentForm
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
 from h2o_runtime.options import MOST, option
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
@@ -50,6 +49,9 @@ class H2O(PrefillPolicy[Store]):
     name: ClassVar[str] = "h2o"
     title: ClassVar[str] = "sparse"
     phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
+    value_sizes: ClassVar[bool] = True
+    spanning_lists: ClassVar[bool] = True
+    mixed_rows: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"chunk_size": 256, "batch_size": 1024, "local": 64, "heavy": 64}
     )
@@ -141,10 +143,6 @@ class H2O(PrefillPolicy[Store]):
         return self.local + self.heavy
 
     # --- What all rules share -----------------------------------------------------------------------------
-
-    @property
-    def latent_forms(self) -> tuple[LatentForm, ...]:
-        return ("absorbed", "expanded")
 
     @property
     def memory(self) -> int:

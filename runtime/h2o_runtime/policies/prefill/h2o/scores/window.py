@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.names import LatentForm
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import LayerCall
@@ -24,7 +23,7 @@ class LastQueries(ChosenAhead):
     """The last queries of a chunk score the memory and the chunk by one softmax over both."""
 
     score_title: ClassVar[str] = "votes of a chunk's last queries"
-
+    spanning_lists: ClassVar[bool] = False  # votes are counted for each key head by itself
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({**ChosenAhead.small, "score_window": 32})
 
     score: Literal["window"] = score_rule("window")
@@ -37,11 +36,6 @@ class LastQueries(ChosenAhead):
                 f"score_window ({self.score_window}) must be from 1 to local ({self.local})",
                 field="score_window",
             )
-
-    @property
-    def latent_forms(self) -> tuple[LatentForm, ...]:
-        """Votes are counted for each key head by itself, and expanded keys share one memory."""
-        return ("absorbed",)
 
     def vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> Tensor:
         window = min(self.score_window, len(chunk))

@@ -1,0 +1,23 @@
+"""Layer kinds by name. To add one is a file beside these, and its class in `LAYERS`.
+
+The file of the same name in h2o_export.layers makes its dense graphs.
+"""
+
+from __future__ import annotations
+
+from h2o_runtime.layers.base import LayerKind, LayerParts, LoadedLayers
+from h2o_runtime.layers.grouped_query import GroupedQuery
+from h2o_runtime.layers.latent import Latent
+from h2o_runtime.registry import Registry
+
+__all__ = ["LAYERS", "LayerKind", "LayerParts", "LoadedLayers"]
+
+LAYERS: Registry[LayerKind] = Registry(
+    GroupedQuery,
+    Latent,
+    field="layer kind",
+    flag="",
+    label="Layer kind",
+    meaning="What stands between dense graphs and attention",
+    group="h2o_edge.layers",
+)

@@ -1,0 +1,131 @@
+"""What a layer kind is: all that a layer does between its dense graphs and the policies' attention."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from h2o_runtime.activations import Activations
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.backends.base import Backend
+from h2o_runtime.caches import Cache, LayerStore
+from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.model import AttentionShape, LayerSpec, ModelSpec
+from h2o_runtime.options import check_options
+from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
+from h2o_runtime.schedule import Span
+
+
+@dataclass(frozen=True)
+class LayerParts:
+    """What a kind finds when it is loaded: the model's parts, for `capacity` tokens.
+
+    provide  an active provider for a shape, the same one for the same shape; it is closed with the model
+    """
+
+    model: ModelSpec
+    backend: Backend
+    buffers: Activations
+    capacity: int
+    device: Device
+    cache: Cache
+    provider: AttentionProvider
+    provide: Callable[[AttentionShape], AttentionProvider]
+
+
+class LoadedLayers:
+    """The layers of one kind in a loaded model. These do nothing: dense graphs and attention share their buffers.
+
+    A kind overrides what it does; `layer` is the number of one of its layers in the model.
+
+    in_step_graph  whether a decode step of these layers may be part of one graph: `Backend.whole_step`
+    """
+
+    in_step_graph: bool = True
+
+    def __init__(self, parts: LayerParts) -> None:
+        self._buffers = parts.buffers
+
+    def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
+        """A prompt of n tokens behind `past` cached ones is about to run. Raises ConfigError, and then has changed
+        nothing."""
+
+    def after(
+        self, layer: int, rows: Span, past: int, cache: LayerStore, new: dict[str, Tensor], flow: Flow
+    ) -> None:
+        """The layer's dense graph was called for rows of the prompt, whose cache rows are `new`: see
+        `LayerStore.target`. Runs in the lane of dense graphs; `flow` can make it wait for attention."""
+
+    def call(self, call: LayerCall) -> LayerCall:
+        """One layer's attention as the policy is to see it."""
+        return call
+
+    def before(self, layer: int, rows: Span) -> None:
+        """The layer's attention to these rows is done, and the next dense graph is about to be called for them."""
+
+    def step(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Query and attention output of a decode step, [1, Hq, d] and [1, Hq, dv], always in the same memory."""
+        return self._buffers.q[layer][:1], self._buffers.attention[layer][:1]
+
+    def bound_after(self, layer: int) -> tuple[Callable[[], None], ...]:
+        """`after` of a decode step, to be called in turn and always on the same memory."""
+        return ()
+
+    def bound_before(self, layer: int) -> tuple[Callable[[], None], ...]:
+        """`before` of a decode step."""
+        return ()
+
+    @property
+    def nbytes(self) -> int:
+        """Of its own buffers."""
+        return 0
+
+    def report(self) -> dict[str, Any]:
+        """How the last prompt was read, by names of the kind's options."""
+        return {}
+
+
+@dataclass(frozen=True)
+class LayerKind(ABC):
+    """A kind of layer. Fields are settings of how a bundle's layers of it run, each an `option`.
+
+    What a layer's cache keeps and what its dense graphs take, the bundle says: `LayerSpec`.
+
+    name   as `LayerSpec.kind` writes it
+    title  as people read it
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def load(self, parts: LayerParts) -> LoadedLayers:
+        """Raises ConfigError for settings that contradict what was loaded."""
+        return LoadedLayers(parts)
+
+    def buffer_bytes(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
+        """What the buffers of `load` take."""
+        return 0
+
+    def cache_refusal(self, cache: Cache | type[Cache]) -> str | None:
+        """One sentence why a cache cannot keep the rows of such layers; None: it can."""
+        return None
+
+    def decode_refusal(self, decoding: DecodePolicy[Any]) -> str | None:
+        return None
+
+    def prefill_refusal(self, policy: PrefillPolicy[Any]) -> str | None:
+        return None
+
+    def multiplications(self, model: ModelSpec, spec: LayerSpec) -> int:
+        """Of a token in one layer, from the norm to queries, keys and values."""
+        return model.hidden_size * spec.head_size * (spec.query_heads + 2 * spec.kv_heads)
+
+    def comparisons(self) -> tuple[LayerKind, ...]:
+        """Itself under settings that compute the same numbers in other ways, which comparisons run each."""
+        return (self,)

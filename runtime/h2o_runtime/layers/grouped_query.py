@@ -1,0 +1,14 @@
+"""Grouped-query attention: dense graphs make the very q, k and v that attention takes, and nothing is between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from h2o_runtime.layers.base import LayerKind
+
+
+@dataclass(frozen=True)
+class GroupedQuery(LayerKind):
+    name: ClassVar[str] = "grouped-query"
+    title: ClassVar[str] = "grouped-query attention"

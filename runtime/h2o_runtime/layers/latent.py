@@ -1,0 +1,275 @@
+"""Latent attention: one set of weights, two forms of the same numbers.
+
+Absorbed, queries are carried into the space of latents and see the cache itself. A pair of query and key then costs
+2 (2r + dr) operations a head, and nothing is done for a key. Expanded, keys and values of every head are made of
+the latents first: a pair costs 2 (dn + dr + dv), and every key, also of the past, 2r (dn + dv). Decode is absorbed;
+for a prompt whichever costs less is taken, unless it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.caches import Cache, Contiguous, LayerStore
+from h2o_runtime.devices import Flow, Tensor
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.layers.base import LayerKind, LayerParts, LoadedLayers
+from h2o_runtime.model import AttentionShape, LatentSpec, LayerSpec, ModelSpec
+from h2o_runtime.options import option
+from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
+from h2o_runtime.schedule import Span, spans
+
+LatentForm: TypeAlias = Literal["absorbed", "expanded"]
+
+EXPANDED_AT_ONCE = 4096  # rows of the past
+
+
+@dataclass(frozen=True)
+class Latent(LayerKind):
+    """The cache holds one latent a token, of which the values are a part."""
+
+    name: ClassVar[str] = "latent"
+    title: ClassVar[str] = "latent attention"
+
+    latent: Literal["auto", "absorbed", "expanded"] = option(
+        "auto",
+        "How latent attention reads a prompt: on latents, or on keys and values made of them; auto counts "
+        "operations.",
+    )
+
+    def load(self, parts: LayerParts) -> LatentLayers:
+        choice, model = self.latent, parts.model
+        shape = expanded_shape(model)
+        if choice == "expanded" and not is_plain(model, parts.cache):
+            raise ConfigError(
+                "--latent expanded reads latents back as they were computed: keep --cache contiguous and "
+                "--cache-dtype model with it, or leave it out",
+                field="latent",
+            )
+        if not parts.provider.takes(shape):
+            if choice == "expanded":
+                raise ConfigError(
+                    f"--latent expanded has heads of {shape.head_size} and {shape.value_size} elements, which no "
+                    "kernel takes: add --attention functions, or leave it out",
+                    field="latent",
+                )
+            choice = "absorbed"
+        expanded = None if choice == "absorbed" else parts.provide(shape)
+        return LatentLayers(replace(self, latent=choice), parts, expanded)
+
+    def buffer_bytes(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
+        spec = _layer(model)
+        absorbed = self.absorbed_rows(model, capacity, cache) * (spec.head_size + spec.value_size)
+        expanded = 0 if self.latent == "absorbed" else capacity * (spec.query_size + spec.out_size)
+        return spec.query_heads * (absorbed + expanded) * np.dtype(model.dtype).itemsize
+
+    def absorbed_rows(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
+        """Rows that buffers of the absorbed form have: as many as it may be chosen for, and one for decode.
+
+        The more rows see a past under full attention, the sooner it pays to expand it: beyond this many, always.
+        """
+        if self.latent == "expanded":
+            return 1
+        sizes = _sizes(model)
+        more = _more_a_pair(sizes)
+        if self.latent == "absorbed" or not is_plain(model, cache) or more <= 0:
+            return capacity
+        return max(1, min(capacity, sizes.rank * (sizes.nope_size + sizes.value_size) // more))
+
+    def cache_refusal(self, cache: Cache | type[Cache]) -> str | None:
+        if cache.shared_values:
+            return None
+        return (
+            f"the cache {cache.name} keeps keys and values, and a latent model has latents alone: use --cache "
+            "contiguous or paged, without --cache-tokens"
+        )
+
+    def decode_refusal(self, decoding: DecodePolicy[Any]) -> str | None:
+        if decoding.shared_values:
+            return None
+        return (
+            f"--decode {decoding.name} is not for latent attention, whose keys and values differ in size: use "
+            "--decode full"
+        )
+
+    def prefill_refusal(self, policy: PrefillPolicy[Any]) -> str | None:
+        if policy.value_sizes:
+            return None
+        return (
+            f"policy {policy.name} is not for latent attention, whose keys and values differ in size: use h2o or "
+            "full"
+        )
+
+    def multiplications(self, model: ModelSpec, spec: LayerSpec) -> int:
+        sizes = _sizes(model)
+        queries = spec.query_heads * spec.query_size
+        hidden, rank = model.hidden_size, sizes.query_rank
+        made = (hidden + queries) * rank if rank else hidden * queries
+        expanded = sizes.rank * spec.query_heads * (sizes.nope_size + sizes.value_size)
+        return made + hidden * spec.head_size + expanded
+
+    def comparisons(self) -> tuple[LayerKind, ...]:
+        return replace(self, latent="absorbed"), replace(self, latent="expanded")
+
+
+class LatentLayers(LoadedLayers):
+    """What a latent model's layers do between their dense graphs and attention; the form of a prompt.
+
+    `expanded` executes operators on expanded keys and values; None: prompts are read absorbed.
+    """
+
+    in_step_graph = False
+
+    def __init__(self, kind: Latent, parts: LayerParts, expanded: AttentionProvider | None) -> None:
+        super().__init__(parts)
+        model, spec, device = parts.model, _layer(parts.model), parts.device
+        self._model, self._sizes, self._backend = model, _sizes(model), parts.backend
+        self._provider, self._choice = expanded, kind.latent
+        self._plain = is_plain(model, parts.cache)
+        rows, heads = kind.absorbed_rows(model, parts.capacity, parts.cache), spec.query_heads
+        self.absorbed = device.empty((rows, heads, spec.head_size), model.dtype)
+        self.context = device.empty((rows, heads, spec.value_size), model.dtype)
+        self.form: LatentForm = "absorbed" if rows == parts.capacity else "expanded"
+        # Of the layer at work: all layers share them, see `after`.
+        rows = 0 if kind.latent == "absorbed" else parts.capacity
+        self.k = device.empty((rows, heads, spec.query_size), model.dtype)
+        self.v = device.empty((rows, heads, spec.out_size), model.dtype)
+
+    def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
+        able = _forms(policy)
+        if past and not self._plain:
+            able = tuple(form for form in able if form == "absorbed")
+        if self._choice != "auto":
+            wanted: LatentForm = self._choice
+        elif "expanded" not in able or (
+            "absorbed" in able
+            and n <= len(self.absorbed)
+            and absorbed_cheaper(self._sizes, _pairs(policy, past, n), past)
+        ):
+            wanted = "absorbed"
+        else:
+            wanted = "expanded"
+        if wanted not in able or (wanted == "absorbed" and n > len(self.absorbed)):
+            other = "absorbed" if wanted == "expanded" or "expanded" not in able else "expanded"
+            raise ConfigError(
+                f"policy {policy.name} with these settings needs latent attention {other}: load the bundle with "
+                f"--latent {other}, or use another policy",
+                field="policy",
+            )
+        self.form = wanted
+
+    def after(
+        self, layer: int, rows: Span, past: int, cache: LayerStore, new: dict[str, Tensor], flow: Flow
+    ) -> None:
+        """Absorb the queries, or expand the latents [n, 1, r + dr]."""
+        if self.form == "absorbed":
+            self._backend.infer(f"absorb_{layer:02d}", *self._absorption(layer, _cut(rows)))
+            return
+        if rows.start == 0:
+            for some in spans(past, min(self._backend.most_rows, EXPANDED_AT_ONCE)):
+                self._expand(layer, cache.view(past).k[some.start : some.stop], some.start)
+        self._expand(layer, new["k"], past + rows.start)
+
+    def call(self, call: LayerCall) -> LayerCall:
+        n, length = len(call.q), call.past + len(call.q)
+        if self.form == "absorbed":
+            return replace(call, q=self.absorbed[:n], o=self.context[:n])
+        new = slice(call.past, length)
+        assert self._provider is not None
+        kv = KV(self.k, self.v, length)
+        return replace(call, k=self.k[new], v=self.v[new], kv=kv, provider=self._provider)
+
+    def before(self, layer: int, rows: Span) -> None:
+        if self.form == "absorbed":
+            self._backend.infer(f"contract_{layer:02d}", *self._contraction(layer, _cut(rows)))
+
+    def step(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Decode is always absorbed."""
+        return self.absorbed[:1], self.context[:1]
+
+    def bound_after(self, layer: int) -> tuple[Callable[[], None], ...]:
+        return (self._backend.bound(f"absorb_{layer:02d}", *self._absorption(layer, slice(0, 1))),)
+
+    def bound_before(self, layer: int) -> tuple[Callable[[], None], ...]:
+        return (self._backend.bound(f"contract_{layer:02d}", *self._contraction(layer, slice(0, 1))),)
+
+    def report(self) -> dict[str, Any]:
+        return {"latent": self.form}
+
+    def _absorption(self, layer: int, rows: slice) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return {"q": self._buffers.q[layer][rows]}, {"absorbed": self.absorbed[rows]}
+
+    def _contraction(self, layer: int, rows: slice) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return {"context": self.context[rows]}, {"attention": self._buffers.attention[layer][rows]}
+
+    def _expand(self, layer: int, latents: Tensor, start: int) -> None:
+        rows = slice(start, start + len(latents))
+        self._backend.infer(
+            f"expand_{layer:02d}", {"latents": latents}, {"k": self.k[rows], "v": self.v[rows]}
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(part.nbytes) for part in (self.absorbed, self.context, self.k, self.v))
+
+
+def expanded_shape(model: ModelSpec) -> AttentionShape:
+    """Attention to keys and values that every head has of its own."""
+    spec = _layer(model)
+    heads = spec.query_heads
+    return AttentionShape(
+        heads, heads, spec.query_size, spec.scale, np.dtype(model.dtype), value_size=spec.out_size
+    )
+
+
+def is_plain(model: ModelSpec, cache: Cache) -> bool:
+    """Whether a cache holds latents as dense graphs write them, row by row: only then past ones can be expanded."""
+    return isinstance(cache, Contiguous) and cache.stored_dtype(model) == model.dtype
+
+
+def absorbed_cheaper(sizes: LatentSpec, pairs: int, past: int) -> bool:
+    """Whether a prompt costs fewer operations absorbed: `pairs` of query and key a head, behind `past` latents.
+
+    What is done for the prompt's own rows is the same in both forms: absorbing and contracting is as much as
+    expanding.
+    """
+    key = sizes.rank * (sizes.nope_size + sizes.value_size)
+    return pairs * _more_a_pair(sizes) < past * key
+
+
+def _forms(policy: PrefillPolicy[Any]) -> tuple[LatentForm, ...]:
+    """Those that a policy's operators take. Expanded, every head has its own keys, and heads share a list."""
+    if not policy.value_sizes:
+        return ()
+    return ("absorbed", "expanded") if policy.spanning_lists else ("absorbed",)
+
+
+def _layer(model: ModelSpec) -> LayerSpec:
+    """The layers of this kind, which are all alike."""
+    return next(spec for spec in model.each_layer if spec.kind == Latent.name)
+
+
+def _sizes(model: ModelSpec) -> LatentSpec:
+    assert model.latent is not None, "a bundle with latent layers has their sizes"
+    return model.latent
+
+
+def _cut(rows: Span) -> slice:
+    return slice(rows.start, rows.stop)
+
+
+def _more_a_pair(sizes: LatentSpec) -> int:
+    """Multiplications that a pair costs more absorbed than expanded."""
+    return (2 * sizes.rank + sizes.rope_size) - (sizes.nope_size + sizes.rope_size + sizes.value_size)
+
+
+def _pairs(policy: PrefillPolicy[Any], past: int, n: int) -> int:
+    """Of query and key, that a prompt of n tokens adds to those of its past."""
+    return policy.visible_pairs(past + n) - (policy.visible_pairs(past) if past else 0)
