@@ -82,4 +82,4 @@ class Flow(Protocol):
         """Attention output of all rows below `stop` is final in this layer."""
 
     def join(self) -> None:
-        """After the last layer: dense graphs that come now follow all attention."""
+        """Dense graphs and attention that come now follow all dense graphs and all attention before."""

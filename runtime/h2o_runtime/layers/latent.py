@@ -168,11 +168,18 @@ class LatentLayers(LoadedLayers):
     def after(
         self, layer: int, rows: Span, past: int, cache: LayerStore, new: dict[str, Tensor], flow: Flow
     ) -> None:
-        """Absorb the queries, or expand the latents [n, 1, r + dr]."""
+        """Absorb the queries, or expand the latents [n, 1, r + dr].
+
+        All layers share one buffer of expanded keys and values, and a layer's last attention still reads its first
+        rows. The first expansion of a layer therefore waits for all attention of the layer before. Its dense
+        graph does not wait, so that the two still overlap, and a second buffer is not needed: that would be a
+        third of the cache once more.
+        """
         if self.form == "absorbed":
             self._backend.infer(f"absorb_{layer:02d}", *self._absorption(layer, _cut(rows)))
             return
         if rows.start == 0:
+            flow.join()
             for some in spans(past, min(self._backend.most_rows, EXPANDED_AT_ONCE)):
                 self._expand(layer, cache.view(past).k[some.start : some.stop], some.start)
         self._expand(layer, new["k"], past + rows.start)
