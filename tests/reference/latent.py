@@ -32,14 +32,14 @@ class Run:
 
 
 class EagerModel:
-    """`patch` lets torch execute the experts' placeholder for the length of a test."""
+    """`patch` lets torch execute placeholders of nodes for the length of a test."""
 
     def __init__(
         self, checkpoint: Checkpoint, patch: pytest.MonkeyPatch, config: ModelConfig | None = None
     ) -> None:
         self.checkpoint = checkpoint
         self.config = config or checkpoint.config
-        patch.setattr(torch.onnx.ops, "symbolic", _experts)
+        patch.setattr(torch.onnx.ops, "symbolic", _computed)
         self.parts = [self._loaded(part) for part in dense_parts(self.config)]
         self.matrices = [
             kind.small_parameters(checkpoint, layer, torch.float32)
@@ -100,7 +100,30 @@ def causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return torch.einsum("hij,jhd->ihd", scores.softmax(dim=-1), v)
 
 
-def _experts(name: str, given: tuple[Tensor, ...], attributes: Any, **kinds: Any) -> Tensor:
+def _computed(name: str, given: tuple[Tensor, ...], attributes: Any, **kinds: Any) -> Tensor:
+    """What a node of a traced graph stands for."""
+    return _NODES[name](*given, **attributes) if name in _NODES else _experts(given)
+
+
+def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon))
+
+
+def _rotation(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [n, H, d]; cos, sin [n, d/2]: element i turns with element i + d/2."""
+    a, b = x.chunk(2, dim=-1)
+    c, s = cos[:, None], sin[:, None]
+    return torch.cat((a * c - b * s, b * c + a * s), dim=-1)
+
+
+_NODES: dict[str, Callable[..., Tensor]] = {
+    "h2o::RMSNorm": _norm,
+    "h2o::SwiGLU": lambda gate, up: F.silu(gate) * up,
+    "h2o::Rotation": _rotation,
+}
+
+
+def _experts(given: tuple[Tensor, ...]) -> Tensor:
     """What the placeholder stands for: x [n, D], chosen [n, k], three matrices an expert → [n, k, D]."""
     x, chosen, *matrices = given
     out = torch.empty(*chosen.shape, x.shape[1])

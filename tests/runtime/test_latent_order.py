@@ -50,7 +50,7 @@ def test_no_layer_overwrites_keys_that_the_one_before_still_reads(
 ) -> None:
     folder = double.bundle.folder
     with (
-        Generator.load(folder, "tensorrt", context=CONTEXT, layers={"latent": "expanded"}) as gpu,
+        Generator.load(folder, backend="tensorrt", context=CONTEXT, layers={"latent": "expanded"}) as gpu,
         Generator.load(folder, context=CONTEXT, device="cpu", layers={"latent": "expanded"}) as cpu,
     ):
         for seed in range(ORDERS):
