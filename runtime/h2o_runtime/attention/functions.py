@@ -142,7 +142,7 @@ class FunctionProvider:
         for tensor in operator.outputs:
             if attribute.gives in tensor.shape and tensor.name in given:
                 size: int = given[tensor.name].shape[tensor.shape.index(attribute.gives)]
-                return size - rest
+                return int(size - rest)
         if attribute.gives == "Hs":
             return self.shape.kv_heads
         raise ValueError(f"{operator.method}: {attribute.name} is missing")

@@ -63,7 +63,8 @@ class NativeCpuProvider:
 
     def _kv(self, kv: KV) -> _cpu.KV:
         length = kv.length if isinstance(kv.length, int) else int(kv.length[0])
-        return self._module.KV(kv.k, kv.v, length, kv.pages, kv.page_rows, kv.scales)
+        view: _cpu.KV = self._module.KV(kv.k, kv.v, length, kv.pages, kv.page_rows, kv.scales)
+        return view
 
     @property
     def _active(self) -> _cpu.Kernels:

@@ -15,6 +15,7 @@ __all__ = ["LAYERS", "LayerKind", "LayerParts", "LoadedLayers"]
 LAYERS: Registry[LayerKind] = Registry(
     GroupedQuery,
     Latent,
+    base=LayerKind,
     field="layer kind",
     flag="",
     label="Layer kind",
