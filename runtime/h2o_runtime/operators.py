@@ -59,12 +59,14 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
+    """`plugin`: exported graphs hold it, so that TensorRT has a plugin for it."""
+
     name: str
     inputs: tuple[TensorArgument, ...]
     outputs: tuple[TensorArgument, ...] = ()
     attributes: tuple[Attribute, ...] = ()
     kernels: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")  # what has one
-    exported: bool = True  # whether graphs that engines read may hold it: then it is a TensorRT plugin
+    plugin: bool = True
 
     @cached_property
     def method(self) -> str:
@@ -207,21 +209,21 @@ PAGE_BOUNDS = Operator(
     inputs=(_CACHES[0], *_BOUNDS, _int64("start", ""), _LENGTH),
     outputs=_next(*_BOUNDS),
     attributes=(_PAGE_SIZE,),
-    exported=False,
+    plugin=False,
 )
 PAGE_SELECT = Operator(
     "PageSelect",
     inputs=(_Q1, *_BOUNDS, _LENGTH),
     outputs=(_PAGE_LIST,),
     attributes=(_PAGE_SIZE, Attribute("budget", 1, gives="M"), Attribute("score_heads", 1, gives="Hs")),
-    exported=False,
+    plugin=False,
 )
 PAGE_ATTENTION = Operator(
     "PageAttention",
     inputs=(_Q1, *_CACHES, _PAGE_LIST, _LENGTH),
     outputs=(_O1,),
     attributes=(_PAGE_SIZE, _SCALE),
-    exported=False,
+    plugin=False,
 )
 _LINES = (_int32("columns", "Hq M"), _int32("distances", "Hq D"))
 VERTICAL_SLASH_SELECT = Operator(

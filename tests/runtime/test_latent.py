@@ -27,6 +27,7 @@ from h2o_runtime.layers.latent import Latent, absorbed_cheaper, expanded_shape
 from h2o_runtime.layers.model import Layers, LiveLayers
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.model import LatentSpec
+from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.policies.decode import DECODE
 
 FULL = PrefillConfig(policy="full")
@@ -270,4 +271,4 @@ def test_the_sizes_are_those_of_the_kernels(d: int, dv: int) -> None:
         if provider.takes(shape)
         else pytest.raises(ValueError, match="multiple of 8")
     ):
-        provider.cached_attention(q, KV(k, v, 1), np.empty((1, 2, dv), np.float32))
+        provider.run(CACHED_ATTENTION, KV(k, v, 1), q=q, o=np.empty((1, 2, dv), np.float32))

@@ -4,10 +4,8 @@ One method, `run`, for every operator in `h2o_runtime.operators`. It writes into
 that nothing is allocated per chunk or per token. The table says what an operator's arguments are called and what
 sizes they have; docs/operators.md says what each computes.
 
-Values may be a part of the keys (`KV.latent`). dv may differ from d, and Hs be less than Hkv, in
-ChunkedIntraAttention, MemoryFusedAttention, TiledMemoryAttention, MemorySelect, MemoryStep and QuerySelect; dv
-alone in CachedCandidateScore, CachedAttention, StepAttention, ScoredAttention and CacheAppend too. The other
-operators refuse such calls.
+Values may be a part of the keys (`KV.latent`). dv may differ from d, and Hs be less than Hkv, in the operators that
+docs/operators.md names. The other operators refuse such calls.
 """
 
 from __future__ import annotations

@@ -128,7 +128,13 @@ def _memory_step(
 ) -> None:
     if values is not None and values.size:
         _scatter_scores(provider, kv, score, memory, values, add)
-    given: dict[str, Any] = {"score": score, "memory": memory, "chunk_range": (start, stop), "local": local, "sink": sink}
+    given: dict[str, Any] = {
+        "score": score,
+        "memory": memory,
+        "chunk_range": (start, stop),
+        "local": local,
+        "sink": sink,
+    }
     provider.run(MEMORY_SELECT, None, **given, memory_next=memory_next)
     for copy in (last, boundary):
         if copy is not None:

@@ -1,5 +1,5 @@
-// The operators as functions with their arguments by place, as the tests here call them; bench/gpu_check calls those
-// that calls.cpp puts into libh2o_cuda for it, and reads this file for their arguments.
+// The operators as functions with their arguments by place, as the tests here call them; bench/gpu_check
+// calls those that calls.cpp puts into libh2o_cuda for it, and reads this file for their arguments.
 #pragma once
 
 #include "h2o/cuda.h"
@@ -25,10 +25,10 @@ typedef struct h2o_cuda_next_memory {
     float* set_scores;
 } h2o_cuda_next_memory;
 
-H2O_CALL h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                                   int32_t chunk_size, const void* q, const void* k,
-                                                   const void* v, const h2o_cuda_state* state,
-                                                   float* colsum) {
+H2O_CALL h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_shape* shape,
+                                                     int32_t n, int32_t chunk_size, const void* q,
+                                                     const void* k, const void* v,
+                                                     const h2o_cuda_state* state, float* colsum) {
     h2o::calls::ChunkedIntraAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -44,7 +44,8 @@ H2O_CALL h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, con
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_shape* shape, int32_t slots,
-                                         const h2o_kv* kv, const int32_t* memory, void* k_mem, void* v_mem) {
+                                           const h2o_kv* kv, const int32_t* memory, void* k_mem,
+                                           void* v_mem) {
     h2o::calls::MemoryGather c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -59,8 +60,8 @@ H2O_CALL h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_sha
 }
 
 H2O_CALL h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                                 const h2o_cuda_state* a, const h2o_cuda_state* b,
-                                                 const h2o_cuda_state* fused) {
+                                                   const h2o_cuda_state* a, const h2o_cuda_state* b,
+                                                   const h2o_cuda_state* fused) {
     h2o::calls::OnlineSoftmaxFusion c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -72,8 +73,8 @@ H2O_CALL h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const
 }
 
 H2O_CALL h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_heads, int32_t slots,
-                                        const int32_t* memory, const float* addend, int32_t replace,
-                                        float* score) {
+                                          const int32_t* memory, const float* addend, int32_t replace,
+                                          float* score) {
     h2o::calls::ScatterScores c;
     c.context = stream;
     c.Hs = score_heads;
@@ -86,9 +87,9 @@ H2O_CALL h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                            int32_t slots, const void* q, const void* k_mem,
-                                            const void* v_mem, const h2o_cuda_state* state, float* colsum,
-                                            void* workspace, size_t workspace_bytes) {
+                                              int32_t slots, const void* q, const void* k_mem,
+                                              const void* v_mem, const h2o_cuda_state* state, float* colsum,
+                                              void* workspace, size_t workspace_bytes) {
     h2o::calls::MemoryAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -106,10 +107,10 @@ H2O_CALL h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                                  int32_t slots, const void* q, const h2o_kv* kv,
-                                                  const int32_t* memory, const h2o_cuda_state* intra,
-                                                  const h2o_cuda_state* fused, float* colsum, void* workspace,
-                                                  size_t workspace_bytes) {
+                                                    int32_t slots, const void* q, const h2o_kv* kv,
+                                                    const int32_t* memory, const h2o_cuda_state* intra,
+                                                    const h2o_cuda_state* fused, float* colsum,
+                                                    void* workspace, size_t workspace_bytes) {
     h2o::calls::MemoryFusedAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -129,9 +130,10 @@ H2O_CALL h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, cons
 }
 
 H2O_CALL h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                                  int32_t tile, int32_t slots, const void* q,
-                                                  const h2o_kv* kv, const int32_t* memory,
-                                                  const h2o_cuda_state* intra, const h2o_cuda_state* fused) {
+                                                    int32_t tile, int32_t slots, const void* q,
+                                                    const h2o_kv* kv, const int32_t* memory,
+                                                    const h2o_cuda_state* intra,
+                                                    const h2o_cuda_state* fused) {
     h2o::calls::TiledMemoryAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -149,9 +151,9 @@ H2O_CALL h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, cons
 }
 
 H2O_CALL h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_shape* shape, int32_t window,
-                                           int32_t n, int32_t slots, const void* q_window, const void* k,
-                                           const h2o_kv* kv, const int32_t* memory, float* score_memory,
-                                           float* score_chunk, void* workspace, size_t workspace_bytes) {
+                                             int32_t n, int32_t slots, const void* q_window, const void* k,
+                                             const h2o_kv* kv, const int32_t* memory, float* score_memory,
+                                             float* score_chunk, void* workspace, size_t workspace_bytes) {
     h2o::calls::CachedCandidateScore c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -172,10 +174,10 @@ H2O_CALL h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_s
 }
 
 H2O_CALL h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, const h2o_shape* shape,
-                                                    int32_t window, int32_t n, int32_t slots,
-                                                    const void* q_window, const void* k, const void* k_mem,
-                                                    float* score_memory, float* score_chunk, void* workspace,
-                                                    size_t workspace_bytes) {
+                                                      int32_t window, int32_t n, int32_t slots,
+                                                      const void* q_window, const void* k, const void* k_mem,
+                                                      float* score_memory, float* score_chunk,
+                                                      void* workspace, size_t workspace_bytes) {
     h2o::calls::CandidateScore c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -194,9 +196,9 @@ H2O_CALL h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, co
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
-                                         int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
-                                         const float* score, const int32_t* memory,
-                                         const int64_t* chunk_range, int32_t* memory_next) {
+                                           int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
+                                           const float* score, const int32_t* memory,
+                                           const int64_t* chunk_range, int32_t* memory_next) {
     h2o::calls::MemorySelect c;
     c.context = stream;
     c.Hs = score_heads;
@@ -213,10 +215,10 @@ H2O_CALL h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
-                                       int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
-                                       int32_t start, int32_t stop, const int32_t* memory,
-                                       const float* values, int32_t replace, float* score,
-                                       const h2o_cuda_next_memory* next) {
+                                         int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
+                                         int32_t start, int32_t stop, const int32_t* memory,
+                                         const float* values, int32_t replace, float* score,
+                                         const h2o_cuda_next_memory* next) {
     h2o::calls::MemoryStep c;
     c.context = stream;
     c.Hs = score_heads;
@@ -238,8 +240,8 @@ H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_h
 }
 
 H2O_CALL h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                            const void* q, const h2o_kv* kv, const int64_t* length, void* o,
-                                            void* workspace, size_t workspace_bytes) {
+                                              const void* q, const h2o_kv* kv, const int64_t* length, void* o,
+                                              void* workspace, size_t workspace_bytes) {
     h2o::calls::CachedAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -255,9 +257,9 @@ H2O_CALL h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_
 }
 
 H2O_CALL h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
-                                          const void* k, const void* v, const h2o_kv* kv,
-                                          const int64_t* length, void* o, uint32_t* arrivals, void* workspace,
-                                          size_t workspace_bytes) {
+                                            const void* k, const void* v, const h2o_kv* kv,
+                                            const int64_t* length, void* o, uint32_t* arrivals,
+                                            void* workspace, size_t workspace_bytes) {
     h2o::calls::StepAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -275,9 +277,9 @@ H2O_CALL h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_sh
 }
 
 H2O_CALL h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
-                                           const int64_t* start, const int64_t* length, int32_t most_rows,
-                                           int32_t block_size, int32_t blocks, const float* k_mean,
-                                           const float* v_mean, float* k_next, float* v_next) {
+                                             const int64_t* start, const int64_t* length, int32_t most_rows,
+                                             int32_t block_size, int32_t blocks, const float* k_mean,
+                                             const float* v_mean, float* k_next, float* v_next) {
     h2o::calls::LandmarkUpdate c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -298,9 +300,9 @@ H2O_CALL h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_s
 }
 
 H2O_CALL h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
-                                       const int64_t* start, const int64_t* length, int32_t most_rows,
-                                       int32_t page_size, int32_t pages, const float* k_min,
-                                       const float* k_max, float* min_next, float* max_next) {
+                                         const int64_t* start, const int64_t* length, int32_t most_rows,
+                                         int32_t page_size, int32_t pages, const float* k_min,
+                                         const float* k_max, float* min_next, float* max_next) {
     h2o::calls::PageBounds c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -321,9 +323,9 @@ H2O_CALL h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_shape
 }
 
 H2O_CALL h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
-                                       const int64_t* length, int32_t page_size, int32_t pages,
-                                       const float* k_min, const float* k_max, int32_t budget,
-                                       int32_t* page_list, void* workspace, size_t workspace_bytes) {
+                                         const int64_t* length, int32_t page_size, int32_t pages,
+                                         const float* k_min, const float* k_max, int32_t budget,
+                                         int32_t* page_list, void* workspace, size_t workspace_bytes) {
     h2o::calls::PageSelect c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -342,8 +344,8 @@ H2O_CALL h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_shape
 }
 
 H2O_CALL h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
-                                          const h2o_kv* kv, const int64_t* length, int32_t page_size,
-                                          int32_t budget, const int32_t* page_list, void* o) {
+                                            const h2o_kv* kv, const int64_t* length, int32_t page_size,
+                                            int32_t budget, const int32_t* page_list, void* o) {
     h2o::calls::PageAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -360,10 +362,10 @@ H2O_CALL h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_sh
 }
 
 H2O_CALL h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                                 const void* q, const h2o_kv* kv, const int64_t* length,
-                                                 int32_t vertical, int32_t slash, int32_t sink, int32_t near,
-                                                 int32_t* columns, int32_t* distances, void* workspace,
-                                                 size_t workspace_bytes) {
+                                                   const void* q, const h2o_kv* kv, const int64_t* length,
+                                                   int32_t vertical, int32_t slash, int32_t sink,
+                                                   int32_t near, int32_t* columns, int32_t* distances,
+                                                   void* workspace, size_t workspace_bytes) {
     h2o::calls::VerticalSlashSelect c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -383,11 +385,12 @@ H2O_CALL h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const
     return h2o::cuda::run(c);
 }
 
-H2O_CALL h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                                    const void* q, const h2o_kv* kv, const int64_t* length,
-                                                    int32_t vertical, const int32_t* columns, int32_t slash,
-                                                    const int32_t* distances, void* o, void* workspace,
-                                                    size_t workspace_bytes) {
+H2O_CALL h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_shape* shape,
+                                                      int32_t n, const void* q, const h2o_kv* kv,
+                                                      const int64_t* length, int32_t vertical,
+                                                      const int32_t* columns, int32_t slash,
+                                                      const int32_t* distances, void* o, void* workspace,
+                                                      size_t workspace_bytes) {
     h2o::calls::VerticalSlashAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -407,10 +410,10 @@ H2O_CALL h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, co
 }
 
 H2O_CALL h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const h2o_shape* shape,
-                                                  const h2o_subquadratic* pattern, int32_t n, const void* q,
-                                                  const h2o_kv* kv, const int64_t* length,
-                                                  const float* k_mean, const float* v_mean, int32_t slots,
-                                                  const int32_t* global_rows, void* o) {
+                                                    const h2o_subquadratic* pattern, int32_t n, const void* q,
+                                                    const h2o_kv* kv, const int64_t* length,
+                                                    const float* k_mean, const float* v_mean, int32_t slots,
+                                                    const int32_t* global_rows, void* o) {
     h2o::calls::SubquadraticAttention c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -434,8 +437,8 @@ H2O_CALL h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, cons
 }
 
 H2O_CALL h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                        const void* k, const void* v, const int64_t* position, int64_t first,
-                                        const h2o_kv* kv) {
+                                          const void* k, const void* v, const int64_t* position,
+                                          int64_t first, const h2o_kv* kv) {
     h2o::calls::CacheAppend c;
     c.context = stream;
     c.shape = shape ? *shape : h2o_shape{};
@@ -450,8 +453,8 @@ H2O_CALL h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shap
 }
 
 H2O_CALL h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dtype, int32_t n, int32_t inputs,
-                                         int32_t outputs, const void* x, const int32_t* weights,
-                                         const void* scales, void* y) {
+                                           int32_t outputs, const void* x, const int32_t* weights,
+                                           const void* scales, void* y) {
     h2o::calls::BlockProduct c;
     c.context = stream;
     c.shape.dtype = dtype;
@@ -475,7 +478,7 @@ H2O_CALL size_t h2o_cuda_memory_attention_workspace(const h2o_shape* shape, int3
 }
 
 H2O_CALL size_t h2o_cuda_candidate_score_workspace(const h2o_shape* shape, int32_t window, int32_t n,
-                                                 int32_t slots) {
+                                                   int32_t slots) {
     h2o::calls::CandidateScore c;
     c.shape = shape ? *shape : h2o_shape{};
     c.w = window;
@@ -499,7 +502,8 @@ H2O_CALL size_t h2o_cuda_page_select_workspace(const h2o_shape* shape, int32_t p
     return h2o::cuda::workspace(c);
 }
 
-H2O_CALL size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape, int32_t n, int32_t capacity) {
+H2O_CALL size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape, int32_t n,
+                                                         int32_t capacity) {
     h2o::calls::VerticalSlashSelect c;
     c.shape = shape ? *shape : h2o_shape{};
     c.n = n;
@@ -507,8 +511,8 @@ H2O_CALL size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape,
     return h2o::cuda::workspace(c);
 }
 
-H2O_CALL size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_shape* shape, int32_t n, int32_t capacity,
-                                                          int32_t slash) {
+H2O_CALL size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_shape* shape, int32_t n,
+                                                            int32_t capacity, int32_t slash) {
     h2o::calls::VerticalSlashAttention c;
     c.shape = shape ? *shape : h2o_shape{};
     c.n = n;

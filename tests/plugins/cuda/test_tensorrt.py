@@ -82,7 +82,7 @@ if sys.argv[1]:
     print(tensorrt.registered_creators().decode(), end="")
 """
 
-NAMES = [operator.name for operator in (*OPERATORS, *DENSE_OPERATORS) if operator.exported]
+NAMES = [operator.name for operator in (*OPERATORS, *DENSE_OPERATORS) if operator.plugin]
 
 
 ASKED = {"H2O_TRT_REGISTER": "1"}

@@ -7,9 +7,8 @@
 //
 // Where v is the address of k, values are the first dv numbers of each key, and have its stride.
 //
-// dv other than d: H2O_UNSUPPORTED of LandmarkUpdate, SubquadraticAttention and the operators of pages and
-// lines. Hs below Hkv: ChunkedIntraAttention, MemoryFusedAttention, TiledMemoryAttention and QuerySelect
-// alone.
+// Operators that do not take dv other than d, or Hs below Hkv, return H2O_UNSUPPORTED; docs/operators.md
+// names them.
 //
 // Every call returns a status and changes nothing when the status is not H2O_OK. Results do not depend on the
 // number of threads. One context runs one call at a time; a second caller waits.

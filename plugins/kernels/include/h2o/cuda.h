@@ -11,9 +11,8 @@
 //
 // Where v is the address of k, values are the first dv numbers of each key, and have its stride.
 //
-// dv other than d: H2O_UNSUPPORTED of LandmarkUpdate, SubquadraticAttention and the operators of pages and
-// lines, which also want d to be 32, 64, 80, 96 or 128. Hs below Hkv: ChunkedIntraAttention,
-// MemoryFusedAttention, TiledMemoryAttention and QuerySelect alone.
+// Operators that do not take dv other than d, or Hs below Hkv, return H2O_UNSUPPORTED; docs/operators.md
+// names them. Those of landmarks, pages and lines also want d to be 32, 64, 80, 96 or 128.
 //
 // Integers that a kernel reads on the device (entries of a memory, lengths, ranges) are brought into their
 // range where they lie outside: with wrong ones the result is wrong, but nothing outside the arrays is
