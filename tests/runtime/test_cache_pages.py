@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.policies.decode.quest import Quest
 
 COLSUM = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
-FULL = replace(COLSUM, policy="full")
-QUERY = replace(COLSUM, score="query", score_tile=16, score_queries=8, score_candidates=16)
+FULL = COLSUM.altered(policy="full")
+QUERY = COLSUM.altered(score="query", score_tile=16, score_queries=8, score_candidates=16)
 CONTEXT, PAGE = 400, 16
 SYSTEM = bundles.random_ids(150, 1).tolist()  # what conversations begin with; not a whole number of pages
 

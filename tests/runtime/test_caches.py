@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,8 @@ from h2o_runtime.sessions.saved import SavedSession, save_session
 COLSUM = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
 CONFIGS = {
     "colsum": COLSUM,
-    "query": replace(COLSUM, score="query", score_tile=16, score_queries=8, score_candidates=16),
-    "full": replace(COLSUM, policy="full"),
+    "query": COLSUM.altered(score="query", score_tile=16, score_queries=8, score_candidates=16),
+    "full": COLSUM.altered(policy="full"),
     "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
 }
 SHAPE, CONTEXT = "llama-g2-d64-llama3", 192

@@ -18,7 +18,7 @@ from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 300
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-FULL = replace(SPARSE, policy="full")
+FULL = SPARSE.altered(policy="full")
 PROMPTS = [bundles.random_ids(150, seed).tolist() for seed in range(2)]
 
 
