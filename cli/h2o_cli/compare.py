@@ -28,6 +28,7 @@ from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundle import Bundle
 from h2o_runtime.errors import BackendError, BundleError, CheckpointError, InputError
+from h2o_runtime.input_file import read_input
 from h2o_runtime.names import ProviderName
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.text import Tokenizer, decode_utf8
@@ -204,10 +205,7 @@ def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
 
         text = "\n".join(str(topic) for topic in topics.values())[: 12 * tokens]
     else:
-        try:
-            text = decode_utf8(file.read_bytes(), str(file))
-        except OSError as error:
-            raise InputError(f"{file}: cannot be read: {error.strerror}") from error
+        text = decode_utf8(read_input(file), str(file))
     ids = Tokenizer.load(bundle.folder).encode(text)[:tokens]
     if len(ids) < 2:
         raise InputError(f"{file}: too short a text, at least 2 tokens are needed")

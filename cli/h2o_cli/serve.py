@@ -14,6 +14,7 @@ from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import BackendError, InputError
+from h2o_runtime.input_file import read_input
 from h2o_runtime.load_options import LoadOptions
 from h2o_runtime.manifest import Manifest
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
@@ -22,6 +23,7 @@ from h2o_runtime.text import decode_utf8
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _MIB = 1 << 20
+_MOST_KEYS = 1 << 20  # bytes of a file of keys
 
 
 def server_options(command: Command) -> Command:
@@ -200,7 +202,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
 def _keys(file: Path | None) -> tuple[str, ...]:
     if file is None:
         return ()
-    lines = [line.strip() for line in decode_utf8(file.read_bytes(), str(file)).splitlines()]
+    lines = [line.strip() for line in decode_utf8(read_input(file, _MOST_KEYS), str(file)).splitlines()]
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
         raise InputError(f"{file} holds no API key: write one a line, or leave out --api-key-file")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from h2o_runtime.errors import OutputError
+from h2o_runtime.whole_file import check_outside_bundles, is_bundle
 
 
 @contextlib.contextmanager
@@ -112,6 +113,7 @@ def _where_locks_are_unknown() -> Iterator[None]:
 
 def check_output(output: Path, force: bool) -> None:
     """Refuse what must not or cannot be replaced before any work is done."""
+    check_outside_bundles(output)
     try:
         if not output.exists():
             return
@@ -124,7 +126,7 @@ def check_output(output: Path, force: bool) -> None:
         if any(output.iterdir()):
             if not force:
                 raise OutputError(f"{output}: exists already; choose another folder or add --force")
-            if not (output / "manifest.json").is_file():
+            if not is_bundle(output):
                 raise OutputError(f"{output}: exists and is not a bundle, so --force does not replace it")
     except OSError as error:
         raise OutputError(f"{output}: cannot write there: {error.strerror}") from error

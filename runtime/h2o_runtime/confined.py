@@ -11,13 +11,7 @@ import stat
 from pathlib import Path
 
 from h2o_runtime.errors import BundleError, H2OError
-
-_KINDS = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+from h2o_runtime.input_file import kind_of
 
 
 def confined(folder: Path, name: str, error: type[H2OError] = BundleError) -> Path:
@@ -33,9 +27,10 @@ def confined(folder: Path, name: str, error: type[H2OError] = BundleError) -> Pa
     if not place.is_relative_to(home) and not any(place.is_relative_to(blobs) for blobs in _blobs(home)):
         raise error(f"{path}: is a link to {place}, out of its folder; put the file itself there")
     try:
-        kind = _KINDS.get(stat.S_IFMT(place.stat().st_mode))
+        mode = place.stat().st_mode
     except OSError:
         return path  # whoever opens it says what is wrong
+    kind = None if stat.S_ISDIR(mode) else kind_of(mode)
     if kind:
         raise error(f"{path}: is {kind}, not a file; put a file there")
     return path

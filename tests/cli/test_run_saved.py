@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,15 +33,30 @@ def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: P
     file, damaged = tmp_path / "session", tmp_path / "damaged"
     assert h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--save-cache", file).returncode == 0
     damaged.write_bytes(file.read_bytes()[:-100])
+    fifo, sparse = tmp_path / "fifo", tmp_path / "sparse"
+    os.mkfifo(fifo)
+    with zipfile.ZipFile(sparse, "w") as zipped:  # its directory is said to have 4 GiB
+        zipped.writestr("about.npy", b"")
+    end = bytearray(sparse.read_bytes()[-22:])
+    end[12:16] = (0xFFFFFFF0).to_bytes(4, "little")
+    with sparse.open("r+b") as holes:
+        holes.seek(1 << 33)
+        holes.write(end)
     for flags, sentence in (
         (("--load-cache", tmp_path / "nothing"), "no such file"),
         (("--load-cache", damaged), "damaged, or no saved session"),
         (("--load-cache", file, "--prefill", "h2o"), "saved under full"),
         (("--load-cache", file, "-c", 8), "give a context of"),
-        (("--save-cache", tmp_path), "the name of a file"),
+        (("--save-cache", tmp_path), "is a folder"),
         (("--save-cache", tmp_path / "nowhere" / "file"), "a folder that exists"),
+        (("--save-cache", "/dev/null"), "/dev/null: is a device"),
+        (("--save-cache", damaged), "no saved session"),
+        (("--save-cache", tiny_bundle / "manifest.json"), "is inside the bundle"),
+        (("--load-cache", fifo), "is a FIFO"),
+        (("--load-cache", "/dev/zero"), "/dev/zero: is a device"),
+        (("--load-cache", sparse), "damaged, or no saved session"),
     ):
-        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
+        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags, timeout=60)
         assert (done.returncode, done.stdout) == (1, b"")
         assert sentence in done.stderr.decode()
         assert done.stderr.count(b"\n") <= 2

@@ -30,11 +30,12 @@ from h2o_cli.model_options import decode_options, decode_policy, form_option
 from h2o_cli.prefill_options import GivenPrefill
 from h2o_runtime.backends.select import check_form
 from h2o_runtime.devices.select import resolve_device
-from h2o_runtime.errors import BackendError, Cancelled, ConfigError, OutputError
+from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+from h2o_runtime.input_file import read_input
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.process import default_threads
-from h2o_runtime.text import Tokenizer
-from h2o_runtime.whole_file import replace_file
+from h2o_runtime.text import Tokenizer, decode_utf8
+from h2o_runtime.whole_file import check_target, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -201,10 +202,7 @@ def run(
 
 def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:
     """Raises ConfigError for a text that is too short, or none."""
-    try:
-        ids = Tokenizer.load(model.bundle).encode(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}", field="text") from error
+    ids = Tokenizer.load(model.bundle).encode(decode_utf8(read_input(path), str(path)))
     if len(ids) < length:
         raise ConfigError(
             f"{path}: has {len(ids):,} tokens, of which a prompt needs {length:,}: name a longer text, or shorter "
@@ -243,8 +241,8 @@ def _rates(entry: Entry) -> MachineRates:
 def _check_outputs(*paths: Path | None) -> None:
     """Before hours of measuring, not after."""
     for path in paths:
-        if path is not None and not path.parent.is_dir():
-            raise OutputError(f"{path}: no such folder: {path.parent}")
+        if path is not None:
+            check_target(path)
     if paths[-1] is not None:
         from h2o_cli.bench.picture import import_pyplot
 

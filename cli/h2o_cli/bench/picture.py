@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from h2o_cli.bench.report import PHASES, Results
-from h2o_runtime.errors import BackendError, OutputError
+from h2o_runtime.errors import BackendError
 from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.whole_file import replace_file
 
 Row = dict[str, Any]
 OWN_COLOURS = (
@@ -58,12 +60,10 @@ def draw(results: Results, path: Path) -> None:
         f"{results.model}, {best[0]['precision']}, {best[0]['threads']} threads, {machine['cpu']}\n"
         f"measured: {rates.in_words()}"
     )
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        plot.close(figure)
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=110)
+    plot.close(figure)
+    replace_file(path, drawn.getvalue())
 
 
 def best_rows(results: Results) -> list[Row]:

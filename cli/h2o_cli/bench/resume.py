@@ -10,6 +10,8 @@ from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.measure import Rounds
 from h2o_cli.bench.report import COLUMNS
 from h2o_runtime.errors import OutputError
+from h2o_runtime.input_file import read_input
+from h2o_runtime.text import decode_utf8
 
 Rows = list[dict[str, Any]]
 
@@ -23,12 +25,9 @@ def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
     A length is measured in rounds that all contestants share, so one that is not done is begun again. Raises
     OutputError for a file of another measurement.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise OutputError(f"{path}: cannot be read: {error}") from error
+    text = decode_utf8(read_input(path), str(path))
     reader = csv.DictReader(text.splitlines())
     if tuple(reader.fieldnames or ()) != COLUMNS:
         raise OutputError(f"{path}: not a file that this version of h2o-bench wrote; leave out --resume")

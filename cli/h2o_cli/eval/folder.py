@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from h2o_cli.eval.values import Value, from_csv, to_csv
-from h2o_runtime.errors import OutputError
-from h2o_runtime.whole_file import replace_file
+from h2o_runtime.errors import InputError, OutputError
+from h2o_runtime.input_file import read_input
+from h2o_runtime.whole_file import check_outside_bundles, replace_file
 
 RUN, ROWS, TOKENS, PAGE = "run.json", "rows.csv", "tokens.json", "report.html"
 
@@ -33,6 +34,7 @@ class RunFolder:
         is another run, or something else.
         """
         identity = json.loads(json.dumps(identity))
+        check_outside_bundles(path)
         try:
             known = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
         except OSError as error:
@@ -81,11 +83,11 @@ class RunFolder:
     @classmethod
     def _go_on(cls, path: Path, identity: dict[str, Any]) -> RunFolder:
         try:
-            before = json.loads((path / RUN).read_text(encoding="utf-8"))
+            before = json.loads(read_input(path / RUN))
             rows, tokens = path / ROWS, path / TOKENS
-            values = from_csv(rows.read_text(encoding="utf-8")) if rows.exists() else []
-            seen = json.loads(tokens.read_text(encoding="utf-8")) if tokens.exists() else {}
-        except (OSError, ValueError) as error:
+            values = from_csv(read_input(rows).decode()) if rows.exists() else []
+            seen = json.loads(read_input(tokens)) if tokens.exists() else {}
+        except (InputError, ValueError, RecursionError) as error:
             raise OutputError(f"{path}: its run cannot be read ({error}): name another folder") from error
         other = [
             name for name in identity if not isinstance(before, dict) or before.get(name) != identity[name]

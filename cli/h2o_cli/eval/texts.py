@@ -11,6 +11,7 @@ import numpy as np
 
 from h2o_cli.eval.readings import IntArray
 from h2o_runtime.errors import InputError
+from h2o_runtime.input_file import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 _CHARACTERS = 12  # a token has fewer than so many, but for odd texts
@@ -68,10 +69,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _read(path: Path) -> str:
-    try:
-        return decode_utf8(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    return decode_utf8(read_input(path), str(path))
 
 
 def _cut(name: str, text: str, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> IntArray:

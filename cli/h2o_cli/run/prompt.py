@@ -11,6 +11,7 @@ import click
 
 from h2o_cli.common import argument_text
 from h2o_runtime.errors import InputError
+from h2o_runtime.input_file import read_input
 from h2o_runtime.text import decode_utf8
 
 STDIN = "-"
@@ -54,16 +55,10 @@ class PromptSource:
             name = "standard input"
             text = _without_newline(decode_utf8(sys.stdin.buffer.read() if sys.stdin else b"", name))
         else:
-            name, text = self.value, _without_newline(decode_utf8(self._bytes(), self.value))
+            name, text = self.value, _without_newline(decode_utf8(read_input(Path(self.value)), self.value))
         if not text:
             raise InputError(f"the prompt is empty: {name} has no text")
         return text
-
-    def _bytes(self) -> bytes:
-        try:
-            return Path(self.value).read_bytes()
-        except OSError as error:
-            raise InputError(f"{self.value}: cannot be read: {error.strerror}") from error
 
 
 def _without_newline(text: str) -> str:

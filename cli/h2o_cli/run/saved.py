@@ -13,9 +13,8 @@ import click
 
 from h2o_cli.common import Command
 from h2o_runtime.config import PrefillConfig
-from h2o_runtime.errors import OutputError
 from h2o_runtime.generator import Generator
-from h2o_runtime.sessions.saved import SavedSession, save_session
+from h2o_runtime.sessions.saved import SavedSession, check_session_target, save_session
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +51,8 @@ class SavedCache:
     def of(cls, flags: dict[str, Any]) -> SavedCache:
         """Takes the options out of `flags`. Before a model is loaded: raises InputError or OutputError."""
         load, save = flags.pop("load_cache"), flags.pop("save_cache")
-        if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
-            raise OutputError(f"{save}: --save-cache needs the name of a file in a folder that exists")
+        if save is not None:
+            check_session_target(save)
         return cls(SavedSession.open(load) if load is not None else None, save)
 
     @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_runtime.errors import InputError
+from h2o_runtime.input_file import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 LENGTH = 1024  # tokens of a text that are seen together
@@ -16,7 +17,7 @@ CHARACTERS = 12  # of a token, at most, in the mean
 def calibration_texts(checkpoint: Checkpoint, file: Path | None, count: int) -> list[list[int]]:
     """Up to `count` pieces from all over one text, token ids each. Raises InputError."""
     length = min(LENGTH, checkpoint.config.max_position_embeddings)
-    content = _manual() if file is None else _read(file)
+    content = _manual() if file is None else decode_utf8(read_input(file), str(file))
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.write_tokenizer(Path(folder))
         tokenizer = Tokenizer.load(folder)
@@ -32,10 +33,3 @@ def _manual() -> str:
     from pydoc_data.topics import topics
 
     return "\n".join(str(topic) for topic in topics.values())
-
-
-def _read(file: Path) -> str:
-    try:
-        return decode_utf8(file.read_bytes(), str(file))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}") from error

@@ -28,6 +28,7 @@ from h2o_runtime.manifest import GraphSpec
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.ort.session import open_session
 from h2o_runtime.process import default_threads
+from h2o_runtime.whole_file import check_outside_bundles
 
 Progress = Callable[[str], None]
 
@@ -149,6 +150,7 @@ class GraphComparison:
 
 
 def _make_folder(folder: Path) -> None:
+    check_outside_bundles(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

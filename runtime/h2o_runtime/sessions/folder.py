@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.sessions.arrays import begins
-from h2o_runtime.sessions.saved import PARTIAL, SavedSession, write_session
+from h2o_runtime.sessions.saved import SavedSession, write_session
 from h2o_runtime.sessions.waiting import WaitingSession
 
 log = logging.getLogger(__name__)
@@ -96,16 +96,18 @@ class SessionFolder:
         self._thread.join()
 
     def _find(self) -> None:
-        for partial in self.folder.glob(f".*{SUFFIX}{PARTIAL}"):  # of a process that was ended
-            partial.unlink(missing_ok=True)
-        paths = sorted(self.folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
-        for path in paths:
+        for partial in self.folder.glob(f".*{SUFFIX}.partial"):  # of a process that was ended
+            with suppress(OSError):
+                partial.unlink()
+        found: list[tuple[float, SavedSession]] = []
+        for path in self.folder.glob(f"*{SUFFIX}"):
             try:
                 saved = SavedSession.open(path)
                 if saved.bundle == self._bundle:
-                    self._files.append(saved)
-            except InputError as error:
+                    found.append((path.stat().st_mtime, saved))
+            except (InputError, OSError) as error:  # OSError: another server has removed it meanwhile
                 log.warning("not used: %s", error)
+        self._files = [saved for _, saved in sorted(found, key=lambda pair: pair[0])]
         if self._files:
             log.info("found %d sessions in %s", len(self._files), self.folder)
 

@@ -6,11 +6,12 @@ The file is an npz as NumPy writes it, arrays one after the other and not compre
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -23,15 +24,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from h2o_runtime.config import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
+from h2o_runtime.input_file import open_input
 from h2o_runtime.reuse import Provenance, same_arithmetic
 from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill
 from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.transcript import Transcript
+from h2o_runtime.whole_file import check_target, replaced
 
 FORMAT = 1
 ABOUT = "about"
-PARTIAL = ".partial"  # ends the name of a file that is being written
 MOST_ABOUT = 1 << 20  # bytes
 TRANSCRIPT = "transcript"  # of a session that is a chat; older files have none
 TRANSCRIPT_BYTES = 4096  # a token, at most: fewer than its keys and values take
@@ -85,20 +87,23 @@ def write_session(
 ) -> None:
     """As `save_session`, for a session that need not be live. `bundle` is its identity."""
     about = _About.of(shape, bundle).model_dump_json().encode()
-    beside = path.with_name(f".{path.name}{PARTIAL}")
+    with replaced(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as file:
+        _write(file, ABOUT, np.frombuffer(about, np.uint8))
+        if transcript is not None:
+            _write(file, TRANSCRIPT, np.frombuffer(transcript.written(), np.uint8))
+        for name, array in arrays:
+            _write(file, name, array)
+
+
+def check_session_target(path: Path) -> None:
+    """Raises OutputError where `write_session` must not write: another file than a saved session is kept."""
+    target = check_target(path)
+    if not target.exists() or not target.stat().st_size:  # as mktemp makes one
+        return
     try:
-        with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as file:
-            _write(file, ABOUT, np.frombuffer(about, np.uint8))
-            if transcript is not None:
-                _write(file, TRANSCRIPT, np.frombuffer(transcript.written(), np.uint8))
-            for name, array in arrays:
-                _write(file, name, array)
-        os.replace(beside, path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
+        SavedSession.open(target)
+    except InputError as error:
+        raise OutputError(f"{path}: is a file, but no saved session; name another file") from error
 
 
 def _write(file: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
@@ -194,10 +199,13 @@ def _in_words(config: PrefillConfig) -> str:
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """What can be wrong with the file as one InputError."""
     try:
-        with zipfile.ZipFile(path) as file:
+        with open_input(path) as opened, zipfile.ZipFile(opened) as file:
+            size = os.fstat(opened.fileno()).st_size
+            if any(
+                one.compress_type != zipfile.ZIP_STORED or one.file_size > size for one in file.infolist()
+            ):
+                raise ValueError("arrays that take more than the file has")
             yield file
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, NotImplementedError) as error:
@@ -224,10 +232,12 @@ def _bytes(file: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 def _read(file: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Nothing of a size is made before the file says that size. Raises ValueError for any other."""
-    array = np.empty(shape, dtype)
     with file.open(f"{name}.npy") as member:
         if _header(member) != (tuple(shape), dtype):
             raise ValueError(f"{name} has another shape")
+        if math.prod(shape) * dtype.itemsize > file.getinfo(f"{name}.npy").file_size:
+            raise ValueError(f"{name} is cut off")
+        array = np.empty(shape, dtype)
         left = memoryview(array.reshape(-1).view(np.uint8).data)
         while left:
             piece = member.read(min(len(left), PIECE))

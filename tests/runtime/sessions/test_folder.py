@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -141,6 +142,26 @@ def test_damaged_and_foreign_files_are_one_line_each(
     with filing(other, tmp_path) as generator:
         generator.prefill([*TALKS[3], 5], FULL)
         assert generator.reused == 150  # nobody touched it
+
+
+@pytest.mark.timeout(120)
+def test_what_is_no_file_is_one_line_and_nobody_waits(
+    bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with filing(bundle, tmp_path) as generator:
+        generator.prefill(TALKS[0], FULL)
+    os.mkfifo(tmp_path / "fifo.session")
+    (tmp_path / "folder.session").mkdir()
+    (tmp_path / "endless.session").symlink_to("/dev/zero")
+    (tmp_path / "gone.session").symlink_to("nowhere")
+    caplog.clear()
+    with filing(bundle, tmp_path) as generator:
+        lines = told(caplog)
+        assert len(lines) == 4
+        for sentence in ("is a FIFO", "is a folder", "is a device", "no such file"):
+            assert any(sentence in line for line in lines)
+        generator.prefill([*TALKS[0], 5], FULL)
+        assert generator.reused == 150
 
 
 def test_a_folder_that_cannot_be(bundle: Path, tmp_path: Path) -> None:
