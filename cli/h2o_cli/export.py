@@ -31,6 +31,7 @@ from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
 from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.whole_file import check_outside_bundles
 
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
@@ -127,6 +128,7 @@ def main(
         not no_calibrate,
     )
     if not dry_run:
+        check_outside_bundles(options.output)
         check_output(options.output, force)
     opened = checkpoints.open_checkpoint(checkpoint)
     if dry_run:

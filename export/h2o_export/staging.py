@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from h2o_runtime.errors import OutputError
-from h2o_runtime.whole_file import check_outside_bundles, is_bundle
+from h2o_runtime.whole_file import is_bundle
 
 
 @contextlib.contextmanager
@@ -113,7 +113,6 @@ def _where_locks_are_unknown() -> Iterator[None]:
 
 def check_output(output: Path, force: bool) -> None:
     """Refuse what must not or cannot be replaced before any work is done."""
-    check_outside_bundles(output)
     try:
         if not output.exists():
             return
