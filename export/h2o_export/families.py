@@ -104,12 +104,18 @@ def check_supported(raw: dict[str, Any]) -> Family:
 
 
 def _refuse_sliding_window(raw: dict[str, Any], family: Family) -> None:
-    """Qwen's configs carry a window that `use_sliding_window` switches off; Llama has none and ignores the key."""
+    """A window no shorter than the context changes nothing, and any other is refused.
+
+    Qwen's configs carry a window that `use_sliding_window` switches off; Llama has none and ignores the key.
+    """
     window = raw.get("sliding_window", family.default_window)
     if family.model_type == "llama" or not raw.get("use_sliding_window", True):
         window = None
+    context = raw.get("max_position_embeddings", 2048)
+    if isinstance(window, int) and isinstance(context, int) and window >= context:
+        return
     if window or "sliding_attention" in (raw.get("layer_types") or []):
         raise UnsupportedModelError(
-            f"sliding-window attention (sliding_window = {window!r}) is not supported; "
-            "checkpoints with full attention in every layer are"
+            f"sliding-window attention (sliding_window = {window!r}, of a context of {context!r}) is not "
+            "supported; checkpoints with full attention in every layer are, or a window no shorter than the context"
         )

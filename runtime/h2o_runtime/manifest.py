@@ -174,6 +174,15 @@ class Manifest(_Strict):
     def read(cls, folder: Path) -> Manifest:
         """Raises BundleError when there is no manifest, or it is broken, or from another format."""
         path = folder / MANIFEST
+        if folder.is_file():
+            raise BundleError(
+                f"{folder}: is a file, not a bundle; if it is a checkpoint, export it first: "
+                f"h2o-export {folder} -o {folder.stem}, and name the folder {folder.stem} then"
+            )
+        if (folder / "config.json").is_file() and not path.exists():
+            raise BundleError(
+                f"{folder}: is a checkpoint, not a bundle; export it first: h2o-export {folder} -o BUNDLE"
+            )
         if not folder.is_dir():
             raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
         try:

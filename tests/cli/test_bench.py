@@ -205,7 +205,7 @@ def test_no_such_bundle(h2o: Run, tmp_path: Path) -> None:
 def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     done = h2o("bench", "prefill", tiny_bundle, "--csv", tmp_path / "missing" / "rows.csv")
     assert done.returncode == 1
-    assert "no such folder" in done.stderr.decode()
+    assert "is not a folder that exists" in done.stderr.decode()
 
 
 # Arithmetic

@@ -61,12 +61,10 @@ EXPORT: dict[str, Misuse] = {
         "architecture LlamaForSequenceClassification has no language-model head",
     ),
     "a sliding window": (
-        lambda p: p.configure(
-            model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=4096
-        ),
+        lambda p: p.configure(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=64),
         ("{ck}", "-o", "{out}"),
         1,
-        "sliding-window attention (sliding_window = 4096) is not supported",
+        "sliding-window attention (sliding_window = 64, of a context of",
     ),
     "another RoPE": (
         lambda p: p.configure(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),

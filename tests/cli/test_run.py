@@ -277,3 +277,25 @@ def test_what_is_no_bundle(h2o: Run, tmp_path: Path) -> None:
         done = h2o("run", path, "-p", "a")
         assert done.returncode == 1
         assert sentence in done.stderr.decode()
+
+
+def test_a_pipe_needs_no_dash(h2o: Run, tiny_bundle: Path) -> None:
+    flags = ("-n", 3, "--temperature", 0, "-c", 600)
+    told = h2o("run", tiny_bundle, *flags, "-p", "Once upon a time")
+    piped = h2o("run", tiny_bundle, *flags, input=b"Once upon a time\n")
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, told.stdout, b"")
+    nothing = h2o("run", tiny_bundle)  # /dev/null has no prompt to wait for
+    assert nothing.returncode == 2
+    assert "no prompt: give --prompt TEXT" in nothing.stderr.decode()
+
+
+def test_a_checkpoint_is_told_how_to_become_a_bundle(h2o: Run, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "config.json").write_text("{}")
+    for given, command in (
+        (tmp_path / "model.gguf", f"h2o-export {tmp_path}/model.gguf -o model"),
+        (tmp_path, f"h2o-export {tmp_path} -o BUNDLE"),
+    ):
+        done = h2o("run", given, "-p", "Once")
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert command in done.stderr.decode()

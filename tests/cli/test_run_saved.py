@@ -55,8 +55,18 @@ def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: P
         (("--load-cache", fifo), "is a FIFO"),
         (("--load-cache", "/dev/zero"), "/dev/zero: is a device"),
         (("--load-cache", sparse), "damaged, or no saved session"),
+        (("--save-cache", tmp_path / "new", "--cache-tokens", 128), "--save-cache writes whole sessions"),
     ):
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags, timeout=60)
-        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.returncode in (1, 2)
+        assert done.stdout == b""
         assert sentence in done.stderr.decode()
         assert done.stderr.count(b"\n") <= 2
+
+
+def test_settings_are_those_of_the_loaded_session(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "session"
+    assert h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--save-cache", file).returncode == 0
+    again = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS[:-2], "--load-cache", file, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["prefill"]["policy"] == "full"

@@ -36,7 +36,7 @@ def refusal(open_it: Callable[[], object]) -> str | None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"metadata": {"llama.expert_count": 8}}, r"mixture of experts \(llama.expert_count = 8\)"),
-    "a window": ({"metadata": {"llama.attention.sliding_window": 4096}}, "sliding-window attention"),
+    "a window": ({"metadata": {"llama.attention.sliding_window": 8}}, "sliding-window attention"),
     "yarn": (
         {"metadata": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}},
         "scaled by YaRN, and its metadata lack rope.scaling.original_context_length",

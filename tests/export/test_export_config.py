@@ -196,15 +196,23 @@ def test_a_missing_feature_is_named(changes: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("mistral", {"sliding_window": 4096}),
-        ("mistral", {"sliding_window": None}),  # not mentioned: its default is a window of 4096
-        ("qwen2", {"sliding_window": 32768, "use_sliding_window": True}),
-        ("qwen3", {"sliding_window": 32768}),
+        ("mistral", {"sliding_window": 2047}),
+        (
+            "mistral",
+            {"sliding_window": None, "max_position_embeddings": 4097},
+        ),  # not mentioned: its default is a window of 4096
+        ("qwen2", {"sliding_window": 1024, "use_sliding_window": True}),
+        ("qwen3", {"sliding_window": 32}),
     ],
 )
 def test_sliding_windows_are_refused(family: str, changes: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModelError, match="sliding-window attention"):
         of_family(family, **changes)
+
+
+def test_a_window_no_shorter_than_the_context_is_full_attention() -> None:
+    assert of_family("mistral", sliding_window=2048).family == "mistral"
+    assert of_family("qwen3", sliding_window=32768, layer_types=["sliding_attention"] * 3).family == "qwen3"
 
 
 def test_windows_that_are_switched_off_are_none() -> None:

@@ -12,11 +12,12 @@ from h2o_cli.common import argument_text, guarded, json_option, print_json, star
 from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_cli.run.conversation import converse, opening
-from h2o_cli.run.prompt import PromptSource
+from h2o_cli.run.prompt import PromptSource, is_piped
 from h2o_cli.run.report import answer_json
 from h2o_cli.run.sampling_options import sampling_config, sampling_options
 from h2o_cli.run.saved import SavedCache, saved_options
 from h2o_cli.run.screen import answer, prepare_output
+from h2o_runtime import PrefillConfig
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.manifest import Manifest
@@ -105,14 +106,19 @@ def main(
     prepare_output()
     system = None if system is None else argument_text(system, "--system")
     shown = TextFlags(
-        PromptSource.of(prompt, file, source), chat, system, as_json, logprobs=flags["logprobs"] is not None
+        PromptSource.of(prompt, file, source, piped=is_piped() and not (chat and not as_json)),
+        chat,
+        system,
+        as_json,
+        logprobs=flags["logprobs"] is not None,
     )
-    settings = _settings(bundle, flags)
+    defaults = Manifest.read(Path(bundle)).prefill
     cache = SavedCache.of(flags)
+    settings = _settings(cache.defaults(defaults), flags)
     text = shown.source.read() if shown.source else None
     with (
         TextModel.load(bundle, **load_arguments(flags)) as model,
-        cache.around(model.generator, settings.prefill or model.generator.bundle.manifest.prefill),
+        cache.around(model.generator, settings.prefill or defaults),
     ):
         if shown.converses:
             converse(model, settings, system, text)
@@ -120,10 +126,10 @@ def main(
             _answer_once(model, settings, text, shown)
 
 
-def _settings(bundle: str, flags: dict[str, Any]) -> Request:
+def _settings(defaults: PrefillConfig, flags: dict[str, Any]) -> Request:
     """All of the request but its prompt; takes what belongs to it out of `flags`.
 
-    Needs only the bundle's manifest, so that a contradiction is told before a large model is loaded.
+    Needs no model, so that a contradiction is told before a large one is loaded.
     """
     sampling = sampling_config(flags)
     return Request(
@@ -132,7 +138,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> Request:
         sampling=sampling,
         stop=tuple(argument_text(stop, "--stop") for stop in flags.pop("stop")),
         ignore_eos=flags.pop("ignore_eos"),
-        prefill=prefill_config(Manifest.read(Path(bundle)).prefill, flags),
+        prefill=prefill_config(defaults, flags),
     )
 
 

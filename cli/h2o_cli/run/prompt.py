@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +30,13 @@ class PromptSource:
     value: str
 
     @classmethod
-    def of(cls, prompt: str | None, file: str | None, argument: str | None) -> PromptSource | None:
+    def of(
+        cls, prompt: str | None, file: str | None, argument: str | None, piped: bool = False
+    ) -> PromptSource | None:
         """From --prompt, --prompt-file and the bare argument after the bundle, which can only be "-".
 
-        Any of them may be "-", standard input. None when nothing was given; raises click.UsageError when
-        more than one was.
+        Any of them may be "-", standard input; it is also read where nothing was given and it is `piped`.
+        None when there is no prompt; raises click.UsageError when more than one was given.
         """
         if argument not in (None, STDIN):
             raise click.UsageError(f"unexpected argument {argument!r}: give the prompt with --prompt")
@@ -42,7 +46,7 @@ class PromptSource:
                 "more than one prompt: give one of --prompt, --prompt-file and - (standard input)"
             )
         if not given:
-            return None
+            return cls("stdin", STDIN) if piped else None
         if given[0] == STDIN:
             return cls("stdin", STDIN)
         return cls("flag" if file is None else "file", given[0])
@@ -59,6 +63,15 @@ class PromptSource:
         if not text:
             raise InputError(f"the prompt is empty: {name} has no text")
         return text
+
+
+def is_piped() -> bool:
+    """Whether standard input is a pipe or a file: neither a terminal, nor a device such as /dev/null."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode if sys.stdin else 0
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def _without_newline(text: str) -> str:

@@ -13,6 +13,7 @@ import click
 
 from h2o_cli.common import Command
 from h2o_runtime.config import PrefillConfig
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.generator import Generator
 from h2o_runtime.sessions.saved import SavedSession, check_session_target, save_session
 
@@ -23,7 +24,8 @@ _OPTIONS = (
         "--load-cache",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Go on from a session that --save-cache wrote: of the prompt only what is new is read.",
+        help="Go on from a session that --save-cache wrote: of the prompt only what is new is read. Its prefill "
+        "settings take the place of the bundle's.",
     ),
     click.option(
         "--save-cache",
@@ -55,9 +57,20 @@ class SavedCache:
             check_session_target(save)
         return cls(SavedSession.open(load) if load is not None else None, save)
 
+    def defaults(self, bundle: PrefillConfig) -> PrefillConfig:
+        """What prefill flags change: the settings of the loaded session, or else the bundle's."""
+        return bundle if self.loaded is None else self.loaded.shape.config
+
     @contextmanager
     def around(self, generator: Generator, config: PrefillConfig) -> Iterator[None]:
-        """Load before, save after; after an error there is nothing to save."""
+        """Load before, save after; after an error there is nothing to save. Raises ConfigError before the work."""
+        spec = generator.session.spec
+        if self.save is not None and spec.forgets(spec.context):
+            raise ConfigError(
+                f"--save-cache writes whole sessions, and this cache forgets {spec.forgets(spec.context):,} of a "
+                f"context of {spec.context:,} tokens: raise --cache-tokens, or lower --ctx-size",
+                field="save_cache",
+            )
         if self.loaded is not None:
             self.loaded.load_into(generator.session, config)
         yield

@@ -198,7 +198,7 @@ def test_places_that_cannot_be(generator: Generator, tmp_path: Path) -> None:
         save_session(generator.session, tmp_path / "nowhere" / "session")
     with pytest.raises(InputError, match="no such file"):
         SavedSession.open(tmp_path / "session")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a folder"):
         SavedSession.open(tmp_path)
 
 

@@ -79,6 +79,8 @@ def huggingface_config(header: Header) -> dict[str, Any]:
         return header.metadata.get(f"{name}.{key}")
 
     for key, harmless, what in _REFUSED:
+        if key == "attention.sliding_window" and _covers(value(key), value("context_length")):
+            continue  # every key is in the window
         if value(key) not in harmless and not (name == latent.NAME and key == "expert_count"):
             raise UnsupportedModelError(
                 f"{header.path}: {what} ({name}.{key} = {value(key)!r}) is not supported"
@@ -100,6 +102,10 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     raw["attention_bias"] = any(f"blk.0.{own}.bias" in header.tensors for own in ("attn_q", "attn_kv_a_mqa"))
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
     return raw
+
+
+def _covers(window: Any, context: Any) -> bool:
+    return isinstance(window, int) and isinstance(context, int) and window >= context > 0
 
 
 def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
