@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from h2o_runtime.errors import OutputError
-from h2o_runtime.whole_file import is_bundle
 
 
 @contextlib.contextmanager
@@ -125,7 +124,7 @@ def check_output(output: Path, force: bool) -> None:
         if any(output.iterdir()):
             if not force:
                 raise OutputError(f"{output}: exists already; choose another folder or add --force")
-            if not is_bundle(output):
+            if not (output / "manifest.json").is_file():
                 raise OutputError(f"{output}: exists and is not a bundle, so --force does not replace it")
     except OSError as error:
         raise OutputError(f"{output}: cannot write there: {error.strerror}") from error
