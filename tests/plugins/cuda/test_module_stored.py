@@ -12,6 +12,7 @@ from tests.runtime.latent_cases import Sizes
 from tests.runtime.stored_cases import HKV, OPERATORS, Stored, assert_alike
 
 from h2o_runtime.attention.base import append_rows
+from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.attention.host_operators import plain_rows, quantized
 from h2o_runtime.devices.cuda import CudaDevice
@@ -26,7 +27,10 @@ class OnHost:
         self._device = CudaDevice()
         self._provider = NativeCudaProvider(self._device)
         if rows is not None:
-            self._provider.activate(rows.shape)
+            self.activate(rows.shape)
+
+    def activate(self, shape: AttentionShape) -> None:
+        self._provider.activate(shape)
 
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
         there: list[tuple[np.ndarray[Any, Any], Any]] = []
