@@ -11,8 +11,8 @@ import pytest
 from tests.runtime.latent_cases import Sizes
 from tests.runtime.stored_cases import HKV, OPERATORS, Stored, assert_alike
 
-from h2o_runtime.attention.base import append_rows
 from h2o_runtime.attention import AttentionShape
+from h2o_runtime.attention.base import append_rows
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.attention.host_operators import plain_rows, quantized
 from h2o_runtime.devices.cuda import CudaDevice
