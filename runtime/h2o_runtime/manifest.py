@@ -179,17 +179,13 @@ class Manifest(_Strict):
                 f"{folder}: is a file, not a bundle; if it is a checkpoint, export it first: "
                 f"h2o-export {folder} -o {folder.stem}, and name the folder {folder.stem} then"
             )
-        if (folder / "config.json").is_file() and not path.exists():
-            raise BundleError(
-                f"{folder}: is a checkpoint, not a bundle; export it first: h2o-export {folder} -o BUNDLE"
-            )
         if not folder.is_dir():
             raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
         try:
             raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
         except FileNotFoundError:
             hint = (
-                ": it looks like a checkpoint, run h2o-export on it"
+                f": it looks like a checkpoint, run h2o-export {folder} -o BUNDLE"
                 if (folder / "config.json").exists()
                 else ""
             )

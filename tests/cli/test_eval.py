@@ -107,7 +107,7 @@ def test_a_report_that_is_stopped_goes_on(
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
-        (("--text", "nowhere.txt"), 1, "nowhere.txt: cannot be read"),
+        (("--text", "nowhere.txt"), 1, "nowhere.txt: no such file"),
         (("-n", 250_000), 1, "Python's manual has"),
         (("--from", 300), 2, "first position 300 is not within a text of 256 tokens"),
         (("--also", "colour=red"), 2, "'colour=red' is no setting"),

@@ -55,7 +55,7 @@ COMPARE: dict[str, Misuse] = {
         lambda p: p,
         ("{bundle}", "--prompt-file", "{folder}/text"),
         1,
-        "{folder}/text: cannot be read",
+        "{folder}/text: no such file",
     ),
     "an empty text": (
         lambda p: p.write("text", ""),
@@ -73,7 +73,7 @@ COMPARE: dict[str, Misuse] = {
         lambda p: p,
         ("{bundle}", "--save", "{bundle}/tokenizer.json"),
         1,
-        "{bundle}/tokenizer.json: cannot write there",
+        "{bundle}/tokenizer.json: is inside the bundle",
     ),
     "one token": (lambda p: p, ("{bundle}", "-n", 1), 2, "1 is not in the range x>=2"),
     "unknown stage": (lambda p: p, ("{bundle}", "--stage", "last"), 2, "'last' is not one of"),

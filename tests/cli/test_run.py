@@ -270,8 +270,8 @@ def test_what_is_no_bundle(h2o: Run, tmp_path: Path) -> None:
     cases = {
         tmp_path / "nowhere": "no such folder",
         tmp_path: "no manifest.json, so this is not a bundle",
-        EXAMPLE: "it looks like a checkpoint, run h2o-export on it",
-        Path(__file__): "no such folder",
+        EXAMPLE: f"it looks like a checkpoint, run h2o-export {EXAMPLE} -o BUNDLE",
+        Path(__file__): "is a file, not a bundle",
     }
     for path, sentence in cases.items():
         done = h2o("run", path, "-p", "a")

@@ -30,13 +30,14 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
         "Local window",
         "Heavy hitters",
         "Score",
-        "Score window",
+        "Score heads",
+        "Sink tokens",
+        "Dense tail",
         "Score tile",
         "Score queries",
         "Score candidates",
-        "Score heads",
+        "Score window",
     ]
-    whole += ["Sink tokens", "Dense tail"]
     assert labels(page) == whole
     page.get_by_label("Attention").select_option("full")
     assert labels(page) == ["Quality", "Attention"]
@@ -51,11 +52,11 @@ def test_a_quality_in_the_place_of_what_it_stands_for(page: Page) -> None:
     page.locator("#summary").click()
     assert labels(page) == [
         "Quality",
-        "Score window",
-        "Score candidates",
         "Score heads",
         "Sink tokens",
         "Dense tail",
+        "Score candidates",
+        "Score window",
     ]
     page.get_by_role("button", name="Done").click()
     assert sent(page, lambda: ask(page, "Hello."))["prefill"] == {"quality": "fast", "sink": 4}
