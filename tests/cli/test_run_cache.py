@@ -31,7 +31,7 @@ def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) 
     for flags, sentence in (
         (("--cache-tokens", 64, "--decode", "quest"), "use --decode full"),
         (("--cache-tokens", 8, "--cache-recent", 6), "leaves no token that may be forgotten"),
-        (("--cache-tokens", 64, "--save-cache", tmp_path / "file"), "only a whole session can be saved"),
+        (("--cache-tokens", 64, "--save-cache", tmp_path / "file"), "--save-cache writes whole sessions"),
     ):
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
         assert done.returncode in (1, 2)
