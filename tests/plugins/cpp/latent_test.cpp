@@ -6,7 +6,7 @@ namespace h2o::test {
 namespace {
 
 struct Sizes {
-    int64_t query_heads, kv_heads, d, dv;
+    int32_t query_heads, kv_heads, d, dv;
     bool latent;
     h2o_dtype dtype;
 
