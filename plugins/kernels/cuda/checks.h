@@ -1,10 +1,10 @@
 // What every entry point asks of its arguments before anything is launched.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include <cuda_runtime_api.h>
 
 #include "attention_args.h"
 #include "h2o/cuda.h"

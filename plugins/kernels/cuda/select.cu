@@ -6,9 +6,9 @@
 // Floor: the scores, read once; at these sizes (about 1,300 candidates) it is the latency of a few block-wide
 // steps that counts. One block a score head; scores are kept in shared memory when they fit.
 
+#include "checks.h"
 #include "h2o/cuda.h"
 #include "row_range.cuh"
-#include "checks.h"
 #include "select.cuh"
 
 namespace h2o::cuda {

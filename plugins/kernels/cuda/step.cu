@@ -92,5 +92,6 @@ extern "C" h2o_status h2o_cuda_write_integers(h2o_cuda_stream stream, int32_t co
     if (count <= 0 || count > H2O_CUDA_MAX_INTEGERS || !values || !target) return H2O_BAD_ARGUMENT;
     h2o::cuda::Integers integers = {};
     for (int i = 0; i < count; ++i) integers.values[i] = values[i];
-    return h2o::cuda::launch(h2o::cuda::put_integers, dim3(1, 1, 1), h2o::cuda::kOneWarp, 0, stream, integers, count, target);
+    return h2o::cuda::launch(h2o::cuda::put_integers, dim3(1, 1, 1), h2o::cuda::kOneWarp, 0, stream, integers,
+                             count, target);
 }
