@@ -38,7 +38,13 @@ SECONDS_PER_TOKEN = 0.05  # more of it for every token of the answer, on average
 MEMORY = 256 << 20  # bytes beyond what the nursery has
 
 # Small models love to fill an answer with blanks, which flexible whitespace would let them do for ever.
-_COMPACT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# Of a `oneOf` whose members overlap, an answer follows at least one: nothing here can count them.
+_COMPACT: Any = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 
 
 def main(descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[int]) -> None:

@@ -60,6 +60,13 @@ def test_whatever_is_said_fits_the_schema(compiler: GrammarCompiler, seed: int) 
     assert all(len(tag) <= 3 for tag in value["tags"])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_members_of_one_of_may_overlap(compiler: GrammarCompiler, seed: int) -> None:
+    text = say(compiler, {"oneOf": [{"enum": ["one", 2]}, {"enum": [2, 3]}]}, seed)
+    assert text is not None
+    assert json.loads(text) in ("one", 2, 3)
+
+
 def test_tokens_join_to_the_text(compiler: GrammarCompiler) -> None:
     from h2o_runtime.text import Tokenizer
 

@@ -170,3 +170,10 @@ def test_nulls_and_what_has_no_meaning_here(server: Server) -> None:
     answer = server.post("/v1/responses", {"input": "x", "max_output_tokens": 1, **nulls, **more})
     assert answer.status_code == 200, answer.text
     assert answer.json()["metadata"] == {"a": "b"}
+
+
+def test_store_is_refused_with_its_reason(server: Server) -> None:
+    refused = server.post("/v1/responses", {"input": "Once", "store": True})
+    error = error_of(refused, 400)
+    assert error["param"] == "store"
+    assert "this server keeps no answers" in error["message"]

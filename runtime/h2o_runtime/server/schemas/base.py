@@ -21,6 +21,14 @@ def _of_type(kind: type) -> Callable[[Any], Any]:
     return check
 
 
+def _nothing_kept(value: Any) -> Any:
+    if value is True:
+        raise ValueError(
+            "Input should be false: this server keeps no answers; send the conversation with each request"
+        )
+    return value
+
+
 def _whole(value: Any) -> Any:
     """1.0 is an integer to JSON, and some languages write no other."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -29,6 +37,7 @@ def _whole(value: Any) -> Any:
 # The one value that can be honoured.
 One = Annotated[Literal[1], BeforeValidator(_of_type(int)), BeforeValidator(_whole)]
 No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
+NotKept = Annotated[Literal[False], BeforeValidator(_of_type(bool)), BeforeValidator(_nothing_kept)]
 
 WHOLE = BeforeValidator(_whole)
 Count = Annotated[int, Field(ge=0, le=MOST), WHOLE]
