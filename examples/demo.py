@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.events import TokenGenerated
+from h2o_runtime.answers.events import TokenGenerated
 from h2o_runtime.text import Tokenizer
 
 TEXT = Path(__file__).parent / "tiny-llama" / "heldout.txt"

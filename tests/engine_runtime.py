@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.engines import EngineManifest
 from h2o_runtime.ort.session import BoundSession, open_session

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from h2o_runtime.options import options_of
+from h2o_runtime.components.options import options_of
 from h2o_runtime.policies.prefill import PREFILL
 
 ROOT = Path(__file__).parents[1]

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.manifest import GraphSpec, TensorSpec
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import GraphSpec, TensorSpec
 from h2o_runtime.names import DenseForm
 
 Arrays = dict[str, NDArray[Any]]

@@ -24,13 +24,13 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.caches import Contiguous, Rows
+from h2o_runtime.caches.reuse import Prefix, Provenance
 from h2o_runtime.devices import Device, Flow, HostDevice
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.host import HostFlow
 from h2o_runtime.errors import H2OError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall
-from h2o_runtime.reuse import Prefix, Provenance
 
 LAYERS = 2
 # Relative Frobenius error of the output, and the share of memory entries that may differ: sums in another order

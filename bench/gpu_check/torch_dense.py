@@ -24,7 +24,7 @@ from torch import Tensor
 from h2o_runtime import Generator
 from h2o_runtime.attention.select import provider_factory
 from h2o_runtime.backends.base import Tensors
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.devices.select import make_device

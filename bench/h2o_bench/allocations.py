@@ -38,8 +38,8 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
     import numpy as np
 
     from h2o_runtime import Generator, PrefillConfig
-    from h2o_runtime.footprint import footprint
-    from h2o_runtime.forward import Watch
+    from h2o_runtime.execution.footprint import footprint
+    from h2o_runtime.execution.forward import Watch
     from h2o_runtime.ort.library import import_onnxruntime
     from h2o_runtime.process import peak_bytes, resident_bytes
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches import Cache, Contiguous, Paged, Rows
-from h2o_runtime.reuse import Provenance
+from h2o_runtime.caches.reuse import Provenance
 
 CACHES: dict[str, Cache] = {
     "contiguous model": Contiguous(),

@@ -14,7 +14,7 @@ from rich.table import Table
 from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.progress import stages
 from h2o_export.engines.selection import BuildOptions, EngineSelection, check_folder, select_engines
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
 from h2o_runtime.engines.machine import find_plugins
 from h2o_runtime.errors import BackendError

@@ -26,9 +26,9 @@ from h2o_cli.common import (
 from h2o_cli.model_options import execution_options, form_option
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime import PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BackendError, BundleError, CheckpointError, InputError
-from h2o_runtime.input_file import read_input
+from h2o_runtime.files.inputs import read_input
 from h2o_runtime.names import ProviderName
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.text import Tokenizer, decode_utf8

@@ -28,10 +28,10 @@ from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_cli.progress import stages
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime import PrefillConfig
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
 from h2o_runtime.errors import BackendError, ConfigError
-from h2o_runtime.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
+from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
-from h2o_runtime.whole_file import check_outside_bundles
 
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
@@ -141,7 +141,7 @@ def main(
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)
         if validate:
-            from h2o_export.validate import validate as compare
+            from h2o_export.validation.validate import validate as compare
 
             manifest = manifest.model_copy(update={"validation": compare(folder, opened, stage)})
             manifest.write(folder)

@@ -9,10 +9,10 @@ import click
 from h2o_cli.common import Command, threads_option
 from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
+from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
 from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PROVIDERS
 from h2o_runtime.policies.decode import DECODE, DecodePolicy
-from h2o_runtime.registry import Registry
 
 _EXECUTION = (
     click.option(

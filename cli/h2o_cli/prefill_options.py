@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from h2o_runtime import PrefillConfig
+from h2o_runtime.components.options import Option
+from h2o_runtime.config.quality import MEANING, configured
 from h2o_runtime.names import QUALITIES, Quality
-from h2o_runtime.options import Option
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.quality import MEANING, configured
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -12,11 +12,11 @@ import click
 from h2o_cli.common import Exit, guarded, verbose_option
 from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import TextModel
+from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BackendError, InputError
-from h2o_runtime.input_file import read_input
-from h2o_runtime.load_options import LoadOptions
-from h2o_runtime.manifest import Manifest
+from h2o_runtime.files.inputs import read_input
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
 

@@ -11,21 +11,27 @@ from typing import Literal
 
 import onnx
 
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.config import ModelConfig
-from h2o_export.dense import DenseExporter, checkpoint_tensors, dense_parts, parameter_count, weight_spec
+from h2o_export.dense.graphs import (
+    DenseExporter,
+    checkpoint_tensors,
+    dense_parts,
+    parameter_count,
+    weight_spec,
+)
+from h2o_export.dense.trace import OPSET
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.formats.offsets import holds_offsets
 from h2o_export.layers import each_kind
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
-from h2o_export.soundness import check_checkpoint
-from h2o_export.trace import OPSET
-from h2o_runtime.config import PrefillConfig
+from h2o_export.validation.soundness import check_checkpoint
+from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
 from h2o_runtime.model import ExpertsSpec
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense import dense_parts, dense_spec
+from h2o_export.dense.graphs import dense_parts, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.layers import each_kind
 from h2o_export.policies import policy_graphs
-from h2o_export.soundness import check_checkpoint
-from h2o_runtime.footprint import Footprint, cache_bytes, footprint
-from h2o_runtime.manifest import GraphSpec, ModelSpec
+from h2o_export.validation.soundness import check_checkpoint
+from h2o_runtime.bundles.manifest import GraphSpec, ModelSpec
+from h2o_runtime.execution.footprint import Footprint, cache_bytes, footprint
 
 
 @dataclass(frozen=True)

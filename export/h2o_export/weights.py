@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from h2o_runtime.manifest import FileSpec
+from h2o_runtime.bundles.manifest import FileSpec
 
 ALIGNMENT = 4096  # a page, so that readers can map each tensor by itself
 

@@ -23,12 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
-from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
-from h2o_runtime.forward import Watch
-from h2o_runtime.generator import Generator
-from h2o_runtime.load_options import LoadOptions, by_fields
-from h2o_runtime.request import (
+from h2o_runtime.answers.events import Finished, GenerationEvent, Prefilled, TokenGenerated
+from h2o_runtime.answers.request import (
     Completion,
     FinishReason,
     Prompt,
@@ -37,7 +33,11 @@ from h2o_runtime.request import (
     TextPiece,
     Timings,
 )
-from h2o_runtime.sampling import SampledToken, Sampling
+from h2o_runtime.answers.sampling import SampledToken, Sampling
+from h2o_runtime.config.load_options import LoadOptions, by_fields
+from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
+from h2o_runtime.execution.forward import Watch
+from h2o_runtime.generator import Generator
 from h2o_runtime.sessions.transcript import Transcripts
 from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
 

@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.compatibility import check_forgetting, check_policy
-from h2o_runtime.config import PrefillConfig
-from h2o_runtime.constraint import Constraint
+from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.events import Finished, GenerationEvent, Prefilled, TokenGenerated
+from h2o_runtime.answers.sampling import Sampler, Sampling
+from h2o_runtime.answers.token_ids import checked_ids
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.config.compatibility import check_forgetting, check_policy
+from h2o_runtime.config.load_options import LoadOptions, by_fields
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
-from h2o_runtime.events import Finished, GenerationEvent, Prefilled, TokenGenerated
-from h2o_runtime.forward import PromptRun, Watch
-from h2o_runtime.load_options import LoadOptions, by_fields
+from h2o_runtime.execution.forward import PromptRun, Watch
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import PrefillReport
 from h2o_runtime.process import let_go_at_exit
-from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
-from h2o_runtime.sampling import Sampler, Sampling
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.folder import SessionFolder
 from h2o_runtime.sessions.pool import SessionPool
 from h2o_runtime.sessions.session import Float32, IntArray, Session
 from h2o_runtime.sessions.spec import SessionSpec
-from h2o_runtime.timings import PrefillTimer
-from h2o_runtime.token_ids import checked_ids
 
 log = logging.getLogger(__name__)
 

@@ -6,19 +6,19 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from h2o_runtime.activations import Activations
 from h2o_runtime.attention.select import provider_factory
 from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.compatibility import check_layers
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.config.compatibility import check_layers
+from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.forward import Forward
+from h2o_runtime.execution.forward import Forward
+from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import Layers
 from h2o_runtime.limits import MAX_CONTEXT
-from h2o_runtime.load_options import LoadOptions
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.process import check_threads
 from h2o_runtime.sessions.session import Session
@@ -98,6 +98,6 @@ def _context(model: ModelSpec, chosen: int | None) -> int:
 def _forward_on(device: Device) -> type[Forward]:
     if isinstance(device, HostDevice):
         return Forward
-    from h2o_runtime.recorded import RecordedForward
+    from h2o_runtime.execution.recorded import RecordedForward
 
     return RecordedForward

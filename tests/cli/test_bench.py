@@ -29,9 +29,9 @@ from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.report import COLUMNS
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_runtime import PrefillConfig
-from h2o_runtime.manifest import Manifest
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.ort.choice import default_form
 from h2o_runtime.ort.native import is_fast
 

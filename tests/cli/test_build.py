@@ -15,7 +15,7 @@ from tests import bundles
 from tests.cli.conftest import Run, Start
 from tests.engines import tensorrt_rtx
 
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import EngineManifest
 
 pytestmark = pytest.mark.timeout(240)

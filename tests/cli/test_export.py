@@ -23,7 +23,7 @@ from tests.settings import all_settings
 
 from h2o_export import exporter
 from h2o_runtime import Generator
-from h2o_runtime.manifest import Manifest
+from h2o_runtime.bundles.manifest import Manifest
 
 pytestmark = pytest.mark.timeout(240)
 GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]

@@ -22,8 +22,8 @@ from tests.cli.conftest import Run, Start
 from tests.cli.exports import NAME, files
 
 from h2o_export.staging import staged_folder
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import OutputError
-from h2o_runtime.manifest import Manifest
 
 pytestmark = pytest.mark.timeout(240)
 # Where Ctrl-C comes while Python runs code made of a string, Python ends itself by the signal; to a shell

@@ -10,7 +10,7 @@ import torch
 from tests.cli.conftest import Run
 
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.text import ChatTemplate, Tokenizer
 

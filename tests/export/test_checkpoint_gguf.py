@@ -17,13 +17,13 @@ from tests.reference import checkpoints, gguf_files
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from h2o_export.checkpoints import Checkpoint, open_checkpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.exporter import ExportOptions
 from h2o_export.formats import formats_of
 from h2o_export.formats.quantized import QuantizedTensor
-from h2o_export.validate import validate
+from h2o_export.validation.validate import validate
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.text import ChatTemplate, Tokenizer
 

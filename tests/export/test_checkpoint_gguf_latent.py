@@ -14,7 +14,7 @@ from tests.latent_models import MODELS, arrays, golden_checkpoint
 from tests.reference import gguf_latent
 
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import CheckpointError
 

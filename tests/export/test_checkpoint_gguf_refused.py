@@ -17,7 +17,7 @@ from tests.reference import gguf_files
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.checkpoints.gguf.config import huggingface_config, model_config
 from h2o_export.checkpoints.gguf.header import read_header
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.formats import FORMATS
 from h2o_export.weights import WeightFile
 from h2o_runtime.errors import CheckpointError, H2OError, UnsupportedModelError

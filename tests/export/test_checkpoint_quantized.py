@@ -16,10 +16,10 @@ from tests.reference import checkpoints, packed_folders
 from tests.reference.packed_folders import AWQ, GPTQ, Compressed, Packer
 
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.formats import FORMATS
-from h2o_export.soundness import check_checkpoint
-from h2o_export.validate import validate
+from h2o_export.validation.soundness import check_checkpoint
+from h2o_export.validation.validate import validate
 from h2o_export.weights import WeightFile
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 

@@ -23,7 +23,7 @@ from h2o_export.comparison import ComparedBundle, GraphComparison, PipelineCompa
 from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, ConfigError
 

@@ -21,7 +21,7 @@ from h2o_export.engines.build import build
 from h2o_export.engines.dense_graph import prepared
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_export.operators import DENSE_OPERATORS, function_protos
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine
 from h2o_runtime.errors import ConfigError
 

@@ -12,7 +12,7 @@ from tests import bundles
 from h2o_export.engines.fit import fitting_sm
 from h2o_export.engines.selection import BuildOptions, EngineSelection, select_engines
 from h2o_runtime import PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, Machine, Profile
 from h2o_runtime.errors import BackendError, ConfigError, H2OError
 

@@ -16,8 +16,8 @@ from tests.engines import tensorrt_rtx
 from h2o_export.engines.dense_graph import prepared
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.config.prefill import PrefillConfig
 
 pytestmark = pytest.mark.timeout(300)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"

@@ -24,11 +24,11 @@ from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_export.policies import policy_graphs
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import file_sha256
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import EngineManifest, Machine, Profile, TensorRange, open_engines
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
-from h2o_runtime.manifest import file_sha256
 
 pytestmark = pytest.mark.timeout(300)
 SMS = (86, 120)

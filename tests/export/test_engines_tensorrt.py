@@ -14,10 +14,10 @@ from tests.engines import Double
 from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, open_engines
 from h2o_runtime.errors import BackendError, BundleError, OutputError
-from h2o_runtime.manifest import file_sha256
 from h2o_runtime.operators import OPERATORS
 
 GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]

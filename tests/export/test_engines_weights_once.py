@@ -17,9 +17,9 @@ from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_export.engines.weights_once import stored_bytes
 from h2o_runtime import PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
-from h2o_runtime.manifest import file_sha256
 
 pytestmark = pytest.mark.timeout(300)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"

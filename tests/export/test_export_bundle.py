@@ -15,9 +15,9 @@ from tests import bundles
 from tests.reference import checkpoints
 
 from h2o_export.operators import OPERATORS
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import Manifest, file_sha256
 from h2o_runtime.errors import BundleError
-from h2o_runtime.manifest import Manifest, file_sha256
 
 PAGE = 4096
 LAYERS = 4

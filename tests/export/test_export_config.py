@@ -11,9 +11,9 @@ from tests.reference.checkpoints import LLAMA3_ROPE
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from h2o_export.config import ModelConfig, RopeConfig
-from h2o_export.dense import parameter_count
-from h2o_export.families import FAMILIES, HEAD_SIZES
+from h2o_export.architecture.config import ModelConfig, RopeConfig
+from h2o_export.architecture.families import FAMILIES, HEAD_SIZES
+from h2o_export.dense.graphs import parameter_count
 from h2o_export.layers import layer_kind
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 

@@ -26,12 +26,12 @@ from h2o_cli.bench.floor import attention_flop, decode_bytes, dense_flop
 from h2o_cli.compare import main as compare
 from h2o_cli.export import main as export
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
-from h2o_export.validate import validate
+from h2o_export.validation.validate import validate
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError, UnsupportedModelError
 
 FULL = PrefillConfig(policy="full")

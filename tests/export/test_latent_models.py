@@ -21,13 +21,13 @@ from tests.latent_models import EXPERTS, MODELS, YARN
 from tests.reference.latent import EagerModel, Run
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.config import ModelConfig
-from h2o_export.dense import parameter_count
-from h2o_export.experts import Router
+from h2o_export.dense.experts import Router
+from h2o_export.dense.graphs import parameter_count
 from h2o_export.layers import latent
-from h2o_export.reference import StreamedModel
-from h2o_export.soundness import check_checkpoint
+from h2o_export.validation.reference import StreamedModel
+from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.model import LayerSpec
 

@@ -23,8 +23,8 @@ from h2o_export.policies.full import FullEntry
 from h2o_export.policies.h2o.scores.query import OwnQueriesPass
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.options import options_of
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.components.options import options_of
 
 pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"

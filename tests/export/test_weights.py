@@ -18,17 +18,17 @@ from h2o_export.calibration.scaling import ScaledCheckpoint, scaling_factors
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
 from h2o_export.comparison import ComparedBundle, GraphComparison
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.exporter import ExportOptions, write_bundle
 from h2o_export.formats import choose_formats
 from h2o_export.formats.blocks import pack, quantize
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.preview import preview_export
-from h2o_export.reference import StreamedModel
-from h2o_export.validate import validate
-from h2o_runtime.bundle import Bundle
+from h2o_export.validation.reference import StreamedModel
+from h2o_export.validation.validate import validate
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import ConfigError, InputError, UnsupportedModelError
-from h2o_runtime.manifest import Manifest
 from h2o_runtime.ort.matrices import unpack
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"  # the second has biases

@@ -33,7 +33,7 @@ HQ, HKV, D, S, M, N = 6, 2, 32, 48, 20, 115
 def providers(tiny_bundle: Path) -> Iterator[list[AttentionProvider]]:
     from h2o_runtime.attention.functions import FunctionProvider
     from h2o_runtime.attention.native import NativeCpuProvider
-    from h2o_runtime.bundle import Bundle
+    from h2o_runtime.bundles.bundle import Bundle
 
     both: list[AttentionProvider] = [NativeCpuProvider(2), FunctionProvider(Bundle.open(tiny_bundle), 2)]
     for provider in both:

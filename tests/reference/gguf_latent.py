@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from tests.reference.gguf_files import add, quantized, tokenizer_metadata
 
 Arrays = dict[str, NDArray[np.float32]]

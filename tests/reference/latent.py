@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
-from h2o_export.config import ModelConfig
-from h2o_export.dense import FREQUENCIES, DensePart, dense_parts, parameter_source
+from h2o_export.dense.graphs import FREQUENCIES, DensePart, dense_parts, parameter_source
 from h2o_export.layers import each_kind, layer_kind
 from h2o_export.layers.latent import Absorb, Contract, Expand
 

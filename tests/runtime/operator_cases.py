@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from onnx import helper
 from tests.reference import operators
 
+from h2o_export.dense.trace import OPSET
 from h2o_export.operators import DOMAIN, VERSION, function_protos
-from h2o_export.trace import OPSET
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.attention.functions import FunctionProvider
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.operators import OPERATORS
 from h2o_runtime.ort.session import open_session
 

@@ -22,10 +22,10 @@ from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends import tensorrt
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
-from h2o_runtime.forward import Watch
+from h2o_runtime.execution.forward import Watch
 
 CONTEXT = 400
 CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, score="colsum", dense_tail=20)

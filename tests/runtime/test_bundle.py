@@ -12,10 +12,10 @@ from typing import Any
 import onnx
 import pytest
 
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.graph_file import GraphFile
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BundleError
-from h2o_runtime.graph_file import GraphFile
-from h2o_runtime.manifest import Manifest
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from h2o_runtime import Generator, PrefillConfig, Sampling, Watch
+from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
+from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.completion import Completion, Prompt, Request, TextModel, TextPiece, Timings
+from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
-from h2o_runtime.events import Finished, Prefilled, TokenGenerated
-from h2o_runtime.sampling import SampledToken
 from h2o_runtime.text import ChatTemplate, Tokenizer
-from h2o_runtime.timings import PrefillTimer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 TEXT = "The module defines a class that reads the"

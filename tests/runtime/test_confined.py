@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.confined import confined
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import EngineManifest
 from h2o_runtime.errors import BundleError, CheckpointError
+from h2o_runtime.files.confined import confined
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 pytestmark = pytest.mark.timeout(60)

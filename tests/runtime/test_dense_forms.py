@@ -12,10 +12,10 @@ from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends.select import make_backend
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.footprint import weight_bytes
-from h2o_runtime.manifest import Manifest
+from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort import native
 from h2o_runtime.ort.choice import FormTimes, Measured, choice_file, chosen_form, default_form, keep, machine

@@ -15,8 +15,9 @@ from typing import Any, get_args
 import pytest
 
 import h2o_plugins
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, Manifest, ModelSpec
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import (
     TARGETS,
     EngineManifest,
@@ -29,7 +30,6 @@ from h2o_runtime.engines import (
 )
 from h2o_runtime.engines.machine import compute_capability, find_plugins, find_target, import_tensorrt
 from h2o_runtime.errors import BackendError, BundleError, ConfigError, H2OError
-from h2o_runtime.manifest import CheckpointSpec, FileSpec, Manifest, ModelSpec
 from h2o_runtime.names import TargetName
 
 MODEL = ModelSpec(

@@ -12,11 +12,11 @@ import pytest
 
 from h2o_runtime import PrefillConfig
 from h2o_runtime.attention.cuda import NativeCudaProvider
+from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall
-from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span
 
 CHUNK, CHUNKS = 48, 9

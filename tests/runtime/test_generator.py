@@ -13,6 +13,8 @@ from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
+from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.errors import (
     BackendError,
     BundleError,
@@ -22,9 +24,7 @@ from h2o_runtime.errors import (
     InputError,
     UnknownTokenError,
 )
-from h2o_runtime.events import Finished, Prefilled, TokenGenerated
-from h2o_runtime.forward import Watch
-from h2o_runtime.sampling import Sampling
+from h2o_runtime.execution.forward import Watch
 
 CONFIG = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, score_window=4, dense_tail=5)
 

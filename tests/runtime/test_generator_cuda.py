@@ -16,11 +16,11 @@ import pytest
 from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
-from h2o_runtime.forward import Watch
-from h2o_runtime.sampling import Sampling
+from h2o_runtime.execution.forward import Watch
 
 CONTEXT = 400
 SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}

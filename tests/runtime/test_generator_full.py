@@ -17,8 +17,8 @@ from tests.reference import checkpoints
 from transformers import AutoModelForCausalLM
 
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.events import TokenGenerated
-from h2o_runtime.sampling import Sampling
+from h2o_runtime.answers.events import TokenGenerated
+from h2o_runtime.answers.sampling import Sampling
 
 FULL = PrefillConfig(policy="full")
 STEPS = 64

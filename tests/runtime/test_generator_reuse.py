@@ -29,7 +29,7 @@ from tests.bundles import relative_error
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import Cancelled
-from h2o_runtime.forward import Watch
+from h2o_runtime.execution.forward import Watch
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.decode.quest import Quest

@@ -19,13 +19,13 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.attention.select import make_provider
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.footprint import footprint
+from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.kv import KV
 from h2o_runtime.layers.latent import Latent, absorbed_cheaper, expanded_shape
 from h2o_runtime.layers.model import Layers, LiveLayers
-from h2o_runtime.manifest import Manifest
 from h2o_runtime.model import LatentSpec
 from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.policies.decode import DECODE

@@ -18,7 +18,7 @@ import h2o_runtime.engines.machine as machine_module
 from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
 
 N, BATCH, CONTEXT = 64, 16, 128

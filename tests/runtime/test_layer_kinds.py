@@ -17,14 +17,14 @@ from safetensors.torch import load_file, save_file
 from tests import bundles
 from tests.reference import checkpoints, llama
 
-from h2o_export.families import FAMILIES
+from h2o_export.architecture.families import FAMILIES
 from h2o_export.layers import LAYERS as EXPORTED
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Contiguous, Evicting, Paged
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.footprint import footprint
+from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.layers import LAYERS
-from h2o_runtime.manifest import Manifest
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.sessions.saved import SavedSession, save_session
 

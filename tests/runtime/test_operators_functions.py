@@ -21,7 +21,7 @@ from tests.runtime.operator_cases import (
 from tests.runtime.query_cases import Call, calls
 
 from h2o_runtime.attention.functions import FunctionProvider
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.operators import MEMORY_SELECT
 
 

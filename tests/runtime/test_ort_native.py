@@ -17,9 +17,9 @@ from tests.reference import checkpoints
 
 import h2o_plugins
 from h2o_runtime import Generator
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.errors import BackendError
-from h2o_runtime.manifest import TensorSpec
 from h2o_runtime.ort.fusion import fuse
 from h2o_runtime.ort.native import multiply_natively, operators
 from h2o_runtime.ort.packed import aligned, takes

@@ -21,13 +21,13 @@ from tests.runtime.policy_cases import h2o_configs
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.functions import FunctionProvider
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
+from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import MEMORY_SELECT, Operator
 from h2o_runtime.policies.prefill import LayerCall
-from h2o_runtime.reuse import Prefix
-from h2o_runtime.timings import PrefillTimer
 
 Array = NDArray[Any]
 FULL = PrefillConfig(policy="full")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from h2o_runtime import PrefillConfig
+from h2o_runtime.config.quality import configured
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.quality import configured
 
 CLASSIC = PrefillConfig(score="colsum", local=256, heavy=256, dense_tail=7)
 

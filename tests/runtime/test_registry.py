@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from h2o_runtime.caches import Cache, Contiguous
+from h2o_runtime.components.registry import Registry
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O, ColumnSums
-from h2o_runtime.registry import Registry
 
 MODULE = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
 from h2o_runtime.caches import Contiguous
-from h2o_runtime.options import option
+from h2o_runtime.components.options import option
 from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.policies.prefill.full import Full
@@ -212,7 +212,7 @@ def run(strange: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_loads_no_entry_point(strange: Path) -> None:
-    modules = ("h2o_runtime.quality", "h2o_export.policies", "h2o_cli.eval.policies")
+    modules = ("h2o_runtime.config.quality", "h2o_export.policies", "h2o_cli.eval.policies")
     done = run(strange, "-c", f"import sys, {', '.join(modules)}; assert 'strange' not in sys.modules")
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h2o_runtime import PrefillConfig
-from h2o_runtime.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.sessions.tokens import TokenRows
 
 SPARSE = PrefillConfig(chunk_size=8, batch_size=16, local=2, heavy=2, dense_tail=0)

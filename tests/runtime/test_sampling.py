@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.errors import BackendError, ConfigError, H2OError, UnknownTokenError
-from h2o_runtime.sampling import Sampler, Sampling
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

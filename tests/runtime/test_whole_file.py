@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from h2o_runtime.errors import InputError, OutputError
-from h2o_runtime.input_file import MOST_AT_ONCE, open_input, read_input
-from h2o_runtime.whole_file import check_target, replace_file
+from h2o_runtime.files.inputs import MOST_AT_ONCE, open_input, read_input
+from h2o_runtime.files.outputs import check_target, replace_file
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from h2o_runtime.components.options import option
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION
-from h2o_runtime.options import option
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from h2o_export.config import ModelConfig
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.grouped_query import GroupedQuery
 from h2o_runtime.model import LayerSpec
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from h2o_runtime.attention import PartialSoftmax
+from h2o_runtime.components.options import option
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION, MEMORY_FUSED_ATTENTION
-from h2o_runtime.options import option
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import spans
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from h2o_runtime.options import option
+from h2o_runtime.components.options import option
 from h2o_runtime.policies.prefill import LayerCall
 from h2o_runtime.policies.prefill.h2o.base import score_rule
 from h2o_runtime.policies.prefill.h2o.chain import ChosenAhead

@@ -31,11 +31,11 @@ from h2o_cli.prefill_options import GivenPrefill
 from h2o_runtime.backends.select import check_form
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
-from h2o_runtime.input_file import read_input
+from h2o_runtime.files.inputs import read_input
+from h2o_runtime.files.outputs import check_target, replace_file
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer, decode_utf8
-from h2o_runtime.whole_file import check_target, replace_file
 
 log = logging.getLogger(__name__)
 

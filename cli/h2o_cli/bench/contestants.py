@@ -10,7 +10,7 @@ from typing import Any
 
 from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import BackendName, DenseChoice, DeviceName, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode

@@ -23,9 +23,9 @@ from h2o_cli.common import (
 )
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.manifest import GraphSpec
 from h2o_runtime.names import DENSE_FORMS, DenseForm
 from h2o_runtime.ort.choice import FormTimes, Measured, keep, machine
 from h2o_runtime.ort.native import is_fast

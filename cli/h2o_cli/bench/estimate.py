@@ -8,7 +8,7 @@ from h2o_cli.bench.contestants import Contestant, Entry
 from h2o_cli.bench.floor import MachineRates
 from h2o_cli.bench.measure import Rounds
 from h2o_cli.bench.report import work_of
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.config.prefill import PrefillConfig
 
 SHARE = 0.5  # of the machine's rates: what good kernels reach
 START = 2.0  # seconds until a contestant's process has loaded its model

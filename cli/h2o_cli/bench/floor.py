@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layers import LAYERS

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from h2o_export.config import ModelConfig
+    from h2o_export.architecture.config import ModelConfig
 
 FILE = "model.gguf"
 
@@ -30,7 +30,7 @@ def write_gguf(checkpoint: Path, folder: Path, projections: str, head: str) -> N
     gguf: Any = importlib.import_module("gguf")
 
     from h2o_export.checkpoints import open_checkpoint
-    from h2o_export.dense import checkpoint_tensors
+    from h2o_export.dense.graphs import checkpoint_tensors
     from h2o_runtime.errors import UnsupportedModelError
 
     opened = open_checkpoint(str(checkpoint))

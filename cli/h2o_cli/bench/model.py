@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h2o_cli.bench.shapes import SHAPES
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BackendError, BundleError, H2OError, OutputError
-from h2o_runtime.manifest import Manifest
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from h2o_cli.bench.report import PHASES, Results
 from h2o_runtime.errors import BackendError
+from h2o_runtime.files.outputs import replace_file
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.whole_file import replace_file
 
 Row = dict[str, Any]
 OWN_COLOURS = (

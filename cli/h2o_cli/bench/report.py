@@ -13,12 +13,12 @@ from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop, layer_flop
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
-from h2o_runtime.config import PrefillConfig
-from h2o_runtime.footprint import footprint
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.devices.timings import DENSE
+from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.timings import DENSE
 
 PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL.kinds for phase in policy.phases))
 COLUMNS = (

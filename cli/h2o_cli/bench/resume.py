@@ -10,7 +10,7 @@ from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.measure import Rounds
 from h2o_cli.bench.report import COLUMNS
 from h2o_runtime.errors import OutputError
-from h2o_runtime.input_file import read_input
+from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import decode_utf8
 
 Rows = list[dict[str, Any]]

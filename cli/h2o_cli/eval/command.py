@@ -32,8 +32,8 @@ from h2o_cli.eval.values import Value, to_json
 from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
 from h2o_runtime import Generator
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import Cancelled, ConfigError
-from h2o_runtime.manifest import Manifest
 from h2o_runtime.text import Tokenizer
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from enum import Enum
 from typing import Any
 
 from h2o_cli.eval.policies import baseline
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.components.options import Option, options_of
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.options import Option, options_of
 from h2o_runtime.policies.prefill import PREFILL
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from h2o_cli.eval.values import Value, from_csv, to_csv
 from h2o_runtime.errors import InputError, OutputError
-from h2o_runtime.input_file import read_input
-from h2o_runtime.whole_file import check_outside_bundles, replace_file
+from h2o_runtime.files.inputs import read_input
+from h2o_runtime.files.outputs import check_outside_bundles, replace_file
 
 RUN, ROWS, TOKENS, PAGE = "run.json", "rows.csv", "tokens.json", "report.html"
 

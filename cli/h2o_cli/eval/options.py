@@ -16,9 +16,9 @@ from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.tasks import TASKS
 from h2o_cli.model_options import model_options
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
-from h2o_runtime.manifest import Manifest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

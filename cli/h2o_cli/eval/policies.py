@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from h2o_cli.eval.mass import by_list, past_mass
 from h2o_runtime.attention import PartialSoftmax
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.components.options import option
+from h2o_runtime.components.registry import Registry
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION, MEMORY_FUSED_ATTENTION
-from h2o_runtime.options import option
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
-from h2o_runtime.registry import Registry
 from h2o_runtime.schedule import Span, spans, tail_start
 
 Int32 = NDArray[np.int32]

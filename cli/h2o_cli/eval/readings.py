@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_cli.eval.metrics import Float64, divergence, log_probabilities, losses
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.forward import Watch
+from h2o_runtime.execution.forward import Watch
 
 IntArray = NDArray[np.int64]
 

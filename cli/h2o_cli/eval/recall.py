@@ -17,10 +17,10 @@ from h2o_cli.eval.lists import KeyList, ListWatch
 from h2o_cli.eval.mass import LayerMass, best_mass, by_list, kept_mass
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.devices import Device
-from h2o_runtime.forward import Watch
+from h2o_runtime.devices.timings import PrefillTimer
+from h2o_runtime.execution.forward import Watch
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
-from h2o_runtime.timings import PrefillTimer
 
 Float64 = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from h2o_cli.eval.texts import Document
 from h2o_cli.eval.token_view import seen_by, token_texts
 from h2o_cli.progress import stages
 from h2o_runtime import Generator
-from h2o_runtime.manifest import Manifest
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.text import Tokenizer
 
 log = logging.getLogger(__name__)

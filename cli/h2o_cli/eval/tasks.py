@@ -21,7 +21,7 @@ from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.texts import manual
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.forward import Watch
+from h2o_runtime.execution.forward import Watch
 from h2o_runtime.text import Tokenizer
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"

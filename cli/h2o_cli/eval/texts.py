@@ -11,7 +11,7 @@ import numpy as np
 
 from h2o_cli.eval.readings import IntArray
 from h2o_runtime.errors import InputError
-from h2o_runtime.input_file import read_input
+from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 _CHARACTERS = 12  # a token has fewer than so many, but for odd texts

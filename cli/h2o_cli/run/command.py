@@ -18,9 +18,9 @@ from h2o_cli.run.sampling_options import sampling_config, sampling_options
 from h2o_cli.run.saved import SavedCache, saved_options
 from h2o_cli.run.screen import answer, prepare_output
 from h2o_runtime import PrefillConfig
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import Cancelled
-from h2o_runtime.manifest import Manifest
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import click
 
 from h2o_cli.common import argument_text
 from h2o_runtime.errors import InputError
-from h2o_runtime.input_file import read_input
+from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import decode_utf8
 
 STDIN = "-"

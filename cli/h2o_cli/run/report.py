@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.completion import Completion, TextModel
+from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.process import peak_bytes
-from h2o_runtime.sampling import SampledToken
-from h2o_runtime.timings import PrefillTimer
 
 
 def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dict[str, Any]:

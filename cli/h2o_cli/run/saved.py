@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from h2o_cli.common import Command
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.generator import Generator
 from h2o_runtime.sessions.saved import SavedSession, check_session_target, save_session

@@ -16,9 +16,9 @@ from h2o_cli import common
 from h2o_cli.run.interrupt import stop_on_ctrl_c
 from h2o_cli.run.report import summary, work
 from h2o_runtime import Watch
+from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.completion import Completion, Request, TextModel, TextPiece
 from h2o_runtime.errors import ContextOverflowError
-from h2o_runtime.events import Prefilled
 
 log = logging.getLogger(__name__)
 

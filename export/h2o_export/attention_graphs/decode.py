@@ -18,8 +18,8 @@ from h2o_export.attention_graphs.graph import (
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_runtime.attention import AttentionShape
+from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
-from h2o_runtime.manifest import FreeSizes, TensorSpec
 from h2o_runtime.operators import CACHED_ATTENTION
 
 

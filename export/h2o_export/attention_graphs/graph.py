@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import onnx
 from onnx import NodeProto, TensorProto, helper
 
+from h2o_export.dense.trace import OPSET
 from h2o_export.operators import DOMAIN, VERSION, function_protos
-from h2o_export.trace import OPSET
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
+from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
 
 ROWS = FreeSize(name="n", counts="rows")
 CACHE = FreeSize(name="cap", counts="cache")

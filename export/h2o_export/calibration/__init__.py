@@ -13,11 +13,11 @@ from h2o_export.calibration.scaling import TEXTS as SCALING_TEXTS
 from h2o_export.calibration.stored import StoredCheckpoint
 from h2o_export.calibration.text import calibration_texts
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense import checkpoint_tensors, tensor_format
+from h2o_export.dense.graphs import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_export.layers import each_kind
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 
 __all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]

@@ -16,12 +16,12 @@ from torch import Tensor
 from h2o_export.calibration.rounding import compensate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.dense import checkpoint_tensors, tensor_format
+from h2o_export.dense.graphs import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_export.formats.quantized import QuantizedTensor
-from h2o_export.reference import StreamedModel
-from h2o_export.rounded import RoundedCheckpoint
+from h2o_export.validation.reference import StreamedModel
+from h2o_export.validation.rounded import RoundedCheckpoint
 
 TEXTS = 8  # of calibration.text
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.dense import checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.formats.quantized import QuantizedTensor
-from h2o_export.reference import StreamedModel
+from h2o_export.validation.reference import StreamedModel
 
 FILE = "calibration.safetensors"  # in a bundle: the factors by the tensor that is divided by them
 TEXTS = 2  # of calibration.text

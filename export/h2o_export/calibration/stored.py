@@ -10,9 +10,9 @@ import onnx
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.dense import DensePart, dense_parts, parameter_source
+from h2o_export.dense.graphs import DensePart, dense_parts, parameter_source
 from h2o_export.formats.quantized import QuantizedTensor
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.ort.matrices import Matrix, quantized_products
 
 

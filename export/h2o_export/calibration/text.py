@@ -7,7 +7,7 @@ from pathlib import Path
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_runtime.errors import InputError
-from h2o_runtime.input_file import read_input
+from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 LENGTH = 1024  # tokens of a text that are seen together

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from h2o_export.config import ModelConfig
+from h2o_export.architecture.config import ModelConfig
 
 if TYPE_CHECKING:
     from h2o_export.formats.quantized import QuantizedTensor

@@ -13,12 +13,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints.base import CheckpointInFiles
-from h2o_export.config import ModelConfig
-from h2o_export.families import FAMILIES
-from h2o_runtime.confined import confined
+from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.errors import BundleError, CheckpointError
-from h2o_runtime.manifest import file_sha256
+from h2o_runtime.files.confined import confined
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text.files import REMEDY
 

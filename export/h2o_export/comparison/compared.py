@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.generator import Generator

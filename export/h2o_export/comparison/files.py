@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from h2o_export.comparison.report import Row
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 
 
 def compare_files(bundle: Bundle) -> Iterator[Row]:

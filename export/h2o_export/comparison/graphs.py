@@ -22,13 +22,13 @@ from h2o_export.layers import LayerKind, kind_named
 from h2o_export.policies import policy_entry, policy_steps
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends import Backend
+from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.engines import TARGETS, EngineManifest
 from h2o_runtime.errors import BundleError, ConfigError, OutputError
-from h2o_runtime.manifest import GraphSpec
+from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.ort.session import open_session
 from h2o_runtime.process import default_threads
-from h2o_runtime.whole_file import check_outside_bundles
 
 Progress = Callable[[str], None]
 

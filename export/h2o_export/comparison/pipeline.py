@@ -15,9 +15,9 @@ from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.report import Row, compare_arrays
 from h2o_export.formats import formats_of
 from h2o_export.policies import MakeReference, Reference, policy_entry
-from h2o_export.reference import StreamedModel
-from h2o_export.rounded import RoundedCheckpoint
-from h2o_runtime.config import PrefillConfig
+from h2o_export.validation.reference import StreamedModel
+from h2o_export.validation.rounded import RoundedCheckpoint
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.generator import Generator
 from h2o_runtime.names import ProviderChoice
 

@@ -14,8 +14,8 @@ from h2o_export.attention_graphs import AttentionStep, Feed, OperatorCall
 from h2o_export.attention_graphs.step import put
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.backends import Backend
+from h2o_runtime.bundles.manifest import GraphSpec, TensorSpec
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.manifest import GraphSpec, TensorSpec
 
 
 class _GraphRunner(BaseRunner):  # type: ignore[misc]

@@ -15,10 +15,10 @@ from h2o_export.engines.plugin_graph import plugin_graph
 from h2o_export.engines.selection import EngineSelection, check_folder
 from h2o_export.engines.weights_once import may_hold_copies, saves_copies, stored_bytes
 from h2o_export.staging import staged_folder
-from h2o_runtime.confined import confined
+from h2o_runtime.bundles.manifest import FileSpec, file_sha256
 from h2o_runtime.engines import EngineManifest, EngineSpec, Machine, bundle_sha256
 from h2o_runtime.engines.machine import import_tensorrt
-from h2o_runtime.manifest import FileSpec, file_sha256
+from h2o_runtime.files.confined import confined
 
 log = logging.getLogger(__name__)
 TIMING_CACHE = "timing.cache"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from h2o_runtime.activations import logits_rows
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.bundles.manifest import FreeSize, GraphSpec, ModelSpec, TensorSpec
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import Profile, TensorRange
-from h2o_runtime.manifest import FreeSize, GraphSpec, ModelSpec, TensorSpec
+from h2o_runtime.layers.activations import logits_rows
 
 Range = tuple[int, int, int]  # least, tuned for, most
 STEP_ROWS = 2  # most rows of a decode profile over weights: tuned for 1, and never run with more

@@ -8,13 +8,13 @@ from typing import Any
 
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.staging import check_output
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import GraphSpec
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import EngineSpec, Target
 from h2o_runtime.engines.machine import find_target
 from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
-from h2o_runtime.manifest import GraphSpec
 from h2o_runtime.names import Int4Products
 from h2o_runtime.operators import PRODUCT_BLOCK
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from types import MappingProxyType
 
-from h2o_export.config import ModelConfig
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.base import LayerKind
 from h2o_export.layers.grouped_query import GroupedQuery
 from h2o_export.layers.latent import Latent

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
-from h2o_export.config import ModelConfig
-from h2o_runtime.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
+from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
 from h2o_runtime.model import LayerSpec
 
 

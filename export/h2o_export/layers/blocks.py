@@ -1,4 +1,4 @@
-"""What layers of every kind are made of: nodes of the traced graph whose bodies are in `dense_operators`.
+"""What layers of every kind are made of: nodes of the traced graph whose bodies are in `operators.dense`.
 
 n tokens, H heads, d head size.
 """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from h2o_export.config import ModelConfig
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.base import LayerKind, causal_attention
 from h2o_export.layers.blocks import RMSNorm, rotate
 from h2o_runtime.model import LayerSpec

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from h2o_export.architecture.config import LatentConfig, ModelConfig
+from h2o_export.architecture.latent import NORM_EPS
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.config import LatentConfig, ModelConfig
-from h2o_export.config_latent import NORM_EPS
 from h2o_export.formats.floats import to_dtype
 from h2o_export.layers.base import LayerKind, SmallGraph, causal_attention, rows
 from h2o_export.layers.blocks import RMSNorm, rotate

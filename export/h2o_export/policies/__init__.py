@@ -18,9 +18,9 @@ from h2o_export.policies.h2o import SCORE_ENTRIES
 from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.components.registry import load_entry_points
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.registry import load_entry_points
 
 __all__ = [
     "POLICIES",

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_export.attention_graphs import AttentionStep
-from h2o_export.reference import Attention
-from h2o_runtime.config import PrefillConfig
+from h2o_export.validation.reference import Attention
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 ROWS = 512  # of the caches, where graphs are compared

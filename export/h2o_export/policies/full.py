@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.policies.prefill.full import Full
 
 

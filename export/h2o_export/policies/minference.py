@@ -22,8 +22,8 @@ from h2o_export.attention_graphs.graph import (
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_runtime.attention import AttentionShape
+from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
-from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
 from h2o_runtime.policies.prefill.minference import NEAR, SINK, TILE, VOTES, VerticalSlash
 

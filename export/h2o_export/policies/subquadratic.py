@@ -27,8 +27,8 @@ from h2o_export.attention_graphs.graph import (
 from h2o_export.attention_graphs.step import Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_runtime.attention import AttentionShape
+from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
-from h2o_runtime.manifest import FreeSizes, TensorSpec
 from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 from h2o_runtime.policies.subquadratic import Pattern

@@ -12,7 +12,7 @@ import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
 from h2o_runtime.attention.host_operators import plain_rows, run_on_host
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.kv import KV

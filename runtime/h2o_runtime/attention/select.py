@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.names import PROVIDERS

@@ -11,10 +11,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import StepTensors, Tensors
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError
-from h2o_runtime.manifest import GraphSpec, Manifest
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_form

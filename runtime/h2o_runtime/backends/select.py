@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h2o_runtime.backends.base import Backend
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError

@@ -7,7 +7,7 @@ from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.offload import Offload
 from h2o_runtime.caches.paged import Paged
-from h2o_runtime.registry import Registry
+from h2o_runtime.components.registry import Registry
 
 __all__ = [
     "CACHES",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
+from h2o_runtime.components.options import check_options
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.options import check_options
 
 if TYPE_CHECKING:
     from h2o_runtime.attention.base import AttentionProvider

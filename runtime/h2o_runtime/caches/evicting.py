@@ -20,12 +20,12 @@ from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import KVStore, LayerStore, Rows
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.forgetting import Float64, Memory, Rule
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
-from h2o_runtime.options import option
 
 VOTERS = 64  # last tokens of a prompt that say which of it is heavy
 HALF = "half"

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.host_rows import HostRows, MappedRows
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.options import option
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from h2o_runtime.caches.base import HeldRows, KVStore, Rows
 from h2o_runtime.caches.contiguous import LayerRows
 from h2o_runtime.caches.pages import PagePool, PageTable
 from h2o_runtime.caches.stored import Fresh, FreshRows, StoredCache, StoredRows
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.options import option
 
 MOST_PAGE_ROWS = 4096
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from h2o_runtime.caches.base import Cache
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import CacheRow, ModelSpec
-from h2o_runtime.options import option
 
 CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from h2o_runtime.devices.tensor import Tensor
+from h2o_runtime.devices.timings import Stopwatch
 from h2o_runtime.devices.transfers import Transfers
 from h2o_runtime.schedule import Span
-from h2o_runtime.timings import Stopwatch
 
 
 class Device(Protocol):

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from h2o_runtime.devices.lanes import Lanes
+from h2o_runtime.devices.timings import DENSE, PrefillTimer
 from h2o_runtime.schedule import Span
-from h2o_runtime.timings import DENSE, PrefillTimer
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Event

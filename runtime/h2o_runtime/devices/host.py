@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.schedule import Span
-from h2o_runtime.timings import PrefillTimer
 
 LINE, HUGE_PAGE = 64, 2 << 20  # bytes
 

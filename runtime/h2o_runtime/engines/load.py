@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from h2o_runtime.bundle import Bundle
-from h2o_runtime.confined import confined
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines.machine import Machine
 from h2o_runtime.engines.manifest import EngineManifest, bundle_sha256
 from h2o_runtime.errors import BackendError, BundleError, ConfigError
-from h2o_runtime.manifest import file_sha256
+from h2o_runtime.files.confined import confined
 
 
 @dataclass(frozen=True)

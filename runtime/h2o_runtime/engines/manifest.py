@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from h2o_runtime.confined import confined
+from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, PrefillSettings
 from h2o_runtime.errors import BundleError
-from h2o_runtime.manifest import MANIFEST, FileSpec, Manifest, PrefillSettings
+from h2o_runtime.files.confined import confined
 from h2o_runtime.names import Int4Products, TargetName
 
 FORMAT = 1

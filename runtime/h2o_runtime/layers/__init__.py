@@ -5,10 +5,10 @@ The file of the same name in h2o_export.layers makes its dense graphs.
 
 from __future__ import annotations
 
+from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.base import LayerKind, LayerParts, LoadedLayers
 from h2o_runtime.layers.grouped_query import GroupedQuery
 from h2o_runtime.layers.latent import Latent
-from h2o_runtime.registry import Registry
 
 __all__ = ["LAYERS", "LayerKind", "LayerParts", "LoadedLayers"]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from h2o_runtime.activations import Activations
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import Cache, LayerStore
+from h2o_runtime.components.options import check_options
 from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.layers.activations import Activations
 from h2o_runtime.model import AttentionShape, LayerSpec, ModelSpec
-from h2o_runtime.options import check_options
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span

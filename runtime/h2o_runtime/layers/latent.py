@@ -16,12 +16,12 @@ import numpy as np
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches import Cache, Contiguous, LayerStore
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Flow, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.layers.base import LayerKind, LayerParts, LoadedLayers
 from h2o_runtime.model import AttentionShape, LatentSpec, LayerSpec, ModelSpec
-from h2o_runtime.options import option
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span, spans

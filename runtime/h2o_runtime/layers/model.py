@@ -7,15 +7,15 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from h2o_runtime.activations import Activations
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import Cache
+from h2o_runtime.components.options import Option, options_of
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers import LAYERS, LayerKind, LayerParts, LoadedLayers
+from h2o_runtime.layers.activations import Activations
 from h2o_runtime.model import AttentionShape, ModelSpec
-from h2o_runtime.options import Option, options_of
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 LayerSettings = Mapping[str, Any]  # by names of the kinds' options

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import OutputError
-from h2o_runtime.manifest import Manifest
+from h2o_runtime.files.outputs import replace_file
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort import native
 from h2o_runtime.ort.library import import_onnxruntime
-from h2o_runtime.whole_file import replace_file
 
 log = logging.getLogger(__name__)
 

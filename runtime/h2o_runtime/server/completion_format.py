@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.completion import Completion, Prompt, TextPiece
-from h2o_runtime.sampling import SampledToken
 from h2o_runtime.server.answer_format import (
     Chunk,
     Head,

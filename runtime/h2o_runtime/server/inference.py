@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.completion import Completion, Request, TextEvent, TextModel
 from h2o_runtime.errors import ConfigError, H2OError
-from h2o_runtime.events import Prefilled
-from h2o_runtime.forward import Watch
+from h2o_runtime.execution.forward import Watch
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.service_time import RequestWork
 

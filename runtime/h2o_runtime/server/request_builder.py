@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from h2o_runtime.compatibility import check_policy
+from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.grammar import GrammarCompiler
+from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.completion import Prompt, Request, TextModel
-from h2o_runtime.config import PrefillConfig
-from h2o_runtime.constraint import Constraint
+from h2o_runtime.config.compatibility import check_policy
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.config.quality import configured, stands_for
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
-from h2o_runtime.grammar import GrammarCompiler
 from h2o_runtime.names import QUALITIES
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.quality import configured, stands_for
-from h2o_runtime.sampling import Sampling
 from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.json_body import parse

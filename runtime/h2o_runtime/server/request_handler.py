@@ -14,8 +14,8 @@ from typing import TypeVar
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.completion import Completion, Request, TextPiece
-from h2o_runtime.constraint import Constraint
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError
 from h2o_runtime.process import give_back_memory
 from h2o_runtime.server.answer_form import AnswerForm

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 import uvicorn
 
 from h2o_runtime.completion import TextModel
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ServerError
 from h2o_runtime.server.app import create_app
 from h2o_runtime.server.inference import Failure, InferenceThread

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.completion import TextModel
-from h2o_runtime.config import PrefillConfig
-from h2o_runtime.footprint import footprint
-from h2o_runtime.grammar import GrammarCompiler
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.inference import InferenceThread
 from h2o_runtime.server.metrics import Metrics

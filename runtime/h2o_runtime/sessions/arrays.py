@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.caches import HeldRows, LayerStore, Rows
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.caches.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
-from h2o_runtime.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.sessions.session import IntArray, Session
 
 # Gives the array of a name, shape and dtype; raises ValueError where it has another.

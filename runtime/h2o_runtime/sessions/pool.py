@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.caches.reuse import plan_reuse
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
-from h2o_runtime.reuse import plan_reuse
 from h2o_runtime.sessions.arrays import SessionShape, begins, reusable
 from h2o_runtime.sessions.folder import SessionFolder
 from h2o_runtime.sessions.saved import SavedSession

@@ -22,15 +22,15 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.caches.reuse import Provenance, same_arithmetic
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
-from h2o_runtime.input_file import open_input
-from h2o_runtime.reuse import Provenance, same_arithmetic
+from h2o_runtime.files.inputs import open_input
+from h2o_runtime.files.outputs import check_target, replaced
 from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill
 from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.transcript import Transcript
-from h2o_runtime.whole_file import check_target, replaced
 
 FORMAT = 1
 ABOUT = "about"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.config import PrefillConfig
-from h2o_runtime.reuse import Provenance, same_arithmetic
+from h2o_runtime.caches.reuse import Provenance, same_arithmetic
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.tokens import IntArray, TokenRows
 from h2o_runtime.sessions.transcript import Transcript

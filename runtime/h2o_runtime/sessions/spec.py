@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.devices import Device
 from h2o_runtime.layers.model import Layers

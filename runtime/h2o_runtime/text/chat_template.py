@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, InputError
+from h2o_runtime.files.confined import confined
 from h2o_runtime.text.files import REMEDY, read_json, read_text, special_tokens
 from h2o_runtime.text.render_process import FAILED, REFUSED
 from h2o_runtime.text.renderer import Renderer, TemplateError

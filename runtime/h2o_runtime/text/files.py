@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from h2o_runtime.confined import confined
 from h2o_runtime.errors import BundleError, InputError
+from h2o_runtime.files.confined import confined
 
 __all__ = ["decode_utf8", "read_json", "read_text", "special_tokens"]
 

@@ -217,7 +217,7 @@ def tokens_by_bytes(server: Server) -> dict[bytes, int]:
     """Ids of all tokens of the example's vocabulary by the bytes that they stand for."""
     from tests.conftest import EXAMPLE
 
-    from h2o_runtime.grammar import GrammarCompiler
+    from h2o_runtime.answers.grammar import GrammarCompiler
 
     compiler = GrammarCompiler(EXAMPLE, 4096, [1])
     return {compiler.token_bytes(token): token for token in reversed(range(4096))}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.conftest import EXAMPLE
 
+from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.grammar import GrammarCompiler
 
 END = 1
 

@@ -20,9 +20,9 @@ from tests.conftest import EXAMPLE
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, chat_bytes, error_of, wait_for
 
+from h2o_runtime.answers.grammar import GrammarCompiler
+from h2o_runtime.answers.grammar_process import MEMORY, SECONDS
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
-from h2o_runtime.grammar import GrammarCompiler
-from h2o_runtime.grammar_process import MEMORY, SECONDS
 
 HEALTH = 5.0  # seconds, where a core is taken and the machine may have others to serve
 REFUSED_WITHIN = 10.0 * (SECONDS + 1)

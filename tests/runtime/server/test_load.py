@@ -16,7 +16,7 @@ Serve = Callable[..., Server]
 
 SLOW_TILES = """
 import time
-from h2o_runtime.forward import Forward
+from h2o_runtime.execution.forward import Forward
 dense = Forward.dense
 def slow(self, *args):
     if len(args[1]) > 1:

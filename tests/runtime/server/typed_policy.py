@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from h2o_runtime.options import option
+from h2o_runtime.components.options import option
 from h2o_runtime.policies.prefill.full import Full
 
 

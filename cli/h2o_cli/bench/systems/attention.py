@@ -12,12 +12,12 @@ import numpy as np
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, Settings, System, require_device
 from h2o_runtime import PrefillConfig
 from h2o_runtime.attention.select import make_provider
-from h2o_runtime.bundle import Bundle
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import Manifest, ModelSpec
 from h2o_runtime.caches import Contiguous, Rows
+from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices.select import make_device
-from h2o_runtime.manifest import Manifest, ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall
-from h2o_runtime.reuse import Prefix
 from h2o_runtime.schedule import Span
 
 

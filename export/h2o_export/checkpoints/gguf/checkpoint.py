@@ -28,8 +28,8 @@ from h2o_export.checkpoints.gguf.config import (
 )
 from h2o_export.checkpoints.gguf.header import Header, TensorEntry, read_header
 from h2o_export.checkpoints.gguf.tokenizer import tokenizer_files, write_files
+from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
-from h2o_runtime.manifest import file_sha256
 
 if TYPE_CHECKING:
     from h2o_export.formats.quantized import QuantizedTensor

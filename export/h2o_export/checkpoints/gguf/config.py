@@ -9,10 +9,10 @@ import numpy as np
 from gguf import MODEL_ARCH, dequantize
 from numpy.typing import NDArray
 
+from h2o_export.architecture.config import ModelConfig, RopeConfig
+from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints.gguf import latent
 from h2o_export.checkpoints.gguf.header import Header
-from h2o_export.config import ModelConfig, RopeConfig
-from h2o_export.families import FAMILIES
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 # What llama.cpp calls a file's architecture: Mistral's models are "llama" there, which is what they compute.

@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.quantized.awq import AWQ
 from h2o_export.checkpoints.quantized.compressed_tensors import CompressedTensors
 from h2o_export.checkpoints.quantized.gptq import GPTQ
 from h2o_export.checkpoints.quantized.grouped import Grouped
 from h2o_export.checkpoints.quantized.method import Method
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint, read_json, tensor_files
-from h2o_export.config import ModelConfig
-from h2o_runtime.confined import confined
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.files.confined import confined
 
 if TYPE_CHECKING:
     from h2o_export.formats.quantized import QuantizedTensor

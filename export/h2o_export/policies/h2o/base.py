@@ -13,7 +13,7 @@ from h2o_export.attention_graphs import AttentionStep
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference, exact
 from h2o_export.policies.h2o.single_pass import Rule, SinglePass
 from h2o_export.policies.h2o.steps import Phase1
-from h2o_runtime.config import PrefillConfig
+from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill.h2o import SCORES
 

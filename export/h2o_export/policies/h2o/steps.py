@@ -26,9 +26,9 @@ from h2o_export.attention_graphs.graph import (
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_runtime.attention import AttentionProvider, AttentionShape, NextMemory, PartialSoftmax
+from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
-from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import (
     CHUNKED_INTRA_ATTENTION,
     MEMORY_FUSED_ATTENTION,

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Rows
+from h2o_runtime.components.options import check_options
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.options import check_options
 
 State = TypeVar("State")
 

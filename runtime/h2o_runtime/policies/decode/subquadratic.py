@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Rows
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.options import option
 from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from h2o_runtime.components.registry import Registry
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O, SCORES
 from h2o_runtime.policies.prefill.minference import VerticalSlash
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
-from h2o_runtime.registry import Registry
 
 __all__ = ["PREFILL", "LayerCall", "PrefillPolicy", "PrefillReport", "PromptCall"]
 

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.components.options import check_options, option, options_of
 from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.devices.timings import Stopwatch
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Quality
 from h2o_runtime.operators import CACHED_ATTENTION
-from h2o_runtime.options import check_options, option, options_of
-from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span
-from h2o_runtime.timings import Stopwatch
 
 State = TypeVar("State")
 
@@ -130,7 +130,7 @@ class PrefillPolicy(ABC, Generic[State]):
     title   as people read it
     exact   whether every query sees everything before it
     phases  the kinds of work that `attend` measures with `call.timer`
-    presets settings by the quality that they give: see `h2o_runtime.quality`
+    presets settings by the quality that they give: see `h2o_runtime.config.quality`
     small   settings of which a prompt of 1,000 tokens shows all that the policy does, for comparisons
     value_sizes   whether its operators take values of another size than keys, and values that are a part of keys
     spanning_lists  whether one list of rows may serve several key heads

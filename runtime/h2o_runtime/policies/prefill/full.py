@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
-from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import spans
 
 

@@ -14,13 +14,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from h2o_runtime.attention.base import Int32
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
-from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
-from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, spans
 
 VOTES = 64  # last queries that estimate

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
-from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import spans
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from h2o_runtime.options import MOST
-from h2o_runtime.quality import MEANING
+from h2o_runtime.components.options import MOST
+from h2o_runtime.config.quality import MEANING
 from h2o_runtime.server.inference import InferenceState
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE

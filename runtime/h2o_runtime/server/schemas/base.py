@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from h2o_runtime.options import MOST
+from h2o_runtime.components.options import MOST
 
 
 def _of_type(kind: type) -> Callable[[Any], Any]:

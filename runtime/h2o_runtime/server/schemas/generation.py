@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from h2o_runtime.options import MOST
+from h2o_runtime.components.options import MOST
 from h2o_runtime.server.schemas.base import WHOLE, Count, No, NotKept, Real, Share, Stop, Strict
 from h2o_runtime.server.schemas.prefill import Prefill
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
+from h2o_runtime.components.options import MOST, Option
+from h2o_runtime.config.quality import MEANING
 from h2o_runtime.names import Quality
-from h2o_runtime.options import MOST, Option
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.quality import MEANING
 from h2o_runtime.server.schemas.base import WHOLE, Strict
 
 _KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}

@@ -26,8 +26,8 @@ from h2o_export.policies.h2o.base import ScoreEntry
 from h2o_export.policies.h2o.single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass, masked_softmax
 from h2o_export.policies.h2o.steps import partial_state, score_heads
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
+from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
-from h2o_runtime.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
 from h2o_runtime.policies.prefill.h2o.scores.query import OwnQueries
 

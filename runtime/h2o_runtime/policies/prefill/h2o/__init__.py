@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from h2o_runtime.components.registry import Registry
 from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSums
 from h2o_runtime.policies.prefill.h2o.scores.query import OwnQueries
 from h2o_runtime.policies.prefill.h2o.scores.window import LastQueries
-from h2o_runtime.registry import Registry
 
 __all__ = ["H2O", "SCORES", "ColumnSums", "LastQueries", "OwnQueries"]
 

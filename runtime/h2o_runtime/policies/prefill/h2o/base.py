@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
-from h2o_runtime.options import MOST, option
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
-from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
 AUTO = "auto"  # of `heavy`

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Quality
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
-from h2o_runtime.options import MOST, option
 from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O, score_rule
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, StoreSizes
-from h2o_runtime.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.schedule import Span, spans
 
 VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from h2o_runtime.components.options import option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
-from h2o_runtime.options import option
 from h2o_runtime.policies.prefill.base import LayerCall
 from h2o_runtime.policies.prefill.h2o.base import score_rule
 from h2o_runtime.policies.prefill.h2o.chain import ChosenAhead

@@ -1,0 +1,74 @@
+"""Sizes of multi-head latent attention (DeepSeek-AI, 2024), as `config.json` has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from h2o_export.architecture.families import Family
+from h2o_export.architecture.values import integer
+from h2o_runtime.errors import CheckpointError
+
+NORM_EPS = 1e-6  # of the norms of latents, whatever rms_norm_eps says
+
+
+@dataclass(frozen=True)
+class LatentConfig:
+    """Keys and values of all heads are made of one latent a token, and one rotated key is shared by all heads.
+
+    rank         r, elements of the latent
+    nope_size    elements of a head's query and key that are not rotated
+    rope_size    elements that are
+    value_size   elements of a head's value
+    query_rank   of the low-rank step that makes queries; None: there is none
+    pairs_in     whether RoPE turns neighbours, rather than halves against each other
+    pairs_out    whether they are neighbours afterwards
+    """
+
+    rank: int
+    nope_size: int
+    rope_size: int
+    value_size: int
+    query_rank: int | None
+    pairs_in: bool
+    pairs_out: bool
+
+    @classmethod
+    def read(cls, raw: dict[str, Any], family: Family) -> LatentConfig:
+        """Of a parsed `config.json`. Raises CheckpointError."""
+        pairs = family.pairs_stay or raw.get("rope_interleave") is not False
+        rope_size = integer(raw, "qk_rope_head_dim", 64)
+        if rope_size % 2:
+            raise CheckpointError(f"config.json: qk_rope_head_dim must be even, but is {rope_size}")
+        return cls(
+            rank=integer(raw, "kv_lora_rank", 512),
+            nope_size=integer(raw, "qk_nope_head_dim", 128),
+            rope_size=rope_size,
+            value_size=integer(raw, "v_head_dim", 128),
+            query_rank=None
+            if "q_lora_rank" in raw and raw["q_lora_rank"] is None
+            else integer(raw, "q_lora_rank", 1536),
+            pairs_in=pairs,
+            pairs_out=family.pairs_stay,
+        )
+
+    @property
+    def query_size(self) -> int:
+        """Elements of a head's query."""
+        return self.nope_size + self.rope_size
+
+    @property
+    def row_size(self) -> int:
+        """Elements of a token in the cache."""
+        return self.rank + self.rope_size
+
+    def heads(self, raw: dict[str, Any]) -> tuple[int, int, int]:
+        """Query heads, heads of expanded keys and values, and what a head's query has of elements."""
+        heads = integer(raw, "num_attention_heads")
+        shared = integer(raw, "num_key_value_heads", heads)
+        if shared != heads:
+            raise CheckpointError(
+                f"config.json: num_key_value_heads is {shared}, and latent attention has a key for each of its "
+                f"{heads} heads; the file is damaged"
+            )
+        return heads, heads, self.query_size

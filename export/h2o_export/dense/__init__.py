@@ -1,0 +1,1 @@
+"""The dense graphs: torch modules, traced on the meta device, bound to a layer's weights."""

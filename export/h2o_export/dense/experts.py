@@ -1,0 +1,198 @@
+"""Mixtures of experts: which experts see a token, and what they say of it.
+
+In a graph the rows of a call are put in the order of their experts, cut into the rows of each expert, and put
+back in order behind them. An expert that nobody chose has none, and its products touch no weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from h2o_export.architecture.config import ExpertsConfig, ModelConfig
+from h2o_export.dense.mlp import MLP
+from h2o_runtime.operators import DOMAIN
+
+PLACEHOLDER = ("h2o.export", "Experts")  # stands in a traced graph for what `lay_out_experts` puts there
+MATRICES = ("gate_proj", "up_proj", "down_proj")
+LEFT_OUT = float(torch.finfo(torch.float32).min)
+
+
+class MixtureOfExperts(nn.Module):
+    """x [n, D] → [n, D]: the weighted sum of what a token's experts say, and what the shared ones do."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.experts is not None
+        self.config = config.experts
+        self.gate = Router(config.hidden_size, config.experts)
+        self.experts = nn.ModuleList(
+            Expert(config.hidden_size, config.experts.size) for _ in range(config.experts.count)
+        )
+        self.shared_experts = MLP(config, config.experts.shared_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, k = x.shape[0], self.config.chosen
+        weights, chosen = self.gate(x)  # float32 [n, k], int64 [n, k]
+        matrices = [getattr(expert, name).weight for expert in self.experts for name in MATRICES]
+        shape = (n, k, x.shape[1])
+        said = torch.onnx.ops.symbolic(
+            "::".join(PLACEHOLDER), (x, chosen, *matrices), {}, dtype=x.dtype, shape=shape, version=1
+        ).to(x.device)  # the tracer puts it elsewhere
+        mixed = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
+        out: Tensor = mixed + self.shared_experts(x)
+        return out
+
+
+class Router(nn.Module):
+    """x [n, D] → weights float32 [n, k] and experts int64 [n, k]; scores are computed in float32."""
+
+    def __init__(self, hidden_size: int, config: ExpertsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.empty(config.count, hidden_size))
+        if config.router == "sigmoid":
+            self.e_score_correction_bias = nn.Parameter(torch.empty(config.count))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        config = self.config
+        logits = F.linear(x.float(), self.weight.float())  # [n, E]
+        if config.router == "softmax":
+            scores = logits.softmax(dim=-1)
+            choice = self._limited(scores, 1, 0.0)
+        else:
+            scores = logits.sigmoid()
+            choice = self._limited(scores + self.e_score_correction_bias, 2, LEFT_OUT)
+        chosen = choice.topk(config.chosen, dim=-1).indices
+        weights = scores.gather(1, chosen)
+        if config.normalized:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        return weights * config.factor, chosen
+
+    def _limited(self, scores: Tensor, best: int, left_out: float) -> Tensor:
+        """Scores [n, E], those of all but the best groups replaced; a group counts what its `best` experts do."""
+        config = self.config
+        if not config.limited:
+            return scores
+        grouped = scores.view(-1, config.groups, config.group_size)
+        groups = grouped.topk(best, dim=-1).values.sum(dim=-1)  # [n, G]
+        found = groups.topk(config.chosen_groups, dim=-1).indices
+        in_best_groups = torch.zeros_like(groups).scatter(1, found, 1.0)
+        return torch.where(in_best_groups.unsqueeze(2) > 0, grouped, left_out).flatten(1)
+
+
+class Expert(nn.Module):
+    """The matrices of one expert; what multiplies with them is laid out in the graph."""
+
+    def __init__(self, hidden_size: int, size: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden_size, size, bias=False)
+        self.up_proj = nn.Linear(hidden_size, size, bias=False)
+        self.down_proj = nn.Linear(size, hidden_size, bias=False)
+
+
+def lay_out_experts(model: ir.Model) -> None:
+    """Put standard operators where a traced graph has the placeholder."""
+    for node in tuple(model.graph):
+        if (node.domain, node.op_type) == PLACEHOLDER:
+            _Layout(model.graph, node).lay_out()
+    model.opset_imports.pop(PLACEHOLDER[0], None)
+
+
+class _Layout:
+    """The nodes that take the place of one placeholder: x [n, D], chosen [n, k], matrices → said [n, k, D]."""
+
+    def __init__(self, graph: ir.Graph, placeholder: ir.Node) -> None:
+        self.graph = graph
+        self.placeholder = placeholder
+        self.scope = str(placeholder.name).rpartition("/")[0] + "/experts"
+        self.nodes: list[ir.Node] = []
+
+    def lay_out(self) -> None:
+        x, chosen, *matrices = self.placeholder.inputs
+        said = self.placeholder.outputs[0]
+        assert said.shape is not None
+        count, (_, k, hidden) = len(matrices) // 3, said.shape
+        assert isinstance(k, int)
+        assert isinstance(hidden, int)
+        flat = self.add("Reshape", [chosen, self.integers("flat", [-1])], "chosen")
+        rows = self.add("Shape", [flat], "rows")
+        _, order = self.add_all("TopK", [flat, rows], ("sorted", "order"), axis=0, largest=0)
+        tokens = self.add("Div", [order, self.integers("k", [k])], "tokens")
+        sorted_rows = self.add("Gather", [x, tokens], "sorted_rows", axis=0)
+        by_expert = self.add_all(
+            "Split",
+            [sorted_rows, self._counts(flat, count)],
+            [f"{expert}/rows" for expert in range(count)],
+            axis=0,
+        )
+        spoken = [self._expert(e, own, matrices[3 * e : 3 * e + 3]) for e, own in enumerate(by_expert)]
+        together = self.add("Concat", spoken, "together", axis=0)
+        _, back = self.add_all("TopK", [order, rows], ("places", "back"), axis=0, largest=0)
+        in_order = self.add("Gather", [together, back], "in_order", axis=0)
+        made = self.add("Reshape", [in_order, self.integers("slots", [-1, k, hidden])], "said")
+        self._replace(said, made)
+
+    def _counts(self, flat: ir.Value, count: int) -> ir.Value:
+        """How many rows each expert has, int64 [E]."""
+        column = self.add("Unsqueeze", [flat, self.integers("last", [1])], "column")
+        same = self.add("Equal", [column, self.integers("each", list(range(count)))], "same")
+        ones = self.add("Cast", [same], "ones", to=int(ir.DataType.INT64))
+        return self.add("ReduceSum", [ones, self.integers("first", [0])], "counts", keepdims=0)
+
+    def _expert(self, expert: int, rows: ir.Value, matrices: Sequence[ir.Value | None]) -> ir.Value:
+        gate, up, down = matrices
+        gated = self.add("Gemm", [rows, gate], f"{expert}/gate_proj/Gemm", transB=1)
+        raised = self.add("Gemm", [rows, up], f"{expert}/up_proj/Gemm", transB=1)
+        inner = self.add("SwiGLU", [gated, raised], f"{expert}/SwiGLU", domain=DOMAIN)
+        return self.add("Gemm", [inner, down], f"{expert}/down_proj/Gemm", transB=1)
+
+    def integers(self, name: str, values: list[int]) -> ir.Value:
+        name = f"{self.scope}/{name}"
+        tensor = ir.tensor(values, dtype=ir.DataType.INT64, name=name)
+        value = ir.Value(
+            name=name, shape=ir.Shape([len(values)]), type=ir.TensorType(tensor.dtype), const_value=tensor
+        )
+        self.graph.initializers.add(value)
+        return value
+
+    def add(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        domain: str = "",
+        **attributes: int,
+    ) -> ir.Value:
+        return self.add_all(op_type, inputs, (name,), domain, **attributes)[0]
+
+    def add_all(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        names: Sequence[str],
+        domain: str = "",
+        **attributes: int,
+    ) -> tuple[ir.Value, ...]:
+        node = ir.node(
+            op_type,
+            inputs,
+            attributes,
+            domain=domain,
+            num_outputs=len(names),
+            name=f"{self.scope}/{names[-1]}",
+        )
+        for value, name in zip(node.outputs, names, strict=True):
+            value.name = f"{self.scope}/{name}"
+        self.nodes.append(node)
+        return tuple(node.outputs)
+
+    def _replace(self, said: ir.Value, made: ir.Value) -> None:
+        made.shape, made.type = said.shape, said.type
+        self.graph.insert_before(self.placeholder, self.nodes)
+        said.replace_all_uses_with(made)
+        self.graph.remove(self.placeholder, safe=True)

@@ -1,0 +1,315 @@
+"""The dense graphs: traced once each, then bound to every layer's weights.
+
+All middle layers are the same graph, so a model of any depth is traced three times: first, middle, last. Where
+some have a mixture of experts and some have not, it is four times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense.experts import lay_out_experts
+from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
+from h2o_export.dense.small_graphs import SmallGraphExporter
+from h2o_export.dense.trace import example_inputs, trace
+from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
+from h2o_export.layers import LAYERS, LayerKind, each_kind, layer_kind, rotary_size
+from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
+from h2o_export.weights import StoredTensor, WeightFile
+from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
+from h2o_runtime.model import WeightSpec
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+FREQUENCIES = "inv_freq"  # the one parameter that no checkpoint has
+FLOAT32 = (
+    FREQUENCIES,
+    "e_score_correction_bias",
+)  # whatever the model's dtype: float16 would decide otherwise
+ROUTER = ".mlp.gate.weight"
+FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
+
+
+Alike: TypeAlias = tuple[type[nn.Module], bool, "str | None", "str | None"]
+
+
+@dataclass(frozen=True)
+class DensePart:
+    """One dense graph of the model: which module it is and which layers its weights come from."""
+
+    name: str
+    module: type[nn.Module]
+    before: int | None  # the layer whose attention it follows
+    after: int | None  # the layer whose q, k and v it makes
+
+    def make(self, config: ModelConfig) -> nn.Module:
+        """The module; what it is made of may differ from layer to layer."""
+        made: nn.Module = self.module(config) if self.before is None else self.module(config, self.before)
+        return made
+
+    def alike(self, config: ModelConfig) -> Alike:
+        """Parts for which this is the same are the same graph on other weights."""
+        routed = self.before is not None and config.routed(self.before)
+        before, after = (None if at is None else config.kind(at) for at in (self.before, self.after))
+        return self.module, routed, before, after
+
+    @property
+    def file(self) -> str:
+        return f"onnx/{self.name}.onnx"
+
+    @property
+    def weight_file(self) -> str:
+        """Relative to the folder of the graphs: ONNX allows external data only below the graph's own folder."""
+        return f"weights/{self.name}.bin"
+
+
+def dense_parts(config: ModelConfig) -> tuple[DensePart, ...]:
+    """dense_00 … dense_n: one more than there are layers."""
+    layers = config.layers
+    middle = (DensePart(f"dense_{i:02d}", DenseMiddle, i - 1, i) for i in range(1, layers))
+    first = DensePart("dense_00", DenseFirst, None, 0)
+    return first, *middle, DensePart(f"dense_{layers:02d}", DenseLast, layers - 1, None)
+
+
+def dense_interface(
+    part: DensePart, config: ModelConfig, dtype: str
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of a dense graph."""
+    given = () if part.after is None else layer_kind(config, part.after).interface(config, dtype)
+    attended = () if part.before is None else (layer_kind(config, part.before).attended(config, dtype),)
+    angles = ("n", rotary_size(config) // 2)
+    rope = tuple(TensorSpec(name=name, dtype="float32", shape=angles) for name in ("cos", "sin"))
+
+    def residual(name: str) -> TensorSpec:
+        return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
+
+    if part.module is DenseFirst:
+        tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
+        return tokens, (residual("residual_out"), *rope, *given)
+    if part.module is DenseMiddle:
+        return (*attended, residual("residual"), *rope), (residual("residual_out"), *given)
+    logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
+    return (*attended, residual("residual")), (logits,)
+
+
+def dense_spec(part: DensePart, config: ModelConfig, dtype: str, weights: tuple[str, ...] = ()) -> GraphSpec:
+    """What the manifest says of a dense graph; `weights` are files of the bundle."""
+    inputs, outputs = dense_interface(part, config, dtype)
+    rows = FreeSize(name="n", counts="logits" if part.after is None else "rows")
+    return GraphSpec(
+        name=part.name,
+        file=part.file,
+        kind="dense",
+        inputs=inputs,
+        outputs=outputs,
+        weights=weights,
+        free=FreeSizes(sizes=(rows,), step=True),
+    )
+
+
+def parameter_source(part: DensePart, parameter: str, config: ModelConfig) -> str:
+    """The checkpoint's name of a module's parameter."""
+    if parameter == "embed_tokens.weight" or (parameter == HEAD and config.tied):
+        return EMBEDDING
+    if parameter == HEAD:
+        return parameter
+    if parameter == "norm.weight":
+        return "model.norm.weight"
+    module, _, rest = parameter.partition(".")
+    layer = part.before if module == "after" else part.after
+    assert layer is not None
+    return f"model.layers.{layer}.{_name_in_layer(module, rest, layer_kind(config, layer))}"
+
+
+def _name_in_layer(module: str, rest: str, kind: LayerKind) -> str:
+    """Of the parameter `rest` of a dense part's `module`: who makes the module knows the name."""
+    if module == "qkv":
+        return kind.checkpoint_name(rest)
+    if module != "after":
+        return f"{module}.{rest}"  # input_layernorm
+    return kind.checkpoint_name(rest) if rest.startswith("o_proj.") else rest  # post_attention_layernorm, mlp
+
+
+def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
+    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[Alike, dict[str, tuple[int, ...]]] = {}
+    for part in dense_parts(config):
+        alike = part.alike(config)
+        if alike not in shapes:
+            with torch.device("meta"):
+                parameters = part.make(config).named_parameters()
+            shapes[alike] = {name: tuple(one.shape) for name, one in parameters if name != FREQUENCIES}
+        for name, shape in shapes[alike].items():
+            found[parameter_source(part, name, config)] = shape
+    for layer, kind in enumerate(each_kind(config)):
+        found |= kind.small_tensors(config, layer)
+    return found
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Number of weights, a tied embedding counted once."""
+    return sum(math.prod(shape) for shape in checkpoint_tensors(config).values())
+
+
+def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -> WeightFormat | None:
+    """The format of a checkpoint's tensor; None for what is no matrix and has the model's dtype.
+
+    A router's few weights decide, and some matrices of layer kinds stand in several graphs: they stay floats too.
+    """
+    if len(shape) != 2 or source.endswith((ROUTER, *FLOAT_MATRICES)):
+        return None
+    return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
+
+
+def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> WeightSpec:
+    """What weights take on disk, by what they are for."""
+    sizes = dict.fromkeys(("projections", "table", "head", "rest"), 0)
+    elements = 0
+    for name, shape in checkpoint_tensors(config).items():
+        matrix = tensor_format(name, shape, formats)
+        kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if matrix else "rest")
+        floats = FLOATS["float32" if name.endswith(FLOAT32) else dtype]
+        sizes[kind] += (matrix or floats).nbytes(shape)
+        elements += math.prod(shape) if kind == "projections" else 0
+    return WeightSpec(
+        projections=formats.projections.name,
+        head=(formats.table if config.tied else formats.head).name,
+        block_size=formats.projections.block_size,
+        projection_elements=elements,
+        projection_bytes=sizes["projections"],
+        table_bytes=sizes["table"],
+        head_bytes=sizes["head"],
+        other_bytes=sizes["rest"],
+    )
+
+
+@dataclass(frozen=True)
+class TracedPart:
+    """One kind of part as a graph. `stands_for` names, for each parameter, the initializers that hold it."""
+
+    model: ir.Model
+    parameters: tuple[ir.Value, ...]  # as the module has them
+    stands_for: dict[str, tuple[ir.Value, ...]]
+
+
+class DenseExporter:
+    """Writes dense graphs and weight files below one bundle folder, one part after the other.
+
+    `formats` are those of matrices; everything else is kept in `dtype`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, dtype: str, formats: MatrixFormats, bundle: Path) -> None:
+        self.checkpoint = checkpoint
+        self.dtype = dtype
+        self.formats = formats
+        self.folder = bundle / "onnx"
+        self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
+        self._traced: dict[Alike, TracedPart] = {}
+        self._embedding: tuple[StoredTensor, ...] = ()
+
+    def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
+        """Write every part; `progress` is called with the name of each as it begins."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for part in dense_parts(self.checkpoint.config):
+            progress(part.name)
+            yield self._export_part(part)
+        opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
+        small = SmallGraphExporter(self.checkpoint, self.dtype, self.folder, opset)
+        yield from small.export(progress)
+        self.files |= small.files
+
+    def _export_part(self, part: DensePart) -> GraphSpec:
+        alike = part.alike(self.checkpoint.config)
+        if alike not in self._traced:
+            self._traced[alike] = self._trace(part)
+        traced = self._traced[alike]
+        files: set[str] = set()
+        for name, stored in self._store(part, traced).items():
+            for value, tensor in zip(traced.stands_for[name], stored, strict=True):
+                tensor.bind(value, self.folder)
+                files.add(f"onnx/{tensor.file}")
+        traced.model.graph.name = part.name
+        (self.folder / f"{part.name}.onnx").write_bytes(ir.to_proto(traced.model).SerializeToString())
+        return dense_spec(part, self.checkpoint.config, self.dtype, tuple(sorted(files)))
+
+    def _trace(self, part: DensePart) -> TracedPart:
+        model, parameters = trace_part(part, self.checkpoint.config, self.dtype)
+        stands_for: dict[str, tuple[ir.Value, ...]] = {}
+        for value in parameters:
+            assert value.name is not None
+            stands_for[value.name] = self._format(part, value).place(model, value)
+        _add_functions(model)
+        return TracedPart(model, tuple(parameters), stands_for)
+
+    def _format(self, part: DensePart, value: ir.Value) -> WeightFormat:
+        assert value.name is not None
+        assert value.shape is not None
+        source = parameter_source(part, value.name, self.checkpoint.config)
+        matrix = tensor_format(source, tuple(value.shape.numpy()), self.formats)
+        return matrix or FLOATS["float32" if source.endswith(FLOAT32) else self.dtype]
+
+    def _store(self, part: DensePart, traced: TracedPart) -> dict[str, tuple[StoredTensor, ...]]:
+        """Stream the part's weights into its file. A tied embedding is stored once, in a file of its own."""
+        stored: dict[str, tuple[StoredTensor, ...]] = {}
+        with WeightFile(self.folder, part.weight_file) as file:
+            for value in traced.parameters:
+                assert value.name is not None
+                assert value.shape is not None
+                shape = tuple(value.shape.numpy())
+                source = parameter_source(part, value.name, self.checkpoint.config)
+                if value.name == FREQUENCIES:
+                    stored[value.name] = (file.add(self._inverse_frequencies()),)
+                elif source == EMBEDDING:
+                    stored[value.name] = self._store_table(shape)
+                else:
+                    stored[value.name] = self._format(part, value).store(self.checkpoint, source, shape, file)
+        self.files[f"onnx/{part.weight_file}"] = file.spec()
+        return stored
+
+    def _store_table(self, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
+        if not self._embedding:
+            with WeightFile(self.folder, "weights/embedding.bin") as file:
+                self._embedding = self.formats.table.store(self.checkpoint, EMBEDDING, shape, file)
+            self.files["onnx/weights/embedding.bin"] = file.spec()
+        return self._embedding
+
+    def _inverse_frequencies(self) -> Tensor:
+        config = self.checkpoint.config
+        angles = config.rope.inverse_frequencies(rotary_size(config))
+        return torch.from_numpy(np.ascontiguousarray(angles))
+
+
+def _add_functions(model: ir.Model) -> None:
+    """Give the graph the bodies of the functions that it names, for the operators that it has."""
+    named = {node.op_type for node in model.graph if node.domain == DOMAIN}
+    for proto in function_protos(DENSE_FUNCTIONS):
+        if proto.name in named:
+            function = ir.serde.deserialize_function(proto)
+            function.opset_imports[""] = model.opset_imports[""]
+            model.functions[function.identifier()] = function
+
+
+def trace_part(part: DensePart, config: ModelConfig, dtype: str) -> tuple[ir.Model, list[ir.Value]]:
+    """Trace one kind of part on the meta device: no weight is in memory."""
+    inputs, outputs = dense_interface(part, config, dtype)
+    with torch.device("meta"):
+        module = part.make(config).to(FLOATS[dtype].dtype)
+        for name, parameter in module.named_parameters():
+            if name.endswith(FLOAT32):
+                parameter.data = parameter.data.float()  # angles lose all meaning in float16
+        examples = example_inputs(inputs)
+    model, parameters = trace(module, examples, [spec.name for spec in outputs], part.name)
+    lay_out_experts(model)
+    return model, parameters

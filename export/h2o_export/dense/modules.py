@@ -1,0 +1,83 @@
+"""The dense parts of a decoder as torch modules, made to be traced on the meta device.
+
+A model is cut at its attention: `DenseFirst` → attention → `DenseMiddle` → attention → … → `DenseLast`.
+Parameter names follow the checkpoint's, so that weights bind by name and graphs read like the model. What lies
+around attention is the layer kind's, and so are its tensors, here those of grouped queries.
+Shapes: n tokens, Hq query heads, Hkv key/value heads, d head size, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.dense.experts import MixtureOfExperts
+from h2o_export.dense.mlp import MLP
+from h2o_export.layers import layer_kind, rotary_size
+from h2o_export.layers.blocks import RMSNorm
+
+
+class AfterAttention(nn.Module):
+    """What follows attention in a layer: output projection, residual, norm, MLP or experts, residual."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.o_proj = layer_kind(config, layer).output(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        routed = config.routed(layer)
+        self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, config.intermediate_size)
+
+    def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
+        residual = residual + self.o_proj(attention.flatten(1))  # [n, D]
+        out: Tensor = residual + self.mlp(self.post_attention_layernorm(residual))
+        return out
+
+
+class DenseFirst(nn.Module):
+    """dense_0: tokens, positions int64 [n] → residual [n, D], cos, sin float32 [n, d/2], q, k, v."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        angles = rotary_size(config) // 2
+        self.inv_freq = nn.Parameter(torch.empty(angles), requires_grad=False)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.qkv = layer_kind(config, 0).projection(config)
+        self.magnitude = config.rope.attention_factor
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+        residual = self.embed_tokens(tokens)  # [n, D]
+        angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
+        cos, sin = angles.cos(), angles.sin()
+        if self.magnitude != 1:
+            cos, sin = cos * self.magnitude, sin * self.magnitude
+        return residual, cos, sin, *self.qkv(self.input_layernorm(residual), cos, sin)
+
+
+class DenseMiddle(nn.Module):
+    """dense_i: attention [n, Hq, d] of layer i-1, residual [n, D], cos, sin → residual, q, k, v of layer i."""
+
+    def __init__(self, config: ModelConfig, before: int) -> None:
+        super().__init__()
+        self.after = AfterAttention(config, before)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.qkv = layer_kind(config, before + 1).projection(config)
+
+    def forward(self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        residual = self.after(attention, residual)
+        return residual, *self.qkv(self.input_layernorm(residual), cos, sin)
+
+
+class DenseLast(nn.Module):
+    """dense_n: attention [n, Hq, d] of the last layer, residual [n, D] → logits float32 [n, V]."""
+
+    def __init__(self, config: ModelConfig, before: int) -> None:
+        super().__init__()
+        self.after = AfterAttention(config, before)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(self.norm(self.after(attention, residual)))
+        return logits.float()

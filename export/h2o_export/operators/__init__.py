@@ -1,0 +1,100 @@
+"""The operators of ONNX domain `h2o`, version 1, as functions of standard operators: all of them.
+
+Their bodies, in the modules *_operators, are the specification: any ONNX runtime can execute them, and every kernel
+is compared with them. Their signatures are those of h2o_runtime.operators, which a test compares with these; sizes
+are named there, and G = Hq / Hkv. Arithmetic, states and scores are float32. A state of l = 0, m = -inf is empty.
+
+The bodies are read by onnxscript as source text, so they use its vocabulary: `op` is the ONNX operator set,
+annotated parameters are attributes, `op.Constant` makes scalars and shapes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+
+from h2o_export.dense.trace import OPSET
+from h2o_export.operators.attention import (
+    CachedAttention,
+    ChunkedIntraAttention,
+    MemoryAttention,
+    MemoryFusedAttention,
+    MemoryGather,
+    OnlineSoftmaxFusion,
+)
+from h2o_export.operators.dense import RMSNorm, Rotation, SwiGLU
+from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention
+from h2o_export.operators.lines import VerticalSlashAttention, VerticalSlashSelect
+from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
+from h2o_export.operators.products import BlockProduct
+from h2o_export.operators.selection import CandidateScore, MemorySelect, QuerySelect
+from h2o_runtime import operators as table
+
+DOMAIN, VERSION = table.DOMAIN, table.VERSION
+
+OPERATORS = (
+    ChunkedIntraAttention,
+    MemoryGather,
+    MemoryAttention,
+    OnlineSoftmaxFusion,
+    MemoryFusedAttention,
+    CandidateScore,
+    MemorySelect,
+    QuerySelect,
+    CachedAttention,
+    LandmarkUpdate,
+    SubquadraticAttention,
+    PageBounds,
+    PageSelect,
+    PageAttention,
+    VerticalSlashSelect,
+    VerticalSlashAttention,
+)
+
+DENSE_OPERATORS = (BlockProduct,)
+# What exported dense graphs name besides standard operators. No kernel is for one of them alone.
+DENSE_FUNCTIONS = (RMSNorm, SwiGLU, Rotation)
+
+
+def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:
+    """The operators' bodies, in standard operators alone."""
+    protos: dict[str, onnx.FunctionProto] = {}
+    for operator in operators:
+        proto = operator.to_function_proto()
+        del proto.opset_import[:]
+        proto.opset_import.append(onnx.helper.make_opsetid("", OPSET))
+        nodes = [
+            _expanded(node, protos[node.op_type]) if node.domain == DOMAIN else [node] for node in proto.node
+        ]
+        body = list(itertools.chain.from_iterable(nodes))
+        del proto.node[:]
+        proto.node.extend(body)
+        protos[proto.name] = proto
+    return list(protos.values())
+
+
+def _expanded(call: onnx.NodeProto, callee: onnx.FunctionProto) -> list[onnx.NodeProto]:
+    """The body of `callee` in the place of `call`, a node inside another body.
+
+    ONNX lets one function call another. TensorRT's parser, there, takes the attribute `scale` for 0 without a
+    word, and a graph's values for those of the same name inside the body.
+    """
+    values = dict(zip((*callee.input, *callee.output), (*call.input, *call.output), strict=True))
+    attributes = {attribute.name: attribute for attribute in call.attribute}
+    nodes = []
+    for inner in callee.node:
+        node = onnx.NodeProto()
+        node.CopyFrom(inner)
+        node.name = f"{callee.name}.{inner.name}"
+        for names in (node.input, node.output):
+            names[:] = [name and values.get(name, f"{callee.name}.{name}") for name in names]
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                name = attribute.name
+                attribute.CopyFrom(attributes[attribute.ref_attr_name])
+                attribute.name = name
+        nodes.append(node)
+    return nodes

@@ -1,0 +1,1 @@
+"""Whether a checkpoint is sound, and whether its bundle computes the same."""

@@ -1,0 +1,131 @@
+"""The checkpoint under transformers, one decoder layer in memory at a time.
+
+Runs transformers' own layers on weights read straight from the checkpoint's files, so that a model which
+fits the disk but not the memory can still be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense.graphs import EMBEDDING
+from h2o_runtime.errors import CheckpointError
+
+Attention = Callable[..., tuple[Tensor, None]]
+DECIDING = "e_score_correction_bias"  # float32 in transformers, whatever the model is
+
+
+class StreamedModel:
+    """A causal language model of transformers in `dtype`.
+
+    With full attention, unless `attention` is given: a function with the signature of transformers' attention
+    interface that replaces it.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, attention: Attention | None = None
+    ) -> None:
+        from transformers import AttentionInterface, AutoModelForCausalLM
+
+        self.checkpoint = checkpoint
+        self.dtype = dtype
+        name = "sdpa"
+        if attention is not None:
+            name = "h2o_reference"
+            AttentionInterface.register(name, attention)
+        try:
+            config = checkpoint.transformers_config()
+            config.use_cache = False
+            with torch.device("meta"):
+                build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
+                self._model = build(config, attn_implementation=name).to(dtype)
+        except Exception as error:  # a setting that it refuses can raise anything
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
+            raise CheckpointError(
+                f"{checkpoint.config_file}: transformers cannot build the model: {reason}"
+            ) from error
+        self._model.eval()
+        self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
+
+    def watch(self, seen: Callable[[str, Tensor], None]) -> None:
+        """From now on `seen` is called with each matrix of a layer, by its name, and what it multiplies."""
+        for name, module in self._model.named_modules():
+            if isinstance(module, nn.Linear) and name.startswith("model.layers."):
+                module.register_forward_pre_hook(lambda _, given, name=name: seen(f"{name}.weight", given[0]))
+
+    def hidden_states(self, ids: list[int]) -> Iterator[Tensor]:
+        """Residual stream before layer 0, after layer 0, … after the last layer: [n, D] each."""
+        (hidden,) = self.embed([ids])
+        yield hidden
+        for index in range(self.checkpoint.config.layers):
+            (hidden,) = self.layer(index, [hidden])
+            yield hidden
+
+    @torch.inference_mode()
+    def embed(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Residual stream before layer 0 of each text, [n, D]."""
+        table = self._load(EMBEDDING, tuple(self._model.model.embed_tokens.weight.shape))
+        return [table[torch.tensor(list(ids))] for ids in texts]
+
+    @torch.inference_mode()
+    def layer(self, index: int, states: Sequence[Tensor]) -> list[Tensor]:
+        """One layer on the residual stream of each text, [n, D] → [n, D]."""
+        layer = self._model.model.layers[index]
+        self._fill(layer, f"model.layers.{index}.")
+        found = []
+        for hidden in states:
+            positions = torch.arange(len(hidden)).unsqueeze(0)
+            given = hidden.unsqueeze(0)  # [1, n, D]
+            rope = self._rotary(given, positions)
+            out = layer(given, attention_mask=None, position_ids=positions, position_embeddings=rope)
+            found.append((out[0] if isinstance(out, tuple) else out)[0])
+        layer.to("meta")
+        return found
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and head on rows of the last hidden state, [n, D] → [n, vocab]."""
+        norm = self._model.model.norm
+        self._fill(norm, "model.norm.")
+        name = EMBEDDING if self.checkpoint.config.tied else "lm_head.weight"
+        head = self._load(name, tuple(self._model.lm_head.weight.shape))
+        logits: Tensor = norm(hidden) @ head.T
+        norm.to("meta")
+        return logits
+
+    def _fill(self, module: nn.Module, prefix: str) -> None:
+        state = {
+            name: self._parameter(prefix + name, tuple(value.shape))
+            for name, value in module.state_dict().items()
+        }
+        try:
+            module.load_state_dict(state, assign=True)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{self.checkpoint.source}: transformers cannot use {prefix}*: {error}"
+            ) from error
+
+    def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """As transformers has it: the matrices of all experts in one tensor, gate above up."""
+        if name.endswith(DECIDING):
+            return self.checkpoint.tensor(name, shape).float()
+        stem, _, last = name.rpartition(".")
+        if not stem.endswith(".experts"):
+            return self._load(name, shape)
+        parts = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
+        count, rows, columns = shape
+        row = (rows // len(parts), columns)
+        return torch.stack(
+            [
+                torch.cat([self._load(f"{stem}.{expert}.{part}.weight", row) for part in parts])
+                for expert in range(count)
+            ]
+        )
+
+    def _load(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self.checkpoint.tensor(name, shape).to(self.dtype)

@@ -1,0 +1,128 @@
+"""Whether a checkpoint is what its configuration says, looked at before anything is written.
+
+What would change the model's results is refused; what only may surprise is a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense.graphs import EMBEDDING, checkpoint_tensors
+from h2o_runtime.errors import BundleError, CheckpointError, InputError
+from h2o_runtime.text import ChatTemplate, Tokenizer
+from h2o_runtime.text.files import REMEDY, read_json
+
+log = logging.getLogger(__name__)
+
+HEAD = "lm_head.weight"
+# Buffers that older versions of transformers wrote: computed, not learned.
+_COMPUTED = re.compile(r"\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|masked_bias)$")
+_LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
+_USER = {"role": "user", "content": "Hello."}
+_ANSWERED = [_USER, {"role": "assistant", "content": "Hello."}, _USER]
+_CONVERSATIONS = (
+    [_USER],
+    [{"role": "system", "content": "Be brief."}, _USER],
+    _ANSWERED,
+    [{"role": "user", "content": [{"type": "text", "text": "Hello."}]}],
+)
+
+
+def check_checkpoint(checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError for what no export could make right; logs a warning for what may surprise."""
+    _check_tensors(checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.write_tokenizer(Path(folder))
+        try:
+            tokenizer = Tokenizer.load(folder)
+            _check_ids(tokenizer, checkpoint.config, checkpoint.source)
+            _check_template(Path(folder), checkpoint.source)
+        except BundleError as error:
+            text = str(error).replace(folder, str(checkpoint.path)).replace(REMEDY, "download it again")
+            raise CheckpointError(text) from error
+
+
+def _check_tensors(checkpoint: Checkpoint) -> None:
+    config = checkpoint.config
+    used = checkpoint_tensors(config)
+    left = sorted(name for name in checkpoint.unused(used) if not _COMPUTED.search(name))
+    if HEAD in left and config.tied:
+        left.remove(HEAD)
+        shape = used[EMBEDDING]
+        if not torch.equal(checkpoint.tensor(HEAD, shape), checkpoint.tensor(EMBEDDING, shape)):
+            raise CheckpointError(
+                f"{checkpoint.source}: config.json ties the head to the embedding, and '{HEAD}' is another matrix; "
+                "correct tie_word_embeddings"
+            )
+    settings = checkpoint.config_file.name
+    remedy = "is config.json the right one?" if settings == "config.json" else "was it converted rightly?"
+    for name in left:
+        layer = _LAYER.match(name)
+        if layer and 0 <= int(layer[1]) - config.layers < config.draft_layers:
+            continue
+        if layer and int(layer[1]) >= config.layers:
+            raise CheckpointError(
+                f"{checkpoint.source}: has the tensor '{name}', and {settings} says {config.layers} layers; "
+                f"{remedy}"
+            )
+        if name.startswith(("model.", "lm_head.", "blk.", "output")):
+            raise CheckpointError(
+                f"{checkpoint.source}: has the tensor '{name}', for which the model of {settings} has no place: "
+                f"without it the results would be others; {remedy}"
+            )
+    if left:
+        log.warning("left out, as the exported model has no use for them: %s", _some(left))
+
+
+def _check_ids(tokenizer: Tokenizer, config: ModelConfig, source: str) -> None:
+    size = config.vocab_size
+    beyond = sorted(token for token in tokenizer.eos_ids if token >= size)
+    if beyond and len(beyond) == len(tokenizer.eos_ids):
+        raise CheckpointError(
+            f"{source}: answers end with the token {beyond[0]}, and the vocabulary has {size:,}: no answer would "
+            "ever end; correct eos_token_id in generation_config.json"
+        )
+    if beyond:
+        log.warning(
+            "%s: the end token %d is beyond the vocabulary of %d, and left out", source, beyond[0], size
+        )
+    if tokenizer.vocab_size > size:
+        log.warning(
+            "%s: its tokenizer knows %d tokens and its embedding has %d: texts with the others will be refused",
+            source,
+            tokenizer.vocab_size,
+            size,
+        )
+
+
+def _check_template(folder: Path, source: str) -> None:
+    """Raises BundleError for one that cannot be read or ended, CheckpointError for one that renders nothing."""
+    config = read_json(folder / "tokenizer_config.json") or {}
+    if not (folder / "chat_template.jinja").exists() and config.get("chat_template") is None:
+        return
+    template = ChatTemplate.load(folder)
+    try:
+        reasons = []
+        for messages in _CONVERSATIONS:
+            try:
+                template.render(messages)
+                return
+            except InputError as error:
+                reasons.append(str(error))
+    finally:
+        template.close()
+    raise CheckpointError(f"{source}: its chat template renders no conversation: {reasons[0]}")
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more

@@ -1,0 +1,183 @@
+"""After an export: does the bundle compute what the checkpoint computes?
+
+Bundle and transformers run side by side on a real prompt, one layer in memory at a time on either side, each
+feeding its own hidden states on. Errors are therefore those that a user would see, accumulated from layer to
+layer, and not those of a layer by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from h2o_export.calibration import as_stored
+from h2o_export.checkpoints import Checkpoint
+from h2o_export.formats import formats_of
+from h2o_export.validation.reference import StreamedModel
+from h2o_export.validation.rounded import RoundedCheckpoint
+from h2o_runtime.attention.select import provider_factory
+from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import Validation
+from h2o_runtime.caches.reuse import Prefix
+from h2o_runtime.devices import HostDevice
+from h2o_runtime.execution.forward import Forward, PromptRun
+from h2o_runtime.layers.activations import Activations
+from h2o_runtime.layers.model import Layers, equivalent_settings
+from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.schedule import Span
+from h2o_runtime.sessions.session import Session
+from h2o_runtime.sessions.spec import SessionSpec
+from h2o_runtime.text import Tokenizer
+
+FLOAT32_TOLERANCE = 1e-4  # relative, of the logits
+FLOAT16_FLOOR = 1e-3
+LOGITS_ROWS = 8  # last rows whose logits are compared: a row is as wide as the vocabulary
+
+# Stands for an infinite error and for one that is not a number: the manifest is JSON, which has neither.
+HUGE = float(np.finfo(np.float64).max)
+
+PROMPT = """\
+The lighthouse at Cape Harrow was finished in 1871, after nine years of work and two changes of architect.
+Its lamp burned colza oil at first, then paraffin, and from 1926 a generator in the keeper's shed fed an
+electric arc. Ships reported the beam from nineteen nautical miles away on a clear night. The tower stands
+on a ledge of granite that the sea covers at spring tide, so the stone for the lower courses was cut to
+interlock on all six sides, dry-fitted on the beach, numbered and taken apart again. Of the original crew
+of fourteen masons, eleven stayed until the last course was laid; their names are carved inside the door.
+
+def moving_average(values, width):
+    total = sum(values[:width])
+    averages = [total / width]
+    for left, right in zip(values, values[width:]):
+        total += right - left
+        averages.append(total / width)
+    return averages
+
+Question: how long did it take to build the lighthouse, and what fed its lamp before electricity came?
+Answer:"""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Difference of one output from the reference's."""
+
+    max_abs: float
+    max_value: float
+    relative: float  # Frobenius norm of the error over that of the reference
+
+    @classmethod
+    def between(cls, actual: NDArray[np.floating], expected: Tensor) -> Errors:
+        truth = expected.double().numpy()
+        error = actual.astype(np.float64) - truth
+        scale = max(float(np.linalg.norm(truth)), np.finfo(np.float64).tiny)
+        values = np.abs(error).max(), np.abs(truth).max(), np.linalg.norm(error) / scale
+        return cls(*(float(value) if np.isfinite(value) else HUGE for value in values))
+
+
+def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], None]) -> Validation:
+    """Compare the bundle in `folder` with `checkpoint`. float32 must be within 1e-4; float16 within twice the
+    error that transformers itself makes in float16, plus 1e-3. Weights that are integers are told apart: see
+    `Validation`."""
+    bundle = Bundle.open(folder)
+    ids = _prompt_ids(bundle, folder)
+    formats = formats_of(bundle.manifest.model)
+    original = checkpoint
+    if formats is not None:
+        checkpoint = RoundedCheckpoint.of(as_stored(original, bundle), formats)
+    reference = StreamedModel(checkpoint, torch.float32)
+    half = bundle.manifest.model.dtype == "float16"
+    twin = StreamedModel(checkpoint, torch.float16) if half else None
+    run = _LayerwiseRun(bundle, ids)
+    layers: list[float] = []
+    twin_states = twin.hidden_states(ids) if twin else None
+    hidden = twin_hidden = torch.empty(0)
+    for index, hidden in enumerate(reference.hidden_states(ids)):
+        progress(f"validate layer {index} of {bundle.manifest.model.layers}")
+        if index < bundle.manifest.model.layers:
+            layers.append(Errors.between(run.layer(index), hidden).relative)
+        if twin_states is not None:
+            twin_hidden = next(twin_states)
+    progress("validate logits")
+    rows = min(LOGITS_ROWS, len(ids))
+    expected = reference.logits(hidden[-rows:])
+    errors = Errors.between(run.logits(rows), expected)
+    tolerance = FLOAT32_TOLERANCE
+    if twin is not None:
+        own = Errors.between(twin.logits(twin_hidden[-rows:]).float().numpy(), expected)
+        tolerance = 2 * min(own.relative, 1.0) + FLOAT16_FLOOR  # float16 may overflow in transformers too
+    lost = None
+    if formats is not None:
+        progress("validate quantization")
+        lost = Errors.between(expected.numpy(), _logits(original, ids, rows)).relative
+    weights = ", weights rounded" if formats is not None else ""
+    return Validation(
+        tokens=len(ids),
+        reference=f"transformers, float32, full attention{weights}",
+        max_abs_error=errors.max_abs,
+        max_abs_value=errors.max_value,
+        relative_error=errors.relative,
+        tolerance=tolerance,
+        layers=tuple(layers),
+        passed=bool(errors.relative <= tolerance),
+        quantization_error=lost,
+    )
+
+
+def _logits(checkpoint: Checkpoint, ids: list[int], rows: int) -> Tensor:
+    """Of the last rows, under transformers in float32."""
+    model = StreamedModel(checkpoint, torch.float32)
+    *_, hidden = model.hidden_states(ids)
+    return model.logits(hidden[-rows:])
+
+
+def _prompt_ids(bundle: Bundle, folder: Path) -> list[int]:
+    """The prompt in this model's tokens; ids beyond a (test) vocabulary are folded into it."""
+    ids = Tokenizer.load(folder).encode(PROMPT)
+    vocabulary, longest = bundle.manifest.model.vocab_size, bundle.manifest.model.max_position_embeddings
+    return [token % vocabulary for token in ids][:longest]
+
+
+class _LayerwiseRun:
+    """The bundle under full attention with one dense graph loaded at a time."""
+
+    def __init__(self, bundle: Bundle, ids: list[int]) -> None:
+        model = bundle.manifest.model
+        self._n, device = len(ids), HostDevice()
+        self._backend = OnnxRuntimeBackend(bundle, form="exact")
+        self._bundle = bundle
+        self._buffers = Activations(model, self._n, device)
+        make = provider_factory("auto", bundle, device, None)
+        layers = Layers(model, make, equivalent_settings(model)[0])
+        session = Session(SessionSpec(bundle, self._n, device, layers))
+        live = layers.load(self._backend, self._buffers, self._n, device, session.spec.cache)
+        self._forward = Forward(
+            bundle.manifest, self._backend, live, session.spec.decoding, self._buffers, device
+        )
+        policy = Full(batch_size=self._n)
+        self._prompt = PromptRun(np.array(ids, np.int64), Prefix.NONE, policy, session)
+        self._forward.begin(self._prompt)
+
+    def layer(self, index: int) -> NDArray[np.floating]:
+        """Run dense part `index` and its attention; returns the residual stream before the layer, [n, D]."""
+        self._load(index)
+        self._forward.layer(index, self._prompt)
+        residual: NDArray[np.floating] = self._buffers.residual(index)[: self._n]
+        return residual
+
+    def logits(self, rows: int) -> NDArray[np.floating]:
+        n = self._n
+        self._load(len(self._forward.parts) - 1)
+        parts = [self._forward.logits(Span(row, row + 1)).copy() for row in range(n - rows, n)]
+        return np.concatenate(parts)
+
+    def _load(self, index: int) -> None:
+        """Dense part `index`, and the small graphs of the layers at its sides."""
+        small = [graph.name for layer in (index - 1, index) for graph in self._bundle.small_graphs(layer)]
+        self._backend.deactivate()
+        self._backend.activate(only=[self._forward.parts[index], *small])

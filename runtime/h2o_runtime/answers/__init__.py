@@ -1,0 +1,1 @@
+"""What an answer is: its request, sampling, grammar and events."""

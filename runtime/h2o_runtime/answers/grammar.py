@@ -1,0 +1,297 @@
+"""Answers that follow a grammar by construction: llguidance says after each token which ones may follow."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.answers import grammar_process as process
+from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+
+__all__ = ["Grammar", "GrammarCompiler"]
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.05  # seconds between two looks at whether an answer is still wanted
+_LONGEST = 30.0  # seconds for one step, where a busy machine gives its process no time
+_LONGEST_START = 120.0  # seconds, to read a large tokenizer
+
+# A process that is ended does not say which of the two it was.
+_TOO_MUCH = f"it takes more than {process.SECONDS} s or {process.MEMORY >> 20} MiB"
+
+Wish = Callable[[], bool]
+
+
+class GrammarCompiler:
+    """Makes grammars for one bundle's tokenizer, which is read when it is first needed. Any thread may use it."""
+
+    def __init__(self, folder: str | Path, vocab_size: int, end_ids: Collection[int]) -> None:
+        """folder: of the bundle. vocab_size: the model's. end_ids: tokens that may follow a complete answer."""
+        self._file = Path(folder) / "tokenizer.json"
+        self._vocab_size = vocab_size
+        self._end_ids = sorted(end_ids)
+        self._lock = threading.Lock()
+        self._nursery: _Nursery | None = None
+
+    def json_schema(
+        self, schema: Mapping[str, Any], *, field: str, cancelled: Wish = lambda: False
+    ) -> Grammar:
+        """Answers that are one JSON value of `schema`; to be closed.
+
+        cancelled: whether nobody wants the answer any more, as long as the grammar lives; asked from whichever
+        thread waits for it. Raises ConfigError that names `field`, Cancelled, BackendError.
+        """
+        return self._grammar(process.JSON_SCHEMA, json.dumps(schema), "a JSON schema", field, cancelled)
+
+    def gbnf(self, text: str, *, field: str, cancelled: Wish = lambda: False) -> Grammar:
+        """Answers that follow a grammar in llama.cpp's notation. All else is as with `json_schema`."""
+        return self._grammar(process.GBNF, text, "a GBNF grammar", field, cancelled)
+
+    def _grammar(self, kind: bytes, source: str, title: str, field: str, cancelled: Wish) -> Grammar:
+        if not self._end_ids:
+            raise ConfigError(
+                f"{field} cannot be honoured: this model has no token that ends an answer", field=field
+            )
+        grammar = Grammar(self._started().child(), self._vocab_size, title, field, cancelled)
+        try:
+            grammar.compile(kind + source.encode())
+        except BaseException:
+            grammar.close()
+            raise
+        return grammar
+
+    def token_bytes(self, token: int) -> bytes:
+        """What the token stands for, which may be a part of a character only. Raises BackendError."""
+        return bytes(self._tokenizer.decode_bytes([token]))
+
+    def close(self) -> None:
+        """End all processes, those of grammars in use too."""
+        with self._lock:
+            if self._nursery is not None:
+                self._nursery.close()
+
+    def _started(self) -> _Nursery:
+        with self._lock:
+            if self._nursery is None or not self._nursery.alive:
+                _library()
+                self._nursery = _Nursery(self._file, self._vocab_size, self._end_ids)
+            return self._nursery
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        text = self._file.read_text(encoding="utf-8")
+        try:
+            return _library().LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._end_ids or None)
+        except Exception as error:  # the library raises plain ValueError and RuntimeError
+            raise _unusable(error) from error
+
+
+class Grammar:
+    """A `Constraint` by a process of its own. Raises ConfigError that names `field`, where `title` was."""
+
+    def __init__(self, child: _Child, vocab_size: int, title: str, field: str, cancelled: Wish) -> None:
+        self._child = child
+        self._title = title
+        self._vocab_size = vocab_size
+        self._field = field
+        self._cancelled = cancelled
+        self._mask: NDArray[np.bool_] | None = None  # None while the process works on it
+
+    def compile(self, source: bytes) -> None:
+        """Before all else. A schema that leads nowhere compiles well enough, so the first mask is asked for."""
+        self._send(source)
+        self.allowed()
+
+    def allowed(self) -> NDArray[np.bool_]:
+        if self._mask is None:
+            self._mask = self._received()
+        return self._mask
+
+    def accept(self, token: int) -> None:
+        """The process works on the next mask while the model works on the next logits."""
+        if not self.allowed()[token]:
+            raise self._unfollowable(f"token {token} is not allowed here")
+        self._mask = None
+        self._send(process.INTEGER.pack(token))
+
+    def close(self) -> None:
+        self._child.close()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._child.connection.send_bytes(data)
+        except OSError as error:
+            raise self._unfollowable(_TOO_MUCH) from error
+
+    def _received(self) -> NDArray[np.bool_]:
+        connection, deadline = self._child.connection, time.monotonic() + _LONGEST
+        try:
+            while not connection.poll(_LOOK):
+                if self._cancelled():
+                    raise Cancelled("nobody wants this answer any more")
+                if time.monotonic() > deadline:
+                    raise self._unfollowable(_TOO_MUCH)
+            data = connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._unfollowable(_TOO_MUCH) from error
+        kind, rest = data[:1], data[1:]
+        if kind == process.BROKEN:
+            raise ConfigError(f"{self._field} is not {self._title}: {rest.decode()}", field=self._field)
+        if kind == process.REFUSED:
+            raise self._unfollowable(rest.decode())
+        bits = np.unpackbits(np.frombuffer(rest, np.uint8), count=self._vocab_size, bitorder="little")
+        return bits.view(np.bool_)
+
+    def _unfollowable(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"{self._field} cannot be followed ({reason}): give a simpler {self._title.split()[-1]}",
+            field=self._field,
+        )
+
+
+class _Nursery:
+    """The process that reads the tokenizer and has a child for each grammar. Raises BackendError."""
+
+    def __init__(self, tokenizer_file: Path, vocab_size: int, end_ids: list[int]) -> None:
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        self._lock = threading.Lock()
+        self._retired: deque[int] = deque()  # children to be ended
+        self.alive = True
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    # Neither -m, which would load the whole runtime, nor the file's folder before all others.
+                    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(2)); "
+                    f"runpy.run_path({process.__file__!r}, run_name='__main__')",
+                    json.dumps(
+                        {
+                            "descriptor": theirs.fileno(),
+                            "tokenizer_file": str(tokenizer_file),
+                            "vocab_size": vocab_size,
+                            "end_ids": end_ids,
+                        }
+                    ),
+                    json.dumps(sys.path),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        weakref.finalize(self, _end, ours, self._process)
+        ours.settimeout(_LONGEST_START)
+        try:
+            told = ours.recv(65536)
+        except OSError as error:
+            told = str(error).encode()
+        if told != process.READY:
+            self.close()
+            raise _unusable(told.decode("utf-8", "replace") or "its process ended")
+
+    def child(self) -> _Child:
+        """A new process, which lives until it is closed."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                number = self.ask(0, theirs.fileno())
+            except BackendError:
+                ours.close()
+                raise
+        if number < 0:
+            ours.close()
+            raise BackendError("there is no process for a grammar: the system gives out no more")
+        return _Child(self, number, Connection(ours.detach()))
+
+    def ask(self, wish: int, *descriptors: int) -> int:
+        try:
+            with self._lock:
+                self._retire()
+                return self._asked(wish, *descriptors)
+        finally:
+            self._sweep()
+
+    def end(self, number: int) -> None:
+        """End a child. May be called at any moment, as objects are collected: it waits for nobody."""
+        self._retired.append(number)
+        self._sweep()
+
+    def close(self) -> None:
+        self.alive = False
+        _end(self._socket, self._process)
+
+    def _asked(self, wish: int, *descriptors: int) -> int:
+        try:
+            socket.send_fds(self._socket, [process.INTEGER.pack(wish)], descriptors)
+            return int(process.INTEGER.unpack(self._socket.recv(process.INTEGER.size))[0])
+        except (OSError, struct.error) as error:
+            self.alive = False
+            log.error("the process that makes grammars is gone; the next grammar starts another")
+            raise BackendError("the process that makes grammars is gone: try again") from error
+
+    def _sweep(self) -> None:
+        while (
+            self.alive and self._retired and self._lock.acquire(blocking=False)
+        ):  # else whoever has it does it
+            try:
+                with contextlib.suppress(BackendError):
+                    self._retire()
+            finally:
+                self._lock.release()
+
+    def _retire(self) -> None:
+        while self._retired:
+            self._asked(self._retired.popleft())
+
+
+class _Child:
+    """One grammar's process, and the connection to it."""
+
+    def __init__(self, nursery: _Nursery, number: int, connection: Connection) -> None:
+        self.connection = connection
+        self.close: Callable[[], object] = weakref.finalize(self, _close, nursery, number, connection)
+
+
+def _close(nursery: _Nursery, number: int, connection: Connection) -> None:
+    connection.close()
+    nursery.end(number)
+
+
+def _end(connection: socket.socket, nursery: subprocess.Popen[bytes]) -> None:
+    connection.close()  # by which it ends its children and itself
+    try:
+        nursery.wait(1)
+    except subprocess.TimeoutExpired:
+        nursery.kill()
+        nursery.wait()
+
+
+def _library() -> Any:
+    if importlib.util.find_spec("llguidance") is None:
+        raise BackendError("structured answers need the package llguidance: pip install 'h2o-edge[serve]'")
+    import llguidance
+
+    return llguidance
+
+
+def _unusable(reason: object) -> BackendError:
+    return BackendError(f"llguidance cannot use this bundle's tokenizer ({reason})")

@@ -1,0 +1,140 @@
+"""What is asked of a model and what it answers, as plain values; `completion` does the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.events import Prefilled
+from h2o_runtime.answers.sampling import SampledToken, Sampling
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.text import StopStrings
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt ready to run. Make it with `TextModel.text_prompt` or `chat_prompt`, or from ids alone.
+
+    ids   token ids
+    text  what they stand for; None for bare ids
+    chat  whether the answer is a message of its own, rather than the text's continuation
+    """
+
+    ids: tuple[int, ...]
+    text: str | None = None
+    chat: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and how to answer it. Raises ConfigError for values out of range.
+
+    max_tokens  most tokens of the answer; None goes on until the context is full
+    prefill     None takes the bundle's defaults
+    stop        strings that end the answer and are not part of it
+    ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements
+    reuse       keep what the cache holds of the prompt; without it no earlier request has a say in the answer
+    constraint  which tokens may come; it follows one answer, so such a request can be run once
+    """
+
+    prompt: Prompt
+    max_tokens: int | None = None
+    prefill: PrefillConfig | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    reuse: bool = True
+    constraint: Constraint | None = None
+
+    def __post_init__(self) -> None:
+        if self.ignore_eos and self.constraint is not None:
+            raise ConfigError(
+                "ignore_eos cannot be combined with a grammar, which decides where the answer ends",
+                field="ignore_eos",
+            )
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise ConfigError(
+                f"max_tokens must not be negative, but is {self.max_tokens}", field="max_tokens"
+            )
+        StopStrings(self.stop)  # checks them now rather than after the prefill
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Counts and times, with the names and meanings that llama.cpp's server gives them.
+
+    The first token is sampled from the prompt's logits, so its cost is part of `prompt_ms`. Time that the
+    caller spends between two events is in neither. A rate over no tokens is 0.
+    """
+
+    cache_n: int  # tokens of the prompt that the cache held
+    prompt_n: int  # tokens of the prompt that were run
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int  # tokens of the answer, without the one that ends it
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+    @classmethod
+    def of(
+        cls, *, cache_n: int, prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float
+    ) -> Timings:
+        """Fill in the rates."""
+        return cls(
+            cache_n=cache_n,
+            prompt_n=prompt_n,
+            prompt_ms=prompt_ms,
+            prompt_per_token_ms=_ratio(prompt_ms, prompt_n),
+            prompt_per_second=_ratio(1e3 * prompt_n, prompt_ms),
+            predicted_n=predicted_n,
+            predicted_ms=predicted_ms,
+            predicted_per_token_ms=_ratio(predicted_ms, predicted_n),
+            predicted_per_second=_ratio(1e3 * predicted_n, predicted_ms),
+        )
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """More of the answer: whole characters, and nothing of a stop string.
+
+    `tokens` are those that came since the last piece. Their text may end later than this one's, since an
+    unfinished character or what may become a stop string is held back.
+    """
+
+    text: str
+    tokens: tuple[SampledToken, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The whole answer. `text` is that of all pieces joined.
+
+    finish_reason  "stop": a token or a string that ends answers; "length": a limit; "cancelled": the watch
+    tokens         all tokens of the answer, those of a stop string included, an end token not
+    stop           the stop string that was found
+    seed           with it the same request gives the same answer
+    forgotten      tokens of prompt and answer that the cache has forgotten on purpose
+    prefill        the configuration that was used
+    """
+
+    text: str
+    finish_reason: FinishReason
+    tokens: tuple[SampledToken, ...]
+    timings: Timings
+    prefill: PrefillConfig
+    seed: int
+    stop: str | None = None
+    forgotten: int = 0
+
+
+TextEvent = Prefilled | TextPiece | Completion
+
+
+def _ratio(amount: float, of: float) -> float:
+    return amount / of if of else 0.0

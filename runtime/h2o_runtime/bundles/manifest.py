@@ -1,0 +1,216 @@
+"""`manifest.json`: what a bundle holds. Written by the exporter, read by everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
+
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.errors import BundleError
+from h2o_runtime.files.confined import confined
+from h2o_runtime.model import ModelSpec
+
+__all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file_sha256"]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+DType = Literal["float32", "float16", "int64", "int32"]
+
+
+def _read_prefill(value: Any) -> PrefillConfig:
+    if isinstance(value, PrefillConfig):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return PrefillConfig(**value)
+
+
+PrefillSettings = Annotated[
+    PrefillConfig,
+    PlainValidator(_read_prefill),
+    PlainSerializer(lambda config: dict(config.settings)),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorSpec(_Strict):
+    """One input or output of a graph; a dimension is a number or the name of a free size."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...]
+
+
+class FreeSize(_Strict):
+    """A size that a graph's tensors leave open.
+
+    counts  rows: tokens of a call; logits: tokens whose logits are asked for at once; cache: rows of the caches;
+            slots: entries of a list of rows
+    most    the largest, where the bundle settles it
+    """
+
+    name: str
+    counts: Literal["rows", "logits", "cache", "slots"]
+    most: int | None = Field(default=None, gt=0)
+
+
+class FreeSizes(_Strict):
+    """What a graph can be asked to run on.
+
+    spans  inputs int64 that hold rows of the cache: [start, stop), or where it stops alone
+    step   whether decode runs the graph too, with one row
+    """
+
+    sizes: tuple[FreeSize, ...]
+    spans: tuple[str, ...] = ()
+    step: bool = False
+
+
+class GraphSpec(_Strict):
+    """A graph of a bundle.
+
+    kind  dense: from one layer's attention to the next; latent, layer: a step of a layer's kind beside the dense
+          graphs; attention: what has no weights
+    """
+
+    name: str
+    file: str
+    kind: Literal["dense", "latent", "layer", "attention"]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    weights: tuple[str, ...] = ()  # files, relative to the bundle
+    free: FreeSizes | None = None  # None in bundles from before there was this field: see `free_sizes`
+
+    @property
+    def free_sizes(self) -> FreeSizes:
+        """`free`, or what the tensors tell of it; they do not tell how many rows an attention graph can have."""
+        if self.free is not None:
+            return self.free
+        names = dict.fromkeys(
+            size for tensor in self.inputs for size in tensor.shape if isinstance(size, str)
+        )
+        spans = [tensor for tensor in self.inputs if tensor.dtype == "int64" and "n" not in tensor.shape]
+        return FreeSizes(
+            sizes=tuple(self._counted(name) for name in names),
+            spans=tuple(tensor.name for tensor in spans),
+            step=self.kind == "dense" or any(tensor.shape == () for tensor in spans),
+        )
+
+    def _counted(self, name: str) -> FreeSize:
+        """A free size by the names that there were."""
+        if name == "n":
+            logits = any(tensor.name == "logits" for tensor in self.outputs)
+            return FreeSize(name=name, counts="logits" if logits else "rows")
+        if name == "cap":
+            return FreeSize(name=name, counts="cache")
+        made = next(tensor.shape[-1] for tensor in self.outputs if tensor.dtype == "int32")
+        return FreeSize(name=name, counts="slots", most=int(made))
+
+
+class FileSpec(_Strict):
+    bytes: int = Field(ge=0)
+    sha256: str
+
+
+class CheckpointSpec(_Strict):
+    source: str
+    sha256: str
+
+
+class Validation(_Strict):
+    """Errors against the checkpoint under transformers, measured at export.
+
+    Where weights are integers, errors are against the checkpoint with its weights rounded alike, and what that
+    rounding costs is `quantization_error`: relative, of the logits.
+    """
+
+    tokens: int
+    reference: str
+    max_abs_error: float
+    max_abs_value: float
+    relative_error: float  # Frobenius norm of the error over that of the reference
+    tolerance: float
+    layers: tuple[float, ...]  # relative error of each layer's hidden states
+    passed: bool
+    quantization_error: float | None = None
+
+
+class Manifest(_Strict):
+    format: int = FORMAT
+    created_by: dict[str, str]  # package → version
+    opset: dict[str, int]  # ONNX domain → version
+    checkpoint: CheckpointSpec
+    model: ModelSpec
+    prefill: PrefillSettings  # defaults for this bundle
+    graphs: tuple[GraphSpec, ...]
+    files: dict[str, FileSpec]
+    validation: Validation | None = None
+
+    def dense_graphs(self) -> tuple[GraphSpec, ...]:
+        """dense_00 … dense_n in the order of the model."""
+        return tuple(graph for graph in self.graphs if graph.kind == "dense")
+
+    def weighty_graphs(self) -> tuple[GraphSpec, ...]:
+        """All that hold weights, which a backend executes."""
+        return tuple(graph for graph in self.graphs if graph.kind != "attention")
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 over its graphs and weights: the same numbers come out of bundles that share it."""
+        files = {name: file.sha256 for name, file in self.files.items() if name.startswith("onnx/")}
+        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raises BundleError when there is no manifest, or it is broken, or from another format."""
+        path = folder / MANIFEST
+        if folder.is_file():
+            raise BundleError(
+                f"{folder}: is a file, not a bundle; if it is a checkpoint, export it first: "
+                f"h2o-export {folder} -o {folder.stem}, and name the folder {folder.stem} then"
+            )
+        if not folder.is_dir():
+            raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
+        try:
+            raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            hint = (
+                f": it looks like a checkpoint, run h2o-export {folder} -o BUNDLE"
+                if (folder / "config.json").exists()
+                else ""
+            )
+            raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
+        except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
+            raise BundleError(
+                f"{path}: cannot be read as JSON ({error}); export the checkpoint again"
+            ) from error
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            found = raw.get("format") if isinstance(raw, dict) else None
+            raise BundleError(
+                f"{path}: bundle format {found!r}, this version reads {FORMAT}; export again with it"
+            )
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise BundleError(f"{path}: {where}: {first['msg']}; export the checkpoint again") from error
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's content, read in pieces of 1 MiB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,118 @@
+"""How much of the cache a new prompt can keep.
+
+A prompt is always given whole; what the cache already holds of it is found by comparing tokens. What may be
+kept of that, the policy knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.components.options import options_of
+
+IntArray = NDArray[np.int64]
+
+
+class Configuration(Protocol):
+    """A `PrefillConfig`, which is made of policies and so cannot be known here."""
+
+    @property
+    def algorithm(self) -> Any:
+        """The policy."""
+
+
+class Prefix(Enum):
+    """What the tokens before a prefill are to it. Explicit, because row counts cannot tell."""
+
+    NONE = "none"  # the cache starts empty
+    BOUNDARY = "boundary"  # a chunk boundary of a fresh run: go on exactly as that run would have
+    HISTORY = "history"  # a finished conversation that goes on
+    EXACT = "exact"  # any cached token is what a fresh run would compute
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Keep `length` cached tokens, in the role `prefix`."""
+
+    prefix: Prefix
+    length: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How the cache's content came about.
+
+    config        the configuration it was computed with; None when the cache is empty
+    prompt        length of the fresh part: one uninterrupted prompt from position 0
+    sparse        rows of the fresh part that equal those of any prompt that shares them
+    turn          the rows that a conversation's last turn found, to which it can be gone back; 0 before there was
+                  one
+    complete      false after a cancelled prefill, when only a chunk boundary can be gone on from
+    whole         whether every row is still there: nothing was forgotten
+    exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
+    """
+
+    config: Configuration | None = None
+    prompt: int = 0
+    sparse: int = 0
+    turn: int = 0
+    complete: bool = True
+    whole: bool = True
+    exact_decode: bool = True
+
+    @classmethod
+    def fresh(cls, config: Configuration, prompt: int) -> Provenance:
+        return cls(config, prompt, config.algorithm.lasting_rows(prompt))
+
+    def decoded(self, exact: bool) -> Provenance:
+        """As it is once a token was generated that saw everything before it, or did not."""
+        return self if exact or not self.exact_decode else replace(self, exact_decode=False)
+
+    def exact_rows(self, cached: int) -> int:
+        """Under an exact policy: how many of the `cached` rows are what a fresh run would compute."""
+        return cached if self.exact_decode else min(cached, self.sparse)
+
+    def held(self, rows: int, most: int | None) -> Provenance:
+        """As it is with `rows` rows in a cache that forgets beyond `most`."""
+        return self if most is None or rows <= most else replace(self, whole=False, exact_decode=False)
+
+    def at_turn(self, rows: int) -> Provenance:
+        """As it is once a turn began behind `rows` rows."""
+        return replace(self, turn=rows)
+
+    @classmethod
+    def interrupted(cls, config: Configuration | None, boundary: int) -> Provenance:
+        """A run that was cancelled after it had gone back to `boundary`, of which the policy still knows all."""
+        return cls(config, boundary + 1, boundary, complete=False)
+
+
+def same_arithmetic(a: Configuration | None, b: Configuration) -> bool:
+    """Whether two configurations give the same numbers: neither settings of policies that were not chosen matter,
+    nor does the batch size."""
+    if a is None or type(a.algorithm) is not type(b.algorithm):
+        return False
+    names = [one.name for one in options_of(type(b.algorithm)) if one.numeric]
+    return all(getattr(a, name) == getattr(b, name) for name in names)
+
+
+def shared_prefix(known: IntArray, tokens: IntArray) -> int:
+    """How many of `tokens` [N], from the first on, are the first of `known` [M]."""
+    limit = min(len(known), len(tokens))
+    different = np.flatnonzero(known[:limit] != tokens[:limit])
+    return int(different[0]) if len(different) else limit
+
+
+def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, config: Configuration) -> Reuse:
+    """What to keep of a session's tokens `known` [M] for the prompt `tokens` [N] under `config`.
+
+    At least one token is left to run.
+    """
+    if not len(known) or not origin.whole or not same_arithmetic(origin.config, config):
+        return Reuse(Prefix.NONE, 0)
+    found: Reuse = config.algorithm.reuse(shared_prefix(known, tokens), len(known), len(tokens), origin)
+    return found

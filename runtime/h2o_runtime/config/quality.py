@@ -1,0 +1,35 @@
+"""Speed against quality as one word, over the presets of policies: see docs/quality.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.names import Quality
+from h2o_runtime.policies.prefill import PREFILL
+
+MEANING: Final = "Speed against quality in one word, in the place of the settings that it stands for."
+
+
+def stands_for(quality: Quality) -> Mapping[str, Any]:
+    """Settings of a `PrefillConfig`, the policy among them: those of the first policy that has such a preset."""
+    kind = next(kind for kind in PREFILL.kinds if quality in kind.presets)
+    return {"policy": kind.name} | dict(kind.presets[quality])
+
+
+def configured(base: PrefillConfig, given: Mapping[str, Any], quality: Quality | None) -> PrefillConfig:
+    """`base`, overridden by what a quality stands for and by the settings that were given.
+
+    Raises ConfigError where the two contradict, or the result contradicts itself.
+    """
+    settings = {} if quality is None else stands_for(quality)
+    for name, value in settings.items():
+        if given.get(name, value) != value:
+            raise ConfigError(
+                f"quality {quality} stands for {name}={value}, and {name}={given[name]} was given: leave out one "
+                "of the two",
+                field=name,
+            )
+    return base.altered(**{**given, **settings})

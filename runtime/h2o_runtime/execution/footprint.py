@@ -1,0 +1,102 @@
+"""How much memory a bundle takes at run time, computed from shapes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from h2o_runtime.caches import CACHES, Cache, Contiguous
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.layers.activations import activation_bytes
+from h2o_runtime.layers.model import LayerSettings, kinds_of
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes by purpose, for a full context.
+
+    weights      every parameter once; a tied embedding twice, as a table and as the head's packed matrix
+    cache        keys and values of every layer
+    activations  buffers between dense graphs and attention, those of layer kinds among them, and a few rows of
+                 logits
+    memory       what the policies remember, as scores and memory sets
+    scratch      inside one dense graph, on as many rows as it is given at once: four times the MLP's intermediate
+                 rows (gate, its sigmoid, their product, up), the normalised rows and the residual
+    """
+
+    weights: int
+    cache: int
+    activations: int
+    memory: int
+    scratch: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.activations + self.memory + self.scratch
+
+
+def footprint(
+    model: ModelSpec,
+    context: int,
+    prefill: PrefillConfig,
+    cache: Cache | None = None,
+    decode: DecodePolicy[Any] | None = None,
+    layers: LayerSettings | None = None,
+    most_rows: int | None = None,
+) -> Footprint:
+    """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once.
+
+    Python and the native libraries come on top: some 65 MB before a model is loaded.
+    """
+    item = np.dtype(model.dtype).itemsize
+    rows = min(prefill.algorithm.batch_size, context, most_rows or context)
+    policies = (prefill.algorithm, decode or FullDecode())
+    cache = cache or Contiguous()
+    kinds = kinds_of(model, layers).values()
+    return Footprint(
+        weights=weight_bytes(model),
+        cache=cache.store_bytes(model, context),
+        activations=activation_bytes(model, context)
+        + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
+        memory=sum(policy.state_bytes(model, context) for policy in policies),
+        scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
+    )
+
+
+def _widest(model: ModelSpec) -> int:
+    """Rows inside a feed-forward half, or what a mixture of experts holds of a token: what its experts are given
+    and say, each in two orders."""
+    experts = model.experts
+    return max(model.intermediate_size, experts.chosen * model.hidden_size if experts else 0)
+
+
+def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
+    """What keys and values of `context` tokens take, by cache and what it stores them as."""
+    kinds = kinds_of(model).values()
+
+    def fits(cache: type[Cache]) -> bool:
+        refused = any(kind.cache_refusal(cache) for kind in kinds)
+        return not refused and (cache.mixed_rows or model.one_row)
+
+    return {
+        f"{cache.name} {cache.stored_dtype(model)}": cache.store_bytes(model, context)
+        for kind in CACHES
+        if fits(kind)
+        for cache in kind.variants(model)
+    }
+
+
+def weight_bytes(model: ModelSpec) -> int:
+    """Weights in memory while the model runs.
+
+    The dense form "exact" makes floats of one matrix at a time; that is scratch, and not counted.
+    """
+    item = np.dtype(model.dtype).itemsize
+    stored, weights = model.weight_bytes, model.weights
+    if model.tied:
+        stored += weights.table_bytes if weights else model.vocab_size * model.hidden_size * item
+    return stored

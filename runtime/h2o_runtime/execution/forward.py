@@ -1,0 +1,356 @@
+"""One pass of new tokens through the model, layer by layer.
+
+For one layer both phases of attention run over the whole prompt, then the next layer starts: every weight
+matrix is applied once, to all tokens at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.backends.base import Backend, StepTensors
+from h2o_runtime.bundles.manifest import Manifest
+from h2o_runtime.caches import LayerStore, Rows
+from h2o_runtime.caches.reuse import Prefix
+from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.devices.timings import DENSE, PrefillTimer, Stopwatch
+from h2o_runtime.errors import Cancelled
+from h2o_runtime.layers.activations import Activations
+from h2o_runtime.layers.model import LiveLayers
+from h2o_runtime.policies.decode import DecodePolicy, StepCall
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
+from h2o_runtime.schedule import Span, spans
+from h2o_runtime.sessions.session import IntArray, Session
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How the caller follows a prefill and stops it.
+
+    progress  called with (done, total) in prompt tokens of work
+    cancelled asked at every dense tile, in every logical batch of attention, at every token; true raises Cancelled
+    """
+
+    progress: Callable[[int, int], None] = lambda done, total: None
+    cancelled: Callable[[], bool] = lambda: False
+
+    def checkpoint(self, n: int) -> Callable[[float], None]:
+        """To be called with the done share of `n` tokens' work, from 0 to 1. Raises Cancelled.
+
+        A layer's dense graphs and its attention may come in turn: what was said is not taken back.
+        """
+        done = 0
+
+        def check(share: float) -> None:
+            nonlocal done
+            if self.cancelled():
+                raise Cancelled("prefill was stopped")
+            done = max(done, int(share * n))
+            self.progress(done, n)
+
+        return check
+
+
+@dataclass(frozen=True)
+class PromptRun:
+    """A prompt on its way through the layers.
+
+    tokens      int64 [n]: those after the session's, which are `prefix` to them
+    session     holds the policy's state, and the tokens before these
+    checkpoint  called with the done share of the work, from 0 to 1; may raise
+    needed      the first row whose logits are asked for
+    """
+
+    tokens: IntArray
+    prefix: Prefix
+    policy: PrefillPolicy[Any]
+    session: Session
+    checkpoint: Callable[[float], None] = lambda share: None
+    needed: int = 0
+
+
+@dataclass(frozen=True)
+class BoundLayer:
+    """One layer of a decode step up to its attention, and what attention takes."""
+
+    run: Callable[[], None]
+    q: Tensor
+    o: Tensor
+    provider: AttentionProvider
+
+
+@dataclass(frozen=True)
+class BoundStep:
+    """A session's decode step, whose calls are always on the same memory: the layers, then the head; or `whole`."""
+
+    layers: Sequence[BoundLayer] = ()
+    head: Callable[[], None] = lambda: None
+    whole: Callable[[], None] | None = None
+
+
+class Forward:
+    """The layer loop over one backend and the layers' kinds on one device, for any session."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        backend: Backend,
+        layers: LiveLayers,
+        decoding: DecodePolicy[Any],
+        activations: Activations,
+        device: Device,
+    ) -> None:
+        self.model = manifest.model
+        self.parts = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
+        self.backend = backend
+        self.layers = layers
+        self.decoding = decoding
+        self.buffers = activations
+        self.device = device
+        self.stopwatch: Stopwatch = device.stopwatch(())
+        # A step has fixed addresses, so that its calls are bound once, and can be recorded.
+        self._token = device.empty((1,), np.int64)
+        self._where = device.empty((3,), np.int64)  # position, row, length
+        self._steps: WeakKeyDictionary[Session, BoundStep] = WeakKeyDictionary()
+        self._tiles: list[Span] = []
+        self._flow: Flow = device.flow(self._tiles)
+
+    def prefill(self, prompt: PromptRun) -> None:
+        """Run the prompt's new tokens through every layer; then the head can run on those of their rows from
+        `prompt.needed` on.
+
+        Cache rows are written, but the session's tokens are left to the caller, who knows that all went well.
+        """
+        self.begin(prompt)
+        try:
+            for layer in range(self.model.layers):
+                self.layer(layer, prompt)
+        finally:
+            self._flow.join()
+
+    def begin(self, prompt: PromptRun) -> None:
+        """Before the prompt's first layer."""
+        session, n = prompt.session, len(prompt.tokens)
+        self._tiles = list(spans(n, min(prompt.policy.batch_size, self.backend.most_rows)))
+        self.give(prompt.tokens)
+        self.stopwatch = self.device.stopwatch(prompt.policy.phases)
+        past = session.length
+        self.settle(prompt.policy, past, n)
+        call = PromptCall(n, past, prompt.prefix, session.generated[:past])
+        prompt.policy.begin(call, session.prefill_state)
+        self._flow = self.device.flow(self._tiles)
+
+    def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
+        """How the layers will read n tokens behind `past`. Raises ConfigError, and then has changed nothing."""
+        self.layers.settle(policy, past, n)
+
+    def layer(self, layer: int, prompt: PromptRun) -> None:
+        """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
+        session, n = prompt.session, len(prompt.tokens)
+        with session.store.open(layer) as cache:
+
+            def dense(tile: int) -> None:
+                prompt.checkpoint(layer / self.model.layers)
+                with self.stopwatch.measure(DENSE):
+                    self.dense(layer, self._tiles[tile], session, cache)
+
+            rows = Rows(session.length, session.length + n)
+            with self._flow.layer(dense):
+                call = self._layer_call(layer, prompt, cache, rows)
+                prompt.policy.attend(call, session.prefill_state)
+            # Only now has the attention provider waited for all of the rows.
+            provider = self.layers.providers[layer]
+            self.decoding.observe(layer, cache.view(rows.stop), rows, provider, session.decode_state)
+            cache.attended(call.q)
+
+    def decode(self, token: int, session: Session) -> Float32:
+        """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
+        self.give_step(token, session)
+        past = session.length
+        rows = Rows(past, past + 1, at=self._where[1:2])
+        logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
+        return logits
+
+    def give_step(self, token: int, session: Session) -> None:
+        """Put a step's token, its position, its row and the length with it where the step finds them."""
+        past = session.length
+        session.store.before_step(past)
+        self.device.write_integers(self._token, [token])
+        self.device.write_integers(self._where, [session.next_position, past, past + 1])
+
+    def step(self, rows: Rows, length: int | Tensor, session: Session) -> Tensor:
+        """The decode loop: one token through every layer → logits float32 [1, vocab] on the device.
+
+        `length` is that of the cache with the step's row; on the device where a recording reads it there.
+        """
+        bound, state = self.bound_step(session), session.decode_state
+        if bound.whole is not None:
+            bound.whole()
+            return self.buffers.logits[:1]
+        for layer, part in enumerate(bound.layers):
+            with session.store.open(layer) as cache:
+                part.run()
+                new = cache.uncommitted(rows) if self.decoding.appends else None
+                if new is None:
+                    cache.commit(rows)
+                kv = cache.view(length)
+                self.decoding.observe(layer, kv, rows, part.provider, state)
+                call = StepCall(layer, part.q, part.o, kv, part.provider, new, cache.fetch)
+                self.decoding.attend(call, state)
+        bound.head()
+        return self.buffers.logits[:1]
+
+    def warm_up(self, rows: int, session: Session) -> None:
+        """Do what a first prompt of `rows` tokens and a first step would pay for. The session must be empty."""
+        whole = self._bind_whole_step(session)
+        if whole is not None:
+            self._steps[session] = BoundStep(whole=whole)
+
+    def release(self) -> None:
+        """Forget what was bound, with all that it keeps in memory."""
+        self._steps.clear()
+
+    def give(self, tokens: IntArray) -> None:
+        """Put the new tokens [n] of a call where the first dense graph finds them."""
+        self.device.upload(tokens, self.buffers.tokens[: len(tokens)])
+
+    def dense(self, layer: int, tile: Span, session: Session, cache: LayerStore) -> None:
+        """Dense part `layer` on rows of the call's new tokens, whose keys and values go into the cache."""
+        past, first = session.length, session.next_position
+        rows = Rows(past + tile.start, past + tile.stop)
+        tokens = self.buffers.tokens[tile.start : tile.stop]
+        positions = self.buffers.positions[first + tile.start : first + tile.stop]
+        target = cache.target(rows)
+        if layer:
+            self.layers[layer - 1].before(layer - 1, tile)
+        self.backend.infer(self.parts[layer], *self._part_tensors(layer, tile, tokens, positions, target))
+        cache.commit(rows)
+        self.layers[layer].after(layer, tile, past, cache, target, self._flow)
+
+    def head(self, rows: Span) -> Tensor:
+        """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
+        last = self.model.layers - 1
+        self.layers[last].before(last, rows)
+        self.backend.infer(self.parts[-1], *self._head_tensors(rows))
+        return self.buffers.logits[: len(rows)]
+
+    def logits(self, rows: Span) -> Float32:
+        """As `head`, on the host."""
+        logits: Float32 = self.device.download(self.head(rows))
+        return logits
+
+    @property
+    def timer(self) -> PrefillTimer:
+        """Where the time of the last prefill went."""
+        return self.stopwatch.read()
+
+    @property
+    def head_rows(self) -> int:
+        """Most rows that `logits` takes at once."""
+        return min(len(self.buffers.logits), self.backend.most_rows)
+
+    def bound_step(self, session: Session) -> BoundStep:
+        """The session's step, which is bound once."""
+        bound = self._steps.get(session)
+        if bound is None:
+            bound = self._steps[session] = self._bind_step(session)
+        return bound
+
+    def _bind_step(self, session: Session) -> BoundStep:
+        whole = self._bind_whole_step(session)
+        if whole is not None:
+            return BoundStep(whole=whole)
+        rows = Rows(0, 1, at=self._where[1:2])
+        layers = [self._bind_layer(layer, rows, session) for layer in range(self.model.layers)]
+        return BoundStep(layers, self._bind_head())
+
+    def _bind_layer(self, layer: int, rows: Rows, session: Session) -> BoundLayer:
+        with session.store.open(layer) as cache:
+            tensors = self._part_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows))
+        dense = self.backend.bound(self.parts[layer], *tensors)
+        before = self.layers[layer - 1].bound_before(layer - 1) if layer else ()
+        run = _in_turn(*before, dense, *self.layers[layer].bound_after(layer))
+        return BoundLayer(run, *self.layers[layer].step(layer), self.layers.providers[layer])
+
+    def _bind_head(self) -> Callable[[], None]:
+        head = self.backend.bound(self.parts[-1], *self._head_tensors(Span(0, 1)))
+        last = self.model.layers - 1
+        return _in_turn(*self.layers[last].bound_before(last), head)
+
+    def _bind_whole_step(self, session: Session) -> Callable[[], None] | None:
+        """Where a step is nothing but exact attention of our own kernels to rows that stay where they are."""
+        caches = session.store.fixed_rows()
+        plain = self.device.memory == "cpu" and self.layers.in_step_graph and self.decoding.plain
+        if caches is None or not plain:
+            return None
+        position, length = self._where[0:1], self._where[2:3]
+        logits = self.buffers.logits[:1]
+        return self.backend.whole_step(
+            StepTensors(self._token, position, length, caches, logits, self.model.attention.scale)
+        )
+
+    def _part_tensors(
+        self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Inputs and outputs of dense part `layer` on rows of the buffers."""
+        b = self.buffers
+        cut = slice(tile.start, tile.stop)
+        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **target}
+        if layer == 0:
+            outputs |= {"cos": b.cos[cut], "sin": b.sin[cut]}
+            return {"tokens": tokens, "positions": positions}, outputs
+        inputs = {
+            "attention": b.attention[layer - 1][cut],
+            "residual": b.residual(layer - 1)[cut],
+            "cos": b.cos[cut],
+            "sin": b.sin[cut],
+        }
+        return inputs, outputs
+
+    def _head_tensors(self, rows: Span) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        cut = slice(rows.start, rows.stop)
+        inputs = {
+            "attention": self.buffers.attention[-1][cut],
+            "residual": self.buffers.residual(self.model.layers - 1)[cut],
+        }
+        return inputs, {"logits": self.buffers.logits[: len(rows)]}
+
+    def _layer_call(self, layer: int, prompt: PromptRun, cache: LayerStore, rows: Rows) -> LayerCall:
+        n, layers = len(prompt.tokens), self.model.layers
+        new = cache.target(rows)
+        call = LayerCall(
+            layer=layer,
+            q=self.buffers.q[layer][:n],
+            o=self.buffers.attention[layer][:n],
+            k=new["k"],
+            v=new.get("v", new["k"]),
+            kv=cache.view(rows.stop),
+            past=rows.start,
+            prefix=prompt.prefix,
+            provider=self.layers.providers[layer],
+            timer=self.stopwatch,
+            flow=self._flow,
+            needed=prompt.needed if layer == layers - 1 else 0,
+            checkpoint=lambda done: prompt.checkpoint((layer + 0.5 + 0.5 * done / n) / layers),
+        )
+        return self.layers[layer].call(call)
+
+
+def _in_turn(*calls: Callable[[], None]) -> Callable[[], None]:
+    if len(calls) == 1:
+        return calls[0]
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
