@@ -1,6 +1,8 @@
 """uvicorn's HTTP protocol with better manners: it does not wait or read for ever, its errors have our shape,
-HTTP/1.0 gets what it understands, and it notices who leaves, having sent several requests or closed only the
-sending side."""
+HTTP/1.0 gets what it understands, and it notices who leaves after several requests.
+
+A client that closes its sending side has left, as for most servers and proxies.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from h2o_runtime.server.half_closed import HalfClosed
 from h2o_runtime.server.old_http import unchunked
 from h2o_runtime.server.problems import Problem
 
@@ -45,7 +46,6 @@ class PatientProtocol(HttpToolsProtocol):
         self._waiting: asyncio.TimerHandle | None = None  # for the end of the headers
         self._head = 0  # bytes of headers so far
         self._cycles: list[RequestResponseCycle] = []  # requests without a whole answer
-        self._half_closed: HalfClosed | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,23 +73,8 @@ class PatientProtocol(HttpToolsProtocol):
         elif len(self._cycles) > 1:
             self.flow.resume_reading()  # uvicorn has stopped, and who does not read does not see a client leave
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection for a client that has asked and sends no more; it may still read."""
-        cycle = self._current()
-        if cycle is None or self._waiting is not None or self.cycle.more_body:
-            return False
-        self.cycle.keep_alive = False
-        self._half_closed = HalfClosed(self.loop, self.transport, self._current)
-        return True
-
-    def _current(self) -> RequestResponseCycle | None:
-        """The request that is being answered."""
-        return next((cycle for cycle in self._cycles if not cycle.response_complete), None)
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        if self._half_closed is not None:
-            self._half_closed.stop()
         for cycle in self._cycles:  # uvicorn tells only the last one
             cycle.disconnected = True
             cycle.message_event.set()

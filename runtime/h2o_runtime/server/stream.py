@@ -11,8 +11,6 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from h2o_runtime.server.half_closed import FILLER
-
 Result = TypeVar("Result")
 
 KEEP_ALIVE = ": keep-alive\n\n"
@@ -62,7 +60,6 @@ class EventStream(Response):
         self._gone = gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})[FILLER] = KEEP_ALIVE.encode()
         leaving = asyncio.ensure_future(disconnected(receive))
         leaving.add_done_callback(lambda task: self._gone())
         try:

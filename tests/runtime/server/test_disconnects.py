@@ -185,7 +185,7 @@ def test_many_at_once(roomy: Server) -> None:
         leave(connected, abruptly=index % 4 < 2)
 
 
-# Clients that send no more, and still read
+# Clients that send no more
 
 
 def whole(connected: socket.socket) -> bytes:
@@ -193,46 +193,23 @@ def whole(connected: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-@pytest.mark.parametrize("after", [0, 0.3, 1.5])
-def test_a_client_that_closes_only_its_own_side_gets_its_answer(
-    roomy: Server, stream: bool, after: float
-) -> None:
-    body = {**LONG_PROMPT, "max_tokens": 3, "prompt": [7] * 6000, "stream": stream, "temperature": 0}
-    roomy.complete("something else", max_tokens=1)
-    with roomy.connection() as connected:
-        connected.sendall(completion(**body))
-        time.sleep(after)
-        connected.shutdown(socket.SHUT_WR)
-        answer = whole(connected)
-    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert answer.count(b"HTTP/1.1") == 1
-    assert b"connection: close\r\n" in answer or after or stream  # a stream begins before its end is seen
-    if stream:
-        assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-    else:
-        head, _, told = answer.partition(b"\r\n\r\n")
-        assert f"content-length: {len(told)}\r\n".encode() in head + b"\r\n"
-        assert json.loads(told)["choices"]
-
-
-def test_requests_that_were_sent_at_once_are_all_answered(roomy: Server) -> None:
-    with roomy.connection() as connected:
-        raw = completion(prompt="x", max_tokens=2)
-        connected.sendall(raw + raw + raw)
-        connected.shutdown(socket.SHUT_WR)
-        assert whole(connected).count(b"HTTP/1.1 200 OK\r\n") == 3
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-def test_a_client_that_sends_no_more_and_then_leaves(roomy: Server, stream: bool) -> None:
+def test_a_client_that_closes_its_sending_side_has_left(roomy: Server, stream: bool) -> None:
     ended = outcomes(roomy, "cancelled")
     with roomy.connection() as connected:
         connected.sendall(completion(**LONG_PROMPT, stream=stream))
-        connected.shutdown(socket.SHUT_WR)
         wait_for(lambda: busy(roomy)[0] == 1)
-        time.sleep(0.3)
-    wait_for(lambda: busy(roomy) == (0, 0), SOON)
+        connected.shutdown(socket.SHUT_WR)
+        wait_for(lambda: busy(roomy) == (0, 0), SOON)
     assert outcomes(roomy, "cancelled") == ended + 1
+
+
+def test_requests_that_were_sent_at_once_are_all_answered(roomy: Server) -> None:
+    with roomy.connection(20) as connected:
+        raw = completion(prompt="x", max_tokens=2)
+        last = raw.replace(b"Host:", b"Connection: close\r\nHost:", 1)
+        assert last != raw
+        connected.sendall(raw + raw + last)
+        assert whole(connected).count(b"HTTP/1.1 200 OK\r\n") == 3
 
 
 def test_a_part_of_a_request_has_no_answer_to_wait_for(roomy: Server) -> None:
