@@ -37,7 +37,7 @@ _LONGEST_START = 120.0  # seconds, to read a large tokenizer
 # A process that is ended does not say which of the two it was.
 _TOO_MUCH = f"it takes more than {process.SECONDS} s or {process.MEMORY >> 20} MiB"
 
-Wish = Callable[[], bool]
+IsCancelled = Callable[[], bool]
 
 
 class GrammarCompiler:
@@ -49,10 +49,10 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._end_ids = sorted(end_ids)
         self._lock = threading.Lock()
-        self._nursery: _Nursery | None = None
+        self._fork_server: _ForkServer | None = None
 
     def json_schema(
-        self, schema: Mapping[str, Any], *, field: str, cancelled: Wish = lambda: False
+        self, schema: Mapping[str, Any], *, field: str, cancelled: IsCancelled = lambda: False
     ) -> Grammar:
         """Answers that are one JSON value of `schema`; to be closed.
 
@@ -61,11 +61,11 @@ class GrammarCompiler:
         """
         return self._grammar(process.JSON_SCHEMA, json.dumps(schema), "a JSON schema", field, cancelled)
 
-    def gbnf(self, text: str, *, field: str, cancelled: Wish = lambda: False) -> Grammar:
+    def gbnf(self, text: str, *, field: str, cancelled: IsCancelled = lambda: False) -> Grammar:
         """Answers that follow a grammar in llama.cpp's notation. All else is as with `json_schema`."""
         return self._grammar(process.GBNF, text, "a GBNF grammar", field, cancelled)
 
-    def _grammar(self, kind: bytes, source: str, title: str, field: str, cancelled: Wish) -> Grammar:
+    def _grammar(self, kind: bytes, source: str, title: str, field: str, cancelled: IsCancelled) -> Grammar:
         if not self._end_ids:
             raise ConfigError(
                 f"{field} cannot be honoured: this model has no token that ends an answer", field=field
@@ -85,15 +85,15 @@ class GrammarCompiler:
     def close(self) -> None:
         """End all processes, those of grammars in use too."""
         with self._lock:
-            if self._nursery is not None:
-                self._nursery.close()
+            if self._fork_server is not None:
+                self._fork_server.close()
 
-    def _started(self) -> _Nursery:
+    def _started(self) -> _ForkServer:
         with self._lock:
-            if self._nursery is None or not self._nursery.alive:
+            if self._fork_server is None or not self._fork_server.alive:
                 _library()
-                self._nursery = _Nursery(self._file, self._vocab_size, self._end_ids)
-            return self._nursery
+                self._fork_server = _ForkServer(self._file, self._vocab_size, self._end_ids)
+            return self._fork_server
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -107,7 +107,9 @@ class GrammarCompiler:
 class Grammar:
     """A `Constraint` by a process of its own. Raises ConfigError that names `field`, where `title` was."""
 
-    def __init__(self, child: _Child, vocab_size: int, title: str, field: str, cancelled: Wish) -> None:
+    def __init__(
+        self, child: _Child, vocab_size: int, title: str, field: str, cancelled: IsCancelled
+    ) -> None:
         self._child = child
         self._title = title
         self._vocab_size = vocab_size
@@ -167,7 +169,7 @@ class Grammar:
         )
 
 
-class _Nursery:
+class _ForkServer:
     """The process that reads the tokenizer and has a child for each grammar. Raises BackendError."""
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, end_ids: list[int]) -> None:
@@ -222,11 +224,11 @@ class _Nursery:
             raise BackendError("there is no process for a grammar: the system gives out no more")
         return _Child(self, number, Connection(ours.detach()))
 
-    def ask(self, wish: int, *descriptors: int) -> int:
+    def ask(self, child: int, *descriptors: int) -> int:
         try:
             with self._lock:
                 self._retire()
-                return self._asked(wish, *descriptors)
+                return self._asked(child, *descriptors)
         finally:
             self._sweep()
 
@@ -239,9 +241,9 @@ class _Nursery:
         self.alive = False
         _end(self._socket, self._process)
 
-    def _asked(self, wish: int, *descriptors: int) -> int:
+    def _asked(self, child: int, *descriptors: int) -> int:
         try:
-            socket.send_fds(self._socket, [process.INTEGER.pack(wish)], descriptors)
+            socket.send_fds(self._socket, [process.INTEGER.pack(child)], descriptors)
             return int(process.INTEGER.unpack(self._socket.recv(process.INTEGER.size))[0])
         except (OSError, struct.error) as error:
             self.alive = False
@@ -266,23 +268,23 @@ class _Nursery:
 class _Child:
     """One grammar's process, and the connection to it."""
 
-    def __init__(self, nursery: _Nursery, number: int, connection: Connection) -> None:
+    def __init__(self, server: _ForkServer, number: int, connection: Connection) -> None:
         self.connection = connection
-        self.close: Callable[[], object] = weakref.finalize(self, _close, nursery, number, connection)
+        self.close: Callable[[], object] = weakref.finalize(self, _close, server, number, connection)
 
 
-def _close(nursery: _Nursery, number: int, connection: Connection) -> None:
+def _close(server: _ForkServer, number: int, connection: Connection) -> None:
     connection.close()
-    nursery.end(number)
+    server.end(number)
 
 
-def _end(connection: socket.socket, nursery: subprocess.Popen[bytes]) -> None:
+def _end(connection: socket.socket, server: subprocess.Popen[bytes]) -> None:
     connection.close()  # by which it ends its children and itself
     try:
-        nursery.wait(1)
+        server.wait(1)
     except subprocess.TimeoutExpired:
-        nursery.kill()
-        nursery.wait()
+        server.kill()
+        server.wait()
 
 
 def _library() -> Any:

@@ -1,14 +1,17 @@
 """Where foreign schemas are compiled and followed: processes that can be killed.
 
 llguidance's own limits do not hold while it compiles: a schema of 80 bytes takes minutes and gigabytes there, in
-one call that nothing interrupts. So a *nursery* process reads the tokenizer once, and every grammar gets a process
+one call that nothing interrupts. So a *fork server* reads the tokenizer once, and every grammar gets a process
 of its own, forked from it within milliseconds, with limits that the operating system keeps. What a grammar took is
 given back when its process ends, and no grammar can harm another, or the server.
 
-This file is run as a script by `grammar`. It imports nothing of the package, so that the nursery stays small and
+Without a fork each process would read the tokenizer again, half a second for 49,152 tokens, and a request may ask
+for 64 answers. multiprocessing's fork server would import the user's main script in each process.
+
+This file is run as a script by `grammar`. It imports nothing of the package, so that the fork server stays small and
 has one thread, as forking needs.
 
-Parent and nursery speak over a socket: an int64 that is 0, with a file descriptor, asks for a process on that
+Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, asks for a process on that
 connection, and its id is the answer; an id asks for that process's end. Parent and process speak over a
 `Connection`: first JSON_SCHEMA or GBNF and the text, then one int64 a token; each answer is MASK and the bits of
 the tokens that may come next, or one of the words below and a sentence.
@@ -35,7 +38,7 @@ READY = b"ready"
 INTEGER = struct.Struct("<q")
 SECONDS = 2  # of processor time, to compile; a whole number, as the operating system counts
 SECONDS_PER_TOKEN = 0.05  # more of it for every token of the answer, on average
-MEMORY = 256 << 20  # bytes beyond what the nursery has
+MEMORY = 256 << 20  # bytes beyond what the fork server has
 
 # Small models love to fill an answer with blanks, which flexible whitespace would let them do for ever.
 # Of a `oneOf` whose members overlap, an answer follows at least one: nothing here can count them.
@@ -48,7 +51,7 @@ _COMPACT: Any = {
 
 
 def main(descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[int]) -> None:
-    """The nursery's life: until the parent is gone."""
+    """The fork server's life: until the parent is gone."""
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -65,12 +68,12 @@ def main(descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[in
             parent.sendall(str(error).encode() or b"no reason given")
             return
         parent.sendall(READY)
-        nursery = _Nursery(parent, llguidance, tokenizer, (vocab_size + 31) // 32 * 4)
-        while nursery.serve():
+        server = _ForkServer(parent, llguidance, tokenizer, (vocab_size + 31) // 32 * 4)
+        while server.serve():
             pass
 
 
-class _Nursery:
+class _ForkServer:
     def __init__(self, parent: socket.socket, library: Any, tokenizer: Any, mask_bytes: int) -> None:
         self._parent = parent
         self._library = library
@@ -85,10 +88,10 @@ class _Nursery:
             for child in list(self._children):
                 self._end(child)
             return False
-        (wish,) = INTEGER.unpack(data)
-        if wish:
-            self._end(wish)
-            answer = wish
+        (child,) = INTEGER.unpack(data)
+        if child:
+            self._end(child)
+            answer = child
         else:
             answer = self._fork(descriptors[0])
         self._parent.sendall(INTEGER.pack(answer))

@@ -51,7 +51,7 @@ def asking(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def family(server: Server) -> list[psutil.Process]:
-    """The server, the nursery of its grammars, and their processes: not what renders chat templates."""
+    """The server, the fork server of its grammars, and their processes: not what renders chat templates."""
     me = psutil.Process(server.process.pid)
     return [me, *(one for one in me.children(recursive=True) if _makes_grammars(one))]
 
@@ -77,7 +77,7 @@ def memory(server: Server) -> int:
 def compiling(tiny_bundle: Path) -> Iterator[Server]:
     server = Server(tiny_bundle, "--ctx-size", 512)
     server.wait_until_ready()
-    assert server.chat(**asking({"type": "null"})).status_code == 200  # the nursery is there
+    assert server.chat(**asking({"type": "null"})).status_code == 200  # the fork server is there
     yield server
     server.stop()
 
@@ -105,7 +105,7 @@ def test_it_is_refused_soon_and_others_are_served_meanwhile(
     assert others > 1
     assert slowest < HEALTH
     assert most < idle + MOST_MEMORY
-    wait_for(lambda: len(family(server)) == 2)  # the nursery stays
+    wait_for(lambda: len(family(server)) == 2)  # the fork server stays
     assert memory(server) < idle + (50 << 20)
 
 
@@ -248,9 +248,9 @@ def test_nobody_wants_it_any_more(compiler: GrammarCompiler, schema: dict[str, A
 def test_a_dead_nursery_is_replaced(compiler: GrammarCompiler) -> None:
     before = children()
     compiler.json_schema({}, field="x").close()
-    (nursery,) = set(children()) - set(before)
-    nursery.kill()
-    nursery.wait()
+    (server,) = set(children()) - set(before)
+    server.kill()
+    server.wait()
     with pytest.raises(BackendError, match="try again"):
         compiler.json_schema({}, field="x")
     assert compiler.json_schema({}, field="x").allowed().any()
