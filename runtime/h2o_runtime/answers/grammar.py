@@ -37,6 +37,9 @@ _LONGEST_START = 120.0  # seconds, to read a large tokenizer
 # A process that is ended does not say which of the two it was.
 _TOO_MUCH = f"it takes more than {process.SECONDS} s or {process.MEMORY >> 20} MiB"
 
+# What llguidance says in a name of its own.
+_REASONS = {"NoExtensionBias": "no answer fits it: it consists of itself"}
+
 IsCancelled = Callable[[], bool]
 
 
@@ -158,7 +161,7 @@ class Grammar:
         if kind == process.BROKEN:
             raise ConfigError(f"{self._field} is not {self._title}: {rest.decode()}", field=self._field)
         if kind == process.REFUSED:
-            raise self._unfollowable(rest.decode())
+            raise self._unfollowable(_REASONS.get(rest.decode(), rest.decode()))
         bits = np.unpackbits(np.frombuffer(rest, np.uint8), count=self._vocab_size, bitorder="little")
         return bits.view(np.bool_)
 

@@ -8,8 +8,8 @@ given back when its process ends, and no grammar can harm another, or the server
 Without a fork each process would read the tokenizer again, half a second for 49,152 tokens, and a request may ask
 for 64 answers. multiprocessing's fork server would import the user's main script in each process.
 
-This file is run as a script by `grammar`. It imports nothing of the package, so that the fork server stays small and
-has one thread, as forking needs.
+This file is run as a script by `grammar`. It imports nothing of the package, so that the fork server stays small
+and has one thread, as forking needs.
 
 Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, asks for a process on that
 connection, and its id is the answer; an id asks for that process's end. Parent and process speak over a

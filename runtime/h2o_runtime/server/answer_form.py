@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.server.schema_keywords import without_left_out
 from h2o_runtime.server.schemas.chat import ChatRequest, JsonObjectFormat, JsonSchemaFormat, Tool, ToolChoice
 from h2o_runtime.server.schemas.generation import Generation
 from h2o_runtime.server.tools import call_schema
@@ -14,10 +15,19 @@ from h2o_runtime.server.tools import call_schema
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """grammar: a JSON schema, or text in GBNF. field: the parameter that asks for it."""
+    """grammar: a JSON schema, or text in GBNF. field: the parameter that asks for it.
+
+    left_out: keywords of the schema that an answer may break.
+    """
 
     grammar: Mapping[str, Any] | str
     field: str
+    left_out: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerForm:
+        followed, left_out = without_left_out(schema)
+        return cls(followed, field, left_out)
 
 
 def chat_form(body: ChatRequest) -> AnswerForm | None:
@@ -31,7 +41,7 @@ def chat_form(body: ChatRequest) -> AnswerForm | None:
         raise ConfigError(
             f"response_format cannot be honoured together with {own.field}", field="response_format"
         )
-    return AnswerForm(call_schema(tools), "tools") if tools else other
+    return AnswerForm.of_schema(call_schema(tools), "tools") if tools else other
 
 
 def own_form(body: Generation) -> AnswerForm | None:
@@ -40,7 +50,7 @@ def own_form(body: Generation) -> AnswerForm | None:
         raise ConfigError("grammar and json_schema exclude each other: give one of the two", field="grammar")
     if body.grammar is not None:
         return AnswerForm(body.grammar, "grammar")
-    return None if body.json_schema is None else AnswerForm(body.json_schema, "json_schema")
+    return None if body.json_schema is None else AnswerForm.of_schema(body.json_schema, "json_schema")
 
 
 def _response_format(body: ChatRequest) -> AnswerForm | None:
@@ -48,7 +58,7 @@ def _response_format(body: ChatRequest) -> AnswerForm | None:
         return AnswerForm({"type": "object"}, "response_format")
     if isinstance(body.response_format, JsonSchemaFormat):
         schema = body.response_format.json_schema.schema_ or {"type": "object"}
-        return AnswerForm(schema, "response_format.json_schema.schema")
+        return AnswerForm.of_schema(schema, "response_format.json_schema.schema")
     return None
 
 

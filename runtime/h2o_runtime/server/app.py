@@ -18,6 +18,7 @@ from h2o_runtime.server.access_log import AccessLog
 from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.hosts import Hosts
 from h2o_runtime.server.json_body import BodyReader, JsonRoute
+from h2o_runtime.server.request_handler import LEFT_OUT
 from h2o_runtime.server.routes import completions, info, text
 from h2o_runtime.server.schemas.responses import ErrorResponse
 from h2o_runtime.server.service import Service
@@ -90,7 +91,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
         allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],  # clients send headers of their own, as x-stainless-os
-        expose_headers=["Retry-After"],
+        expose_headers=["Retry-After", LEFT_OUT],
     )
     app.add_middleware(
         Hosts, bound=settings.host, allowed=settings.allowed_hosts, keys=bool(settings.api_keys)

@@ -15,7 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from h2o_runtime.server.old_http import unchunked
-from h2o_runtime.server.problems import Problem
+from h2o_runtime.server.problems import Problem, unavailable
 
 
 def protocol_factory(header_timeout: float, refused: Callable[[], None]) -> Callable[..., asyncio.Protocol]:
@@ -31,7 +31,7 @@ def protocol_factory(header_timeout: float, refused: Callable[[], None]) -> Call
 
 
 _MOST_HEAD = 64 << 10  # bytes of a request line and headers
-_MOST_AT_ONCE = 16  # requests that a connection may send before it has their answers
+_MOST_AT_ONCE = 16  # requests without an answer, after which a connection is not read
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -68,10 +68,15 @@ class PatientProtocol(HttpToolsProtocol):
             self.cycle.send = unchunked(self.cycle)  # type: ignore[assignment, method-assign]
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
-        if len(self._cycles) > _MOST_AT_ONCE:
-            self.transport.close()
-        elif len(self._cycles) > 1:
+        if 1 < len(self._cycles) <= _MOST_AT_ONCE:
             self.flow.resume_reading()  # uvicorn has stopped, and who does not read does not see a client leave
+
+    def shutdown(self) -> None:
+        """Tell a client that is still sending its request; uvicorn would wait for the rest of it."""
+        if self.cycle is not None and self.cycle.more_body and not self.cycle.response_started:
+            self._end_with(unavailable("the server is shutting down", code="shutting_down"))
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -85,6 +90,9 @@ class PatientProtocol(HttpToolsProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         self._refused()
+        self._end_with(problem)
+
+    def _end_with(self, problem: Problem) -> None:
         body = json.dumps(problem.body()).encode()
         head = (
             f"HTTP/1.1 {problem.status_code} {HTTPStatus(problem.status_code).phrase}\r\n"

@@ -35,6 +35,8 @@ Result = TypeVar("Result")
 
 Constrain = Callable[[AnswerForm, Callable[[], bool]], Constraint]
 
+LEFT_OUT = "X-Schema-Left-Out"  # a header that names a schema's keywords which the answer may break
+
 _COMPILERS = 2  # threads that wait for grammars: a slow one does not hold up the next
 
 _QUIET = 10.0  # seconds without an event after which a comment tells that the connection lives
@@ -98,9 +100,14 @@ class RequestHandler:
         except (Problem, ClientGone) as error:
             self.count_refused(error)
             raise
+        response: Response
         if stream:
-            return EventStream(self._events(jobs, shape, progress), jobs.cancel)
-        return await self._plain(http, jobs, shape)
+            response = EventStream(self._events(jobs, shape, progress), jobs.cancel)
+        else:
+            response = await self._plain(http, jobs, shape)
+        if jobs.form is not None and jobs.form.left_out:
+            response.headers[LEFT_OUT] = ", ".join(sorted(jobs.form.left_out))
+        return response
 
     @property
     def silence(self) -> float:

@@ -286,6 +286,10 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     assert [answer.index(text.encode()) for text in texts] == sorted(answer.index(t.encode()) for t in texts)
 
 
+def test_a_hundred_pipelined_requests_are_all_answered(server: Server) -> None:
+    assert answer_to(server, 100 * request("GET", "/health")).count(b"HTTP/1.1 200 ") == 100
+
+
 def test_expect_100_continue(server: Server) -> None:
     with server.connection(5) as connected:
         connected.sendall(request("POST", "/tokenize", Content_Length=str(len(BODY)), Expect="100-continue"))

@@ -58,6 +58,26 @@ def test_the_official_clients_own_parsing(openai: Any) -> None:
     assert isinstance(parsed.choices[0].message.parsed, Person)
 
 
+class Bag(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    uniqueItems: bool  # noqa: N815 - a name like a keyword's
+    numbers: set[int] = Field(max_length=3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_keyword_that_no_grammar_can_keep_is_left_out_and_told(openai: Any, stream: bool) -> None:
+    schema = Bag.model_json_schema()
+    assert schema["properties"]["numbers"]["uniqueItems"]
+    asked = {"model": "m", "messages": ASK, "max_tokens": 200, "stream": stream}
+    told = openai.chat.completions.with_raw_response.create(response_format=schema_format(schema), **asked)
+    assert told.headers["x-schema-left-out"] == "uniqueItems"
+    if not stream:
+        Bag.model_validate_json(told.parse().choices[0].message.content)
+    del schema["properties"]["numbers"]["uniqueItems"]
+    free = openai.chat.completions.with_raw_response.create(response_format=schema_format(schema), **asked)
+    assert "x-schema-left-out" not in free.headers
+
+
 def test_a_streamed_answer_follows_the_schema_too(openai: Any) -> None:
     stream = openai.chat.completions.create(
         model="m",

@@ -96,6 +96,11 @@ def test_a_schema_that_cannot_be_followed(compiler: GrammarCompiler, schema: dic
     assert "\n" not in str(caught.value)
 
 
+def test_a_schema_of_itself_alone_is_refused_in_our_words(compiler: GrammarCompiler) -> None:
+    with pytest.raises(ConfigError, match="no answer fits it: it consists of itself"):
+        compiler.json_schema({"$ref": "#"}, field="schema")
+
+
 def test_a_token_that_is_not_allowed_is_refused(compiler: GrammarCompiler) -> None:
     grammar = compiler.json_schema({"type": "null"}, field="schema")
     with pytest.raises(ConfigError, match="schema"):

@@ -33,6 +33,7 @@ OVERRIDDEN = [
             "on_message_begin",
             "on_headers_complete",
             "connection_lost",
+            "shutdown",
             "send_400_response",
         )
     ),
@@ -51,7 +52,9 @@ OF_CYCLE = {
     "disconnected",
     "expected_content_length",
     "message_event",
+    "more_body",
     "response_complete",
+    "response_started",
     "send",
 }
 

@@ -111,6 +111,24 @@ def test_an_idle_server_stops_at_once(serve: Serve) -> None:
     assert "Traceback" not in server.log
 
 
+def test_a_request_that_is_still_being_sent_does_not_keep_the_server(serve: Serve) -> None:
+    server = serve("--grace", 600)
+    with server.connection(PATIENCE) as connected:
+        connected.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{"
+        )
+        time.sleep(0.3)
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        answer = b"".join(iter(lambda: connected.recv(65536), b""))
+        assert server.process.wait(PATIENCE) == 0
+    assert time.monotonic() - begun < 3  # uvicorn waits five seconds for the rest of it
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"shutting_down"' in answer
+    assert "Traceback" not in server.log
+
+
 def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serve) -> None:
     first = serve()
     stream = long_stream(first, max_tokens=4000)

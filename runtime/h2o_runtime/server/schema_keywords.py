@@ -1,0 +1,37 @@
+"""Keywords of a JSON schema that a grammar cannot keep, and that may be left out because they only narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LEFT_OUT = frozenset({"uniqueItems"})
+
+# Where a schema holds schemas: by name, in a list, or itself.
+_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_LISTED = frozenset({"anyOf", "allOf", "oneOf", "prefixItems", "items"})
+_ITSELF = frozenset({"items", "additionalProperties", "unevaluatedProperties"})
+
+
+def without_left_out(schema: Any) -> tuple[Any, frozenset[str]]:
+    """The schema without such keywords, and those that it had. Values that only look like keywords stay."""
+    if not isinstance(schema, Mapping):
+        return schema, frozenset()
+    found: set[str] = set()
+
+    def inner(value: Any) -> Any:
+        schema, names = without_left_out(value)
+        found.update(names)
+        return schema
+
+    kept: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _LEFT_OUT:
+            found.add(name)
+        elif name in _BY_NAME and isinstance(value, Mapping):
+            kept[name] = {key: inner(member) for key, member in value.items()}
+        elif name in _LISTED and isinstance(value, list):
+            kept[name] = [inner(member) for member in value]
+        else:
+            kept[name] = inner(value) if name in _ITSELF else value
+    return kept, frozenset(found)
