@@ -28,12 +28,10 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     target = Path(os.path.realpath(output))
     missing = [folder for folder in target.parents if not folder.exists()]  # the innermost first
     staging = target.parent / f".{target.name}.partial"
+    lock: int | None = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        lock = _claim(staging, output)
-    except OSError as error:
-        raise OutputError(f"{output.parent}: cannot write there: {error.strerror}") from error
-    try:
+        with _undisturbed(later=True):
+            lock = _begin(staging, output)
         _recover(target)
         check_output(output, force)  # again: another command may have put it there until it was our turn
         yield staging
@@ -44,11 +42,21 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
         raise OutputError(f"{output}: writing failed: {error.strerror or error}") from error
     finally:
         with _undisturbed():
-            shutil.rmtree(staging, ignore_errors=True)
-            os.close(lock)
+            if lock is not None:
+                shutil.rmtree(staging, ignore_errors=True)
+                os.close(lock)
             for folder in missing:
                 with contextlib.suppress(OSError):  # it holds the output, or what somebody else put there
                     folder.rmdir()
+
+
+def _begin(staging: Path, output: Path) -> int:
+    """As `_claim`, in a folder that need not exist."""
+    try:
+        staging.parent.mkdir(parents=True, exist_ok=True)
+        return _claim(staging, output)
+    except OSError as error:
+        raise OutputError(f"{output.parent}: cannot write there: {error.strerror}") from error
 
 
 def _claim(staging: Path, output: Path) -> int:
@@ -149,14 +157,23 @@ def _put_in_place(staging: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM do nothing in here: a short moment in which they would leave half of something."""
+def _undisturbed(later: bool = False) -> Iterator[None]:
+    """Ctrl-C and SIGTERM do nothing in here: a short moment in which they would leave half of something.
+
+    later: they act when it is over.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    came: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    if came and later:
+        signal.raise_signal(came[0])

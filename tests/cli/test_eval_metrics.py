@@ -301,7 +301,7 @@ def test_what_baselines_keep(tiny_generator: Generator, heldout_ids: Any) -> Non
         assert (keys == [0, 1, *range(54, 64)]).all()
     for keys in (*kept["random"], *kept["oracle"]):
         assert (keys[:, -4:] == np.arange(60, 64)).all()
-    assert config.in_short() == "B=64 S=32 L=4 H=8 tail=0 list=0"
+    assert config.algorithm.in_short() == "B=64 S=32 L=4 H=8 tail=0 list=0"
 
 
 # --- Readings ---------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from h2o_runtime.errors import Cancelled, ConfigError, OutputError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION, Operator
+from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
@@ -370,7 +371,7 @@ def test_a_gpu_offloads_alike(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    decoding = QUEST if buffers == 2 else None
+    decoding = QUEST if buffers == 2 else FullDecode()
     with Generator.load(bundle, context=CONTEXT, device="cuda", decoding=decoding) as other:
         expected = conversation(other, 40, FULL)
     for file in ("", str(tmp_path / "rows")):

@@ -34,11 +34,14 @@ FULL = PrefillConfig(policy="full", batch_size=32)
 SPARSE: dict[str, Any] = {"chunk_size": 32, "batch_size": 64, "local": 8, "heavy": 8, "dense_tail": 10}
 
 
-@pytest.fixture(autouse=True)
-def toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed for this test: registries look for entry points once."""
-    monkeypatch.syspath_prepend(str(TOYS))
-    monkeypatch.delitem(LAYERS.__dict__, "_entries", raising=False)
+@pytest.fixture(autouse=True, scope="module")
+def toys() -> Iterator[None]:
+    """Installed for these tests: a registry looks for entry points once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOYS))
+        LAYERS.__dict__.pop("_found", None)
+        yield
+    LAYERS.__dict__.pop("_found", None)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,6 @@ def mixed(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / file.name).write_bytes(file.read_bytes())
     _rewrite(folder, lambda matrix: matrix[:SIZE])
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOYS))
         patch.setitem(FAMILIES, "llama", replace(FAMILIES["llama"], layers=("grouped-query", "narrow")))
         return bundles.export(folder, root / "bundle")
 

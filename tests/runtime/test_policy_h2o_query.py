@@ -90,10 +90,12 @@ def test_sets_are_as_large_as_the_past_asks_for(
     report = generator.report()
     sizes = (report.boundaries >= 0).sum(axis=-1)
     ends = [rows.start // 32 * 32 for rows in report.seen_by]
-    assert [(one.min(), one.max()) for one in sizes] == [(GROWING.memory_at(end),) * 2 for end in ends]
-    assert sorted({*map(GROWING.memory_at, ends)}) == [10, 16, 24, 30]
+    assert [(one.min(), one.max()) for one in sizes] == [
+        (GROWING.algorithm.memory_at(end),) * 2 for end in ends
+    ]
+    assert sorted({*map(GROWING.algorithm.memory_at, ends)}) == [10, 16, 24, 30]
     for sets, end in zip(report.boundaries, ends, strict=True):
-        kept = sets[..., : GROWING.memory_at(end)]
+        kept = sets[..., : GROWING.algorithm.memory_at(end)]
         assert (np.diff(kept) > 0).all()
         assert (kept[..., -4:] == np.arange(end - 4, end)).all()
     assert report.last.shape[-1] == 30
@@ -101,5 +103,5 @@ def test_sets_are_as_large_as_the_past_asks_for(
     layers, heads = report.last.shape[:2]
     assert (len(seen.sets), seen.seen_by) == (len(ends), report.seen_by)
     assert [sum(seen.counts(i, layers - 1)) for i in range(len(ends))] == [
-        heads * GROWING.memory_at(end) for end in ends
+        heads * GROWING.algorithm.memory_at(end) for end in ends
     ]

@@ -172,10 +172,10 @@ def test_a_fraction_of_the_keys_is_a_budget() -> None:
         PrefillConfig(policy="minference"),
         PrefillConfig(policy="minference", line_fraction=0.3),
     )
-    assert by_counts.line_counts(100) == (100, 100)
-    assert by_counts.line_counts(8192) == (512, 1024)
-    assert by_share.line_counts(1000) == (60, 240)
-    assert by_share.line_counts(100) == (31, 100)
+    assert by_counts.algorithm.line_counts(100) == (100, 100)
+    assert by_counts.algorithm.line_counts(8192) == (512, 1024)
+    assert by_share.algorithm.line_counts(1000) == (60, 240)
+    assert by_share.algorithm.line_counts(100) == (31, 100)
     assert PrefillConfig(policy="minference", vertical=1, slash=1).algorithm.line_counts(1000) == (30, 50)
 
 

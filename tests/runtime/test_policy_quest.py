@@ -19,6 +19,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import PAGE_ATTENTION, PAGE_BOUNDS, PAGE_SELECT
+from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 
 
@@ -128,7 +129,7 @@ def bundle(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
 
 
-def steps(bundle: Path, decoding: Quest | None, prompts: tuple[int, ...]) -> Array:
+def steps(bundle: Path, decoding: Quest | FullDecode, prompts: tuple[int, ...]) -> Array:
     """Logits after 30 tokens behind each of several beginnings of one text, the last one's."""
     ids = bundles.random_ids(150)
     with Generator.load(bundle, context=256, decoding=decoding) as generator:
@@ -141,7 +142,7 @@ def steps(bundle: Path, decoding: Quest | None, prompts: tuple[int, ...]) -> Arr
 
 @pytest.mark.parametrize("heads", ["query", "kv"])
 def test_a_budget_for_everything_is_exact(bundle: Path, heads: Any) -> None:
-    exact = steps(bundle, None, (110,))
+    exact = steps(bundle, FullDecode(), (110,))
     everything = Quest(quest_budget=160, quest_dense_layers=0, quest_heads=heads)
     assert bundles.relative_error(steps(bundle, everything, (110,)), exact) < 1e-5
     few = Quest(quest_budget=32, quest_dense_layers=0, quest_heads=heads)

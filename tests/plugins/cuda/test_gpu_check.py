@@ -271,7 +271,7 @@ def test_a_bundle_end_to_end(
     small = PrefillConfig(chunk_size=128, batch_size=256, local=32, heavy=32, score_window=16)
     assert set(check.policies(small)) == {"full", "colsum", "window"}
     monkeypatch.setattr(
-        check, "policies", lambda bundle: {"colsum": small, "full": replace(small, policy="full")}
+        check, "policies", lambda bundle: {"colsum": small, "full": small.altered(policy="full")}
     )
     rows = check.compare(tiny_bundle, backend, n=300, steps=12)
     assert [row["policy"] for row in rows] == ["colsum", "full"]
