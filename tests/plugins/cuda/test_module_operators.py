@@ -304,7 +304,9 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
             model.stream, "CachedAttention", model.cache(long, long, 9), call, lambda nbytes: (q.address, 1)
         )
     with pytest.raises(ValueError, match="scatter_scores: values is missing"):
-        model.run(SCATTER_SCORES, memory=q, score=k, add=0)
+        model.run(
+            SCATTER_SCORES, memory=model.put(np.zeros((2, 4), np.int32)), score=model.put_empty(8, 2), add=0
+        )
     with pytest.raises(ValueError, match="cached_attention has no argument colour"):
         model.run(CACHED_ATTENTION, model.cache(k, v, 8), **call, colour=1)
 
