@@ -43,7 +43,7 @@ def sizes(tensor: TensorSpec, rows: int) -> list[int]:
 
 
 def ours(bundle: Bundle, graph: GraphSpec, form: DenseForm, threads: int) -> Callable[[Arrays], Arrays]:
-    backend = OnnxRuntimeBackend(bundle, threads, form=form)
+    backend = OnnxRuntimeBackend(bundle, threads, dense_form=form)
     backend.activate([graph.name])
 
     def run(inputs: Arrays) -> Arrays:

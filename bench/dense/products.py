@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from h2o_plugins import load_cpu_kernels
-from h2o_runtime.ort.forms import INTEGER_ACTIVATIONS, MICROSOFT
+from h2o_runtime.ort.integer_products import INTEGER_ACTIVATIONS, MICROSOFT
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.ort.native import DOMAIN, OPERATOR, operators
 from h2o_runtime.ort.panels import pack, pack_floats, pack_scales

@@ -19,7 +19,7 @@ import numpy as np
 from rounds import measure
 
 from h2o_plugins._cpu import KV, Kernels
-from h2o_runtime.caches.stored import RowForm, StoredRows
+from h2o_runtime.caches.stored import RowFormat, StoredRows
 from h2o_runtime.devices.host import HostDevice
 
 LAYERS, HEADS, GROUP, D, PAGE = 30, 3, 3, 64, 16
@@ -28,7 +28,7 @@ LAYERS, HEADS, GROUP, D, PAGE = 30, 3, 3, 64, 16
 def stored(dtype: str, rows: int) -> list[StoredRows]:
     """Every layer's rows."""
     draw, device = np.random.default_rng(0), HostDevice()
-    form = RowForm(np.dtype(dtype), HEADS, D)
+    form = RowFormat(np.dtype(dtype), HEADS, D)
     layers = [form.new(rows, device) for _ in range(LAYERS)]
     some: Any = draw.standard_normal((rows, HEADS, D), np.float32)
     some = (32 * some).clip(-127, 127).astype(np.int8) if form.scaled else some.astype(form.dtype)

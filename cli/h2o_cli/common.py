@@ -123,14 +123,14 @@ def start_logging(verbose: int) -> None:
         logging.getLogger(noisy).setLevel(max(level, logging.ERROR))
 
 
-def plain() -> bool:
+def unstyled() -> bool:
     """Whether the user asks for no escape sequences, by NO_COLOR or a terminal that knows none."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
 
 
 def make_console(stderr: bool = False) -> Console:
     """Rich's, which draws bars and colours only where there is a terminal for them."""
-    return Console(stderr=stderr, force_terminal=False if plain() else None)
+    return Console(stderr=stderr, force_terminal=False if unstyled() else None)
 
 
 def argument_text(value: str, flag: str) -> str:

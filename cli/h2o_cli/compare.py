@@ -23,7 +23,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
-from h2o_cli.model_options import execution_options, form_option
+from h2o_cli.model_options import dense_form_option, execution_options
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
@@ -62,7 +62,7 @@ Progress = Callable[[str], None]
     "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
 )
 @prefill_options
-@form_option
+@dense_form_option
 @threads_option
 @json_option
 @verbose_option
@@ -133,7 +133,7 @@ class CompareOptions:
     device: Any
     attention: Any
     threads: int | None
-    form: Any
+    dense_form: Any
 
 
 def _small() -> PrefillConfig:
@@ -153,7 +153,7 @@ def _run(library: Any, options: CompareOptions, progress: Progress) -> tuple[lis
         options.device,
         options.attention,
         options.threads,
-        options.form,
+        options.dense_form,
     )
     comparison = library.GraphComparison(compared, options.save)
     try:

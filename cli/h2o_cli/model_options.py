@@ -37,9 +37,8 @@ _EXECUTION = (
         help="Who executes attention: native kernels, or the ONNX function bodies.",
     ),
 )
-form_option = click.option(
+dense_form_option = click.option(
     "--dense-form",
-    "form",
     type=click.Choice(("auto", *DENSE_FORMS)),
     default="auto",
     show_default=True,
@@ -79,7 +78,7 @@ def model_options(command: Command) -> Command:
     for registry in reversed(_CHOICES):
         for one in reversed(registry.options if _has_choice(registry) else ()):
             command = click_option(one)(command)
-    command = form_option(threads_option(execution_options(command)))
+    command = dense_form_option(threads_option(execution_options(command)))
     for one in reversed(layer_options()):
         command = click_option(one)(command)
     return _CONTEXT(_VERIFY(command))
@@ -102,11 +101,11 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
     Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
     """
-    plain = ("backend", "device", "attention", "context", "threads", "form", "verify")
+    names = ("backend", "device", "attention", "context", "threads", "dense_form", "verify")
     decoding, cache = (registry.chosen(_given(registry, flags)) for registry in _CHOICES)
     layers = {one.name: flags.pop(one.name, None) for one in layer_options()}
     chosen = {"decoding": decoding, "cache": cache, "layers": layers}
-    return {name: flags.pop(name) for name in plain} | chosen
+    return {name: flags.pop(name) for name in names} | chosen
 
 
 def _given(registry: Registry[Any], flags: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import (
     DenseExporter,
     checkpoint_tensors,
-    dense_parts,
+    dense_graphs,
     parameter_count,
     weight_spec,
 )
@@ -107,9 +107,9 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
 
 
 def graph_stages(config: ModelConfig, dtype: str) -> int:
-    """How many parts of a model are written, each after a call of `progress`."""
+    """How often `progress` is called while the graphs of a model are written."""
     small = sum(bool(kind.small_graphs(config, dtype)) for kind in each_kind(config))
-    return len(dense_parts(config)) + small
+    return len(dense_graphs(config)) + small
 
 
 def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:

@@ -29,8 +29,8 @@ from h2o_runtime.answers.request import (
     FinishReason,
     Prompt,
     Request,
+    TextDelta,
     TextEvent,
-    TextPiece,
     Timings,
 )
 from h2o_runtime.answers.sampling import SampledToken, Sampling
@@ -46,9 +46,9 @@ __all__ = [
     "FinishReason",
     "Prompt",
     "Request",
+    "TextDelta",
     "TextEvent",
     "TextModel",
-    "TextPiece",
     "Timings",
 ]
 
@@ -144,7 +144,7 @@ class TextModel:
         return Prompt(self._continued(text) or self._encoded(text), text, chat)
 
     def complete(self, request: Request, watch: Watch | None = None) -> Iterator[TextEvent]:
-        """Answer: yields Prefilled, then pieces of text, then one Completion.
+        """Answer: yields Prefilled, then deltas of text, then one Completion.
 
         When `watch` cancels, the Completion says so and holds what there is; a prefill that was cancelled
         yields nothing before it. Closing the iterator early is fine too. Raises ContextOverflowError,
@@ -222,7 +222,7 @@ class _Answer:
         self._stops = StopStrings(request.stop)
         self._texts: list[str] = []
         self._tokens: list[SampledToken] = []
-        self._given = 0  # tokens that went out with a piece
+        self._given = 0  # tokens that went out with a delta
         self._prompt_n = self._cache_n = 0
         self._prompt_seconds = self._predicted_seconds = 0.0
 
@@ -235,16 +235,16 @@ class _Answer:
         self._prompt_n = event.prompt_tokens - event.reused_tokens
         self._prompt_seconds = seconds
 
-    def token(self, sampled: SampledToken, seconds: float) -> Iterator[TextPiece]:
+    def token(self, sampled: SampledToken, seconds: float) -> Iterator[TextDelta]:
         self._tokens.append(sampled)
         self._predicted_seconds += seconds
-        yield from self._piece(self._stops.push(self._stream.push(sampled.token)))
+        yield from self._delta(self._stops.push(self._stream.push(sampled.token)))
         if self.stopped:
             self.reason = "stop"
 
-    def rest(self) -> Iterator[TextPiece]:
+    def rest(self) -> Iterator[TextDelta]:
         """What was held back, as no more tokens come."""
-        yield from self._piece(self._stops.push(self._stream.finish()) + self._stops.finish())
+        yield from self._delta(self._stops.push(self._stream.finish()) + self._stops.finish())
 
     def completion(self) -> Completion:
         return Completion(
@@ -267,11 +267,11 @@ class _Answer:
     def _forgotten(self) -> int:
         return self._generator.forgets(self._generator.length)
 
-    def _piece(self, text: str) -> Iterator[TextPiece]:
+    def _delta(self, text: str) -> Iterator[TextDelta]:
         if text:
             self._texts.append(text)
             tokens, self._given = tuple(self._tokens[self._given :]), len(self._tokens)
-            yield TextPiece(text, tokens)
+            yield TextDelta(text, tokens)
 
 
 def _resolved(request: Request, model: TextModel) -> Sampling:

@@ -162,7 +162,7 @@ class Generator:
         logits = self.loaded.forward.decode(token, session)
         session.append([token], generated=True)
         origin = session.origin.decoded(self.spec.decoding.exact)
-        session.origin = origin.held(session.length, self.spec.cache.most_rows)
+        session.origin = origin.forgetting(session.length, self.spec.cache.most_rows)
         return session.keep_logits(logits)
 
     def logprobs(
@@ -334,6 +334,6 @@ class Generator:
             session.origin = before.at_turn(reuse.length)
         else:
             session.origin = Provenance.fresh(config, len(tokens))
-        session.origin = session.origin.held(session.length, self.spec.cache.most_rows)
+        session.origin = session.origin.forgetting(session.length, self.spec.cache.most_rows)
         watch.progress(n, n)
         return n

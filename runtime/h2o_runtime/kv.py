@@ -23,7 +23,7 @@ class KV:
     seen     float32 [rows, Hkv], where a step's attention is to leave each row's probability, summed over the query
              heads that share its key; None: nobody asks
 
-    A row is the place of a token in what is kept. Which position it had in the text, the session knows.
+    A row is the place of a token in the cache. Which position it had in the text, the session knows.
     """
 
     k: Tensor
@@ -40,11 +40,13 @@ class KV:
         return self.v is self.k
 
     @property
-    def parts(self) -> dict[str, Tensor]:
-        """All that rows are stored in, by name."""
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that rows are stored in, by name."""
         names = ("k", "v", "k_scales", "v_scales")
-        parts = dict(zip(names, (self.k, self.v, *(self.scales or ())), strict=False))
-        return {name: part for name, part in parts.items() if not (self.latent and name.startswith("v"))}
+        tensors = dict(zip(names, (self.k, self.v, *(self.scales or ())), strict=False))
+        return {
+            name: tensor for name, tensor in tensors.items() if not (self.latent and name.startswith("v"))
+        }
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where rows of the sequence lie, on the host."""
@@ -53,12 +55,12 @@ class KV:
         first: NDArray[np.int64] = self.pages[rows // self.page_rows].astype(np.int64) * self.page_rows
         return first + rows % self.page_rows
 
-    def kept(self, rows: int) -> dict[str, Tensor]:
+    def stored_rows(self, rows: int) -> dict[str, Tensor]:
         """The first rows as they are stored, by name; copies of those that lie on pages, which the host has."""
         if self.pages is None:
-            return {name: part[:rows] for name, part in self.parts.items()}
+            return {name: tensor[:rows] for name, tensor in self.tensors.items()}
         at = self.places(np.arange(rows))
-        return {name: part[at] for name, part in self.parts.items()}
+        return {name: tensor[at] for name, tensor in self.tensors.items()}
 
     def upto(self, length: int) -> KV:
         """The first `length` rows."""

@@ -60,7 +60,7 @@ class LoadedModel:
         context = _context(model, options.context)
         check_threads(options.threads)
         device = make_device(options.device, options.backend)
-        backend = make_backend(options.backend, bundle, device, options.threads, context, options.form)
+        backend = make_backend(options.backend, bundle, device, options.threads, context, options.dense_form)
         make = provider_factory(options.attention, bundle, device, options.threads)
         backend.activate()
         layers = Layers(model, make, options.layers)

@@ -32,7 +32,7 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.ort.choice import default_form
+from h2o_runtime.ort.choice import default_dense_form
 from h2o_runtime.ort.native import is_fast
 
 pytestmark = pytest.mark.timeout(120)
@@ -212,7 +212,7 @@ def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, 
 
 
 def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
-    settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto", "form": "auto"}
+    settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "attention": "auto", "dense_form": "auto"}
     broken = Contestant("h2o", "h2o", "", settings | {"backend": "onnxruntime", "device": "cpu"})
     measurement = Measurement([broken], Rounds((64,), 1, 1, 0, 60.0), lambda text: None)
     measurement.run()
@@ -289,12 +289,12 @@ def test_llama_cpp_gets_as_many_bits(shared_folder: Path, tmp_path: Path, form: 
 def test_ours_is_measured_in_the_form_that_is_asked_for(shared_folder: Path, tmp_path: Path) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     model = BenchmarkModel.open(str(bundle), tmp_path, "float32", None)
-    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto", form="blocks")
+    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto", dense_form="blocks")
     for ours in models(entry, (), decoding=False):
         assert ours.label.endswith(" form=blocks")
         system = H2OSystem(ours.settings)
         system.open(64)
-        assert system._generator.loaded.backend.form == "blocks"  # type: ignore[attr-defined]
+        assert system._generator.loaded.backend.dense_form == "blocks"  # type: ignore[attr-defined]
 
 
 def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Pat
     said = h2o(
         "run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "-v", env=os.environ | {"XDG_CACHE_HOME": "/none"}
     )
-    assert f"{default_form()}, not measured; h2o-bench dense".encode() in b" ".join(said.stderr.split())
+    assert f"{default_dense_form()}, not measured; h2o-bench dense".encode() in b" ".join(said.stderr.split())
 
 
 def test_dense_refuses_floats(h2o: Run, tiny_bundle: Path) -> None:

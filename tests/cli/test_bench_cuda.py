@@ -37,7 +37,7 @@ def settings(shared_folder: Path) -> dict[str, Any]:
         "backend": "onnxruntime",
         "device": "cuda",
         "attention": "auto",
-        "form": "auto",
+        "dense_form": "auto",
         "kind": "h2o",
     }
 

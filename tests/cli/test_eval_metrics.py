@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from h2o_cli.eval.lists import KeyList, ListWatch
-from h2o_cli.eval.mass import LayerMass, best_mass, by_list, kept_mass, past_mass
+from h2o_cli.eval.mass import LayerMass, best_mass, by_list, past_mass, selected_mass
 from h2o_cli.eval.metrics import (
     buckets,
     counted,
@@ -28,7 +28,7 @@ from h2o_cli.eval.policies import BASELINES, baseline
 from h2o_cli.eval.readings import Reading, continuation, read
 from h2o_cli.eval.recall import list_sums, measure_recall
 from h2o_cli.eval.sanity import judge
-from h2o_cli.eval.token_view import kept_share
+from h2o_cli.eval.token_view import selected_share
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.policies.prefill import PREFILL, LayerCall, PrefillPolicy, PrefillReport
 from h2o_runtime.schedule import Span
@@ -135,7 +135,7 @@ def test_sums_of_pieces_are_those_of_the_list(attention: Any) -> None:
 def test_kept_and_best_of_a_mass() -> None:
     mass = np.array([[5.0, 1.0, 3.0, 2.0], [0.0, 4.0, 4.0, 1.0]])
     keys = np.array([[0, 3, 9], [1, 1, 3]])  # 9 is not of the past; a key counts once
-    assert kept_mass(mass, keys).tolist() == [7.0, 5.0]
+    assert selected_mass(mass, keys).tolist() == [7.0, 5.0]
     assert best_mass(mass, 2).tolist() == [8.0, 8.0]
     assert best_mass(mass, 9).tolist() == [11.0, 9.0]
     assert by_list(mass, 1).tolist() == [[5.0, 5.0, 7.0, 3.0]]
@@ -190,7 +190,7 @@ def test_recall_equals_brute_force(tiny_generator: Generator, heldout_ids: Any) 
             sums = truth[:, start : start + 32, :start].sum(axis=1).reshape(-1, group, start).sum(axis=1)
             kept += sums[:, -12:].sum(axis=1)
             best += np.sort(sums, axis=1)[:, -12:].sum(axis=1)
-        np.testing.assert_allclose(found.kept[layer], np.repeat(kept / group, group), rtol=1e-4)
+        np.testing.assert_allclose(found.selected[layer], np.repeat(kept / group, group), rtol=1e-4)
         np.testing.assert_allclose(found.best[layer], np.repeat(best / group, group), rtol=1e-4)
 
 
@@ -203,7 +203,7 @@ def test_no_list_is_better_than_the_oracles(tiny_generator: Generator, heldout_i
         assert (other.of_best <= 1 + 1e-5).all()
         assert (other.best == oracle.best).all()
     assert random.of_best.mean() < rule.of_best.mean() < 1
-    assert (rule + random).kept == pytest.approx(rule.kept + random.kept)
+    assert (rule + random).selected == pytest.approx(rule.selected + random.selected)
 
 
 def test_short_lists_for_few_queries_keep_more(tiny_generator: Generator, heldout_ids: Any) -> None:
@@ -352,6 +352,6 @@ def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_i
 
 def test_share_of_the_lists_that_keep_a_token() -> None:
     boundaries = np.array([[[[0, 3], [2, 3]]], [[[0, 7], [3, 7]]]], np.int32)  # [2, 1 layer, 2 heads, 2]
-    share = kept_share(PrefillReport(boundaries[-1], boundaries), 9)
+    share = selected_share(PrefillReport(boundaries[-1], boundaries), 9)
     assert share == [0.5, 0.0, 0.25, 0.75, 0.0, 0.0, 0.0, 1.0, 0.0]
-    assert kept_share(PrefillReport.empty(), 9) is None
+    assert selected_share(PrefillReport.empty(), 9) is None

@@ -150,7 +150,7 @@ def test_integer_weights(wide: Path, tmp_path: Path) -> None:
     assert kinds["after.mlp.experts.3.up_proj.weight"] == onnx.TensorProto.INT4
     ids, found = np.random.default_rng(2).integers(0, 128, 30), {}
     for form in ("exact", "native", "blocks"):
-        with Generator.load(made, context=40, device="cpu", threads=1, form=form) as model:  # type: ignore[arg-type]
+        with Generator.load(made, context=40, device="cpu", threads=1, dense_form=form) as model:  # type: ignore[arg-type]
             found[form] = model.prefill(ids, FULL).copy()
     for form in ("native", "blocks"):
         assert np.corrcoef(found[form], found["exact"])[0, 1] > 0.98, form

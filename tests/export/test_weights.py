@@ -106,7 +106,7 @@ def test_no_float_matrix_is_left(made: tuple[Path, Path, str]) -> None:
 
 def test_each_graph_computes_its_weights_exactly(made: tuple[Path, Path, str]) -> None:
     """Multiplied as floats, within float32's tolerance of the float64 twin; in a form, within the stated one."""
-    compared = ComparedBundle(Bundle.open(made[1]), threads=1, form="blocks")
+    compared = ComparedBundle(Bundle.open(made[1]), threads=1, dense_form="blocks")
     rows = list(GraphComparison(compared, None).dense(bundles.random_ids(24).tolist(), lambda name: None))
     assert {row.stage for row in rows} == {"dense", "rounding"}
     assert all(row.passed for row in rows), [row for row in rows if not row.passed]

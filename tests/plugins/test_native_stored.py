@@ -14,7 +14,7 @@ from tests.reference.golden import GOLDEN
 from tests.runtime.stored_cases import HKV, HQ, OPERATORS, PAGE, Array, Stored, assert_alike
 
 from h2o_runtime.attention.base import AttentionShape, append_rows
-from h2o_runtime.attention.host_operators import plain_rows, quantized, run_on_host
+from h2o_runtime.attention.host_operators import contiguous_rows, quantized, run_on_host
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHE_APPEND, CACHED_ATTENTION
 
@@ -80,7 +80,7 @@ def test_every_instruction_set_stores_and_reads_alike(isa: str) -> None:
     assert written[2][5, 1] == 0
     o = np.empty_like(q)
     provider.run(CACHED_ATTENTION, kv, q=q, o=o)
-    assert np.abs(o - exact(q, *plain_rows(kv, FLOAT32))).max() <= 2e-5
+    assert np.abs(o - exact(q, *contiguous_rows(kv, FLOAT32))).max() <= 2e-5
 
 
 def exact(q: Array, k: Array, v: Array, scale: float = 0.3) -> Array:
@@ -109,14 +109,16 @@ def test_rows_are_appended_where_their_pages_are(dtype: str) -> None:
     for first, count in ((3, 1), (500, 100)):
         for target in (kv, pages):
             append_rows(provider, k[:count], v[:count], first, target)
-    for ours, theirs in zip(plain_rows(pages, FLOAT32), plain_rows(kv, FLOAT32), strict=True):
+    for ours, theirs in zip(contiguous_rows(pages, FLOAT32), contiguous_rows(kv, FLOAT32), strict=True):
         np.testing.assert_array_equal(ours[: ROWS.length], theirs[: ROWS.length])
     written = KV(
         *(array.copy() for array in (pages.k, pages.v)), ROWS.length, pages.pages, PAGE, pages.scales
     )
     run_on_host(provider, CACHE_APPEND, written, {"k": k, "v": v, "first": 500})
     np.testing.assert_allclose(
-        plain_rows(written, FLOAT32)[0], plain_rows(pages, FLOAT32)[0], atol=0.05 if dtype == "int8" else 1e-3
+        contiguous_rows(written, FLOAT32)[0],
+        contiguous_rows(pages, FLOAT32)[0],
+        atol=0.05 if dtype == "int8" else 1e-3,
     )
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
-from h2o_export.dense.graphs import FREQUENCIES, DensePart, dense_parts, parameter_source
+from h2o_export.dense.graphs import FREQUENCIES, DenseGraph, dense_graphs, parameter_source
 from h2o_export.layers import each_kind, layer_kind
 from h2o_export.layers.latent import Absorb, Contract, Expand
 
@@ -40,7 +40,7 @@ class EagerModel:
         self.checkpoint = checkpoint
         self.config = config or checkpoint.config
         patch.setattr(torch.onnx.ops, "symbolic", _computed)
-        self.parts = [self._loaded(part) for part in dense_parts(self.config)]
+        self.parts = [self._loaded(part) for part in dense_graphs(self.config)]
         self.matrices = [
             kind.small_parameters(checkpoint, layer, torch.float32)
             for layer, kind in enumerate(each_kind(self.config))
@@ -78,7 +78,7 @@ class EagerModel:
             parameter.data = self.matrices[layer][name]
         return made
 
-    def _loaded(self, part: DensePart) -> nn.Module:
+    def _loaded(self, part: DenseGraph) -> nn.Module:
         with torch.device("meta"):
             module = part.make(self.config)
         state: dict[str, Tensor] = {}

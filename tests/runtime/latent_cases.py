@@ -11,7 +11,7 @@ from tests.reference import operators
 
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, append_rows
-from h2o_runtime.attention.host_operators import plain_rows, quantized
+from h2o_runtime.attention.host_operators import contiguous_rows, quantized
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
@@ -79,7 +79,7 @@ class Sizes:
 
     def floats(self, kv: KV) -> tuple[Array, Array]:
         """What is stored, for the reference."""
-        k, v = plain_rows(kv, np.dtype(np.float32), self.dv)
+        k, v = contiguous_rows(kv, np.dtype(np.float32), self.dv)
         return np.nan_to_num(k), np.nan_to_num(v)
 
     def values(self, k: Array, v: Array) -> Array:
@@ -156,11 +156,11 @@ def stepped(sizes: Sizes, provider: AttentionProvider, length: int = 150) -> Out
     new_k, new_v = k[2:].copy(), None if sizes.latent else v[2:].copy()
     separate, o = sizes.cache(length), np.full((1, sizes.query_heads, sizes.dv), np.nan, sizes.dtype)
     append_rows(provider, new_k, new_v, length - 1, separate)
-    for part in kv.parts.values():
+    for part in kv.tensors.values():
         part[length - 1] = np.nan if part.dtype.kind == "f" else 99
     provider.run(STEP_ATTENTION, kv, q=q, k=new_k, v=new_v, o=o)
-    for name, part in kv.parts.items():
-        np.testing.assert_array_equal(part[:length], separate.parts[name][:length])
+    for name, part in kv.tensors.items():
+        np.testing.assert_array_equal(part[:length], separate.tensors[name][:length])
     return {"o": (o, operators.cached_attention(q, *sizes.floats(kv), length, scale=sizes.scale))}
 
 

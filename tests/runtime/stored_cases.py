@@ -10,7 +10,7 @@ import numpy as np
 
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
-from h2o_runtime.attention.host_operators import plain_rows, quantized
+from h2o_runtime.attention.host_operators import contiguous_rows, quantized
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
@@ -65,7 +65,7 @@ class Stored:
     def as_floats(self, kv: KV) -> KV:
         """The same numbers as plain rows of the model's dtype."""
         poison = np.full((SPARE, HKV, self.d), np.nan, self.dtype)
-        plain = plain_rows(replace(kv, length=self.length), np.dtype(self.dtype))
+        plain = contiguous_rows(replace(kv, length=self.length), np.dtype(self.dtype))
         return KV(*(np.concatenate([rows[: self.length], poison]) for rows in plain), self.length)
 
     def on_pages(self, kv: KV, seed: int, page: int = PAGE) -> KV:
@@ -97,7 +97,7 @@ class Stored:
 
     def stepped(self, provider: AttentionProvider, kv: KV) -> Results:
         """The last row is appended as it attends: exactly what its numbers are stored as, whatever that is."""
-        kv = replace(kv, **{name: part.copy() for name, part in kv.parts.items() if name in "kv"},
+        kv = replace(kv, **{name: tensor.copy() for name, tensor in kv.tensors.items() if name in "kv"},
                      scales=kv.scales and (kv.scales[0].copy(), kv.scales[1].copy()))  # fmt: skip
         k, v = (np.sign(self.draw(1, HKV)) * 2 for _ in range(2))
         q = self.draw(1, HQ)

@@ -171,7 +171,7 @@ def test_rows_keep_the_rotation_of_their_token(bundle: Path, n: int) -> None:
         with other.session.store.open(0) as theirs:
             keys = theirs.view(n + 100).k
         tokens = store.memory.tokens
-        np.testing.assert_array_equal(store.kept[0]["k"], keys[tokens[0]])
+        np.testing.assert_array_equal(store.cached[0]["k"], keys[tokens[0]])
         for kept in tokens:
             assert {0, 1, 2, *range(n + 88, n + 100)} <= set(kept)
             assert len(set(kept)) == ROWS

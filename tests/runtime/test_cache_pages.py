@@ -81,7 +81,7 @@ def test_every_sequence_reads_what_was_written_to_it(steps: list[tuple[str, int]
             table.truncate(number)
         elif step == "hold" and len(waiting) < waiting_at_most:
             kept = min(number, len(ours))
-            waiting.append((table.hold(kept), ours[:kept]))
+            waiting.append((table.retain(kept), ours[:kept]))
         elif step == "go on" and waiting:
             pages, values = waiting[number % len(waiting)]
             table.become(pages)

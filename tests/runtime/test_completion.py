@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from h2o_runtime import Generator, PrefillConfig, Sampling, Watch
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
 from h2o_runtime.answers.sampling import SampledToken
-from h2o_runtime.completion import Completion, Prompt, Request, TextModel, TextPiece, Timings
+from h2o_runtime.completion import Completion, Prompt, Request, TextDelta, TextModel, Timings
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.text import ChatTemplate, Tokenizer
@@ -70,7 +70,7 @@ def test_pieces_joined_are_the_answer(model: TextModel) -> None:
     prefilled, *pieces = events
     ids = [sampled.token for sampled in answer.tokens]
     assert isinstance(prefilled, Prefilled)
-    assert all(isinstance(piece, TextPiece) and piece.text for piece in pieces)
+    assert all(isinstance(piece, TextDelta) and piece.text for piece in pieces)
     assert "".join(piece.text for piece in pieces) == answer.text == model.tokenizer.decode(ids)
     assert sum((piece.tokens for piece in pieces), ()) == answer.tokens
     assert (answer.finish_reason, answer.stop, len(ids)) == ("length", None, 40)
@@ -266,7 +266,7 @@ def test_a_reader_may_leave_early(model: TextModel) -> None:
     request = Request(model.text_prompt(TEXT), 20, ignore_eos=True)
     _, whole = run(model, request)
     for event in model.complete(request):
-        if isinstance(event, TextPiece):
+        if isinstance(event, TextDelta):
             break
     assert run(model, request)[1].text == whole.text
 

@@ -18,7 +18,15 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort import native
-from h2o_runtime.ort.choice import FormTimes, Measured, choice_file, chosen_form, default_form, keep, machine
+from h2o_runtime.ort.choice import (
+    DenseFormTimes,
+    Measured,
+    choice_file,
+    chosen_dense_form,
+    default_dense_form,
+    keep,
+    machine,
+)
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"
 FULL = PrefillConfig(policy="full")
@@ -40,7 +48,7 @@ def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def logits(bundle: Path, form: DenseForm, tokens: int = 48) -> tuple[Any, Any]:
     """After a prompt, and after one more token."""
     ids = bundles.random_ids(tokens)
-    with Generator.load(bundle, context=64, threads=1, form=form) as generator:
+    with Generator.load(bundle, context=64, threads=1, dense_form=form) as generator:
         first = generator.prefill(ids, FULL).copy()
         return first, generator.decode(7).copy()
 
@@ -56,9 +64,9 @@ def test_every_form_computes_the_model(bundle: Path) -> None:
 def test_a_bundle_of_floats_has_no_form_of_integers(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, TIED)[1]
     with Generator.load(folder, context=64) as generator:
-        assert generator.loaded.backend.form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
+        assert generator.loaded.backend.dense_form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="form blocks does nothing with weights that are floats"):
-        Generator.load(folder, context=64, form="blocks")
+        Generator.load(folder, context=64, dense_form="blocks")
 
 
 def test_a_form_is_for_a_cpu_alone(bundle: Path) -> None:
@@ -76,9 +84,9 @@ def measured(loss_of_native: float = 0.0) -> Measured:
     return Measured(
         machine=machine(1),
         forms={
-            "exact": FormTimes(row_s=3e-3, many_s=1e-3, loss=0.0),
-            "blocks": FormTimes(row_s=1e-3, many_s=1e-3, loss=0.001),
-            "native": FormTimes(row_s=1.2e-3, many_s=3e-4, loss=loss_of_native),
+            "exact": DenseFormTimes(row_s=3e-3, many_s=1e-3, loss=0.0),
+            "blocks": DenseFormTimes(row_s=1e-3, many_s=1e-3, loss=0.001),
+            "native": DenseFormTimes(row_s=1.2e-3, many_s=3e-4, loss=loss_of_native),
         },
     )
 
@@ -90,19 +98,19 @@ def test_the_fastest_that_loses_little_is_best() -> None:
 
 def test_what_was_measured_is_chosen(bundle: Path) -> None:
     manifest = Bundle.open(bundle).manifest
-    assert chosen_form(manifest, 1) == default_form()
+    assert chosen_dense_form(manifest, 1) == default_dense_form()
     keep(measured(loss_of_native=0.02), manifest, 1)
-    assert chosen_form(manifest, 1) == "blocks"
-    assert chosen_form(manifest, 2) == default_form()  # other threads are another measurement
-    assert chosen_form(otherwise_rounded(manifest), 1) == default_form()
+    assert chosen_dense_form(manifest, 1) == "blocks"
+    assert chosen_dense_form(manifest, 2) == default_dense_form()  # other threads are another measurement
+    assert chosen_dense_form(otherwise_rounded(manifest), 1) == default_dense_form()
     with Generator.load(bundle, context=64, threads=1) as generator:
-        assert generator.loaded.backend.form == "blocks"  # type: ignore[attr-defined]
+        assert generator.loaded.backend.dense_form == "blocks"  # type: ignore[attr-defined]
 
 
 def test_products_of_our_own_are_the_default_where_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for fast, form in ((True, "native"), (False, "blocks")):
         monkeypatch.setattr(native, "is_fast", lambda: fast)  # noqa: B023 (called in this turn)
-        assert default_form() == form
+        assert default_dense_form() == form
 
 
 def otherwise_rounded(manifest: Manifest) -> Manifest:
@@ -120,7 +128,7 @@ def test_a_broken_file_is_ignored_with_a_warning(
     path = choice_file(manifest, 1)
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    assert chosen_form(manifest, 1) == default_form()
+    assert chosen_dense_form(manifest, 1) == default_dense_form()
     assert "it is ignored" in caplog.text
 
 

@@ -93,7 +93,7 @@ def test_an_old_bundle_runs_and_is_told(
     found = []
     for folder in (new, old_bundle(new, tmp_path / "old")):
         caplog.clear()
-        with Generator.load(folder, context=16, threads=1, device="cpu", form=form) as generator:
+        with Generator.load(folder, context=16, threads=1, device="cpu", dense_form=form) as generator:
             found.append([np.array(generator.prefill([1, 2, 3])), np.array(generator.decode(4))])
         told = [record.getMessage() for record in caplog.records if record.name.endswith("onnxruntime")]
         if folder == new:

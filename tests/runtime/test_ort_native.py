@@ -286,7 +286,7 @@ def test_graphs_in_half_precision_stay_with_onnx_runtime(shared_folder: Path) ->
         shared_folder, "llama-g2-d64-llama3", "-half-int8", weights="int8", dtype="float16"
     )[1]
     assert not takes(onnx.load(folder / "onnx" / "dense_01.onnx", load_external_data=False).graph)
-    with Generator.load(folder, context=16, device="cpu", threads=1, form="native") as generator:
+    with Generator.load(folder, context=16, device="cpu", threads=1, dense_form="native") as generator:
         assert np.isfinite(generator.prefill([1, 2, 3])).all()
         assert np.isfinite(generator.decode(4)).all()
 
@@ -296,7 +296,9 @@ def test_one_head_is_no_dimension(tmp_path: Path) -> None:
     bundles.export(tmp_path / "checkpoint", tmp_path / "bundle")
     logits = []
     for form in ("native", "exact"):
-        with Generator.load(tmp_path / "bundle", context=16, device="cpu", threads=1, form=form) as generator:
+        with Generator.load(
+            tmp_path / "bundle", context=16, device="cpu", threads=1, dense_form=form
+        ) as generator:
             logits.append([np.array(generator.prefill([1, 2, 3])), np.array(generator.decode(4))])
     np.testing.assert_allclose(*logits, atol=1e-4)
 
@@ -305,7 +307,7 @@ def test_without_the_library_nothing_is_native(shared_folder: Path, monkeypatch:
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
     monkeypatch.setattr(h2o_plugins, "__path__", [])
     with Generator.load(folder, context=16, device="cpu", threads=1) as generator:
-        assert generator.loaded.backend.form == "exact"  # type: ignore[attr-defined]
+        assert generator.loaded.backend.dense_form == "exact"  # type: ignore[attr-defined]
 
 
 def test_packed_weights_begin_at_a_line() -> None:
@@ -320,4 +322,4 @@ def test_a_missing_library_is_said(shared_folder: Path, monkeypatch: pytest.Monk
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     monkeypatch.setattr(h2o_plugins, "__path__", [])
     with pytest.raises(BackendError, match=r"libh2o_onnxruntime\.so.*choose another --dense-form"):
-        Generator.load(folder, context=16, device="cpu", threads=1, form="native")
+        Generator.load(folder, context=16, device="cpu", threads=1, dense_form="native")

@@ -27,7 +27,7 @@ CONTEXT, PROMPT, STEPS = 160, 70, 40
 
 
 def load(folder: Path, threads: int = 1, **more: Any) -> Generator:
-    return Generator.load(folder, context=CONTEXT, threads=threads, device="cpu", form="native", **more)
+    return Generator.load(folder, context=CONTEXT, threads=threads, device="cpu", dense_form="native", **more)
 
 
 def whole_step(generator: Generator) -> Callable[[], None] | None:
@@ -42,7 +42,7 @@ def generated(generator: Generator) -> tuple[NDArray[np.float32], list[dict[str,
         logits += [np.array(generator.decode(token)) for token in tokens[PROMPT:-9]]
         logits += [np.array(generator.prefill(tokens[:-1])), np.array(generator.decode(tokens[-1]))]
         store: Any = generator.session.store
-        return np.array(logits), [rows.view(0).kept(PROMPT + STEPS + 9) for rows in store.layers]
+        return np.array(logits), [rows.view(0).stored_rows(PROMPT + STEPS + 9) for rows in store.layers]
 
 
 @pytest.mark.parametrize("dtype", ["model", "float16", "int8"])
@@ -90,7 +90,7 @@ def test_it_is_taken_where_a_step_is_plain(
 
 def test_graphs_of_onnx_runtimes_own_products_run_one_by_one(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
-    with Generator.load(folder, context=16, threads=1, device="cpu", form="exact") as generator:
+    with Generator.load(folder, context=16, threads=1, device="cpu", dense_form="exact") as generator:
         generator.prefill([1, 2, 3])
         generator.decode(4)
         assert whole_step(generator) is None
@@ -101,7 +101,7 @@ def test_a_closed_generator_keeps_no_session(shared_folder: Path) -> None:
     assert generator.loaded.forward._steps  # bound at loading, so that no answer waits for it
     generator.close()
     assert not generator.loaded.forward._steps
-    assert not generator.loaded.backend._parts  # type: ignore[attr-defined]
+    assert not generator.loaded.backend._native_graphs  # type: ignore[attr-defined]
 
 
 def test_a_failure_says_where(shared_folder: Path) -> None:

@@ -30,5 +30,5 @@ def test_values_in_keys_are_stored_once() -> None:
     k, scales = np.zeros((4, 1, 8), np.int8), np.zeros((4, 1), np.float32)
     kv = KV(k, k, 4, scales=(scales, scales))
     assert kv.latent
-    assert list(kv.parts) == ["k", "k_scales"]
-    assert list(KV(k, k.copy(), 4).parts) == ["k", "v"]
+    assert list(kv.tensors) == ["k", "k_scales"]
+    assert list(KV(k, k.copy(), 4).tensors) == ["k", "v"]

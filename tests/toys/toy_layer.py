@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from h2o_runtime.layers import LayerKind, LayerParts, LoadedLayers
+from h2o_runtime.layers import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.policies.prefill import LayerCall
 
 
@@ -20,8 +20,8 @@ class Narrow(LayerKind):
     name: ClassVar[str] = "narrow"
     title: ClassVar[str] = "one doubled head"
 
-    def load(self, parts: LayerParts) -> NarrowLayers:
-        return NarrowLayers(parts)
+    def load(self, resources: LayerResources) -> NarrowLayers:
+        return NarrowLayers(resources)
 
     def buffer_bytes(self, model: Any, capacity: int, cache: Any) -> int:
         spec = next(spec for spec in model.each_layer if spec.kind == self.name)
@@ -31,11 +31,11 @@ class Narrow(LayerKind):
 class NarrowLayers(LoadedLayers):
     in_step_graph = False
 
-    def __init__(self, parts: LayerParts) -> None:
-        super().__init__(parts)
-        spec = next(spec for spec in parts.model.each_layer if spec.kind == Narrow.name)
-        shape = (parts.capacity, spec.query_heads, spec.head_size)
-        self.q, self.o = (np.full(shape, np.nan, parts.model.dtype) for _ in range(2))
+    def __init__(self, resources: LayerResources) -> None:
+        super().__init__(resources)
+        spec = next(spec for spec in resources.model.each_layer if spec.kind == Narrow.name)
+        shape = (resources.capacity, spec.query_heads, spec.head_size)
+        self.q, self.o = (np.full(shape, np.nan, resources.model.dtype) for _ in range(2))
 
     def after(self, layer: int, rows: Any, past: int, cache: Any, new: Any, flow: Any) -> None:
         self._double(layer, slice(rows.start, rows.stop))

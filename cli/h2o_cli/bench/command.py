@@ -26,9 +26,9 @@ from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
-from h2o_cli.model_options import decode_options, decode_policy, form_option
+from h2o_cli.model_options import decode_options, decode_policy, dense_form_option
 from h2o_cli.prefill_options import GivenPrefill
-from h2o_runtime.backends.select import check_form
+from h2o_runtime.backends.select import check_dense_form
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.files.inputs import read_input
@@ -53,7 +53,7 @@ def main() -> None:
 @main.command()
 @bench_options(PEERS, "1024,2048,4096,8192")
 @beside_option
-@form_option
+@dense_form_option
 @guarded
 def prefill(**flags: Any) -> None:
     """Time to the first token, and where it goes."""
@@ -64,7 +64,7 @@ def prefill(**flags: Any) -> None:
 @bench_options(PEERS, "1024,8192")
 @click.option("--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens a round.")
 @decode_options
-@form_option
+@dense_form_option
 @guarded
 def decode(tokens: int, **flags: Any) -> None:
     """Time of one more token, at contexts of the given lengths."""
@@ -103,9 +103,9 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         flags["attention"],
         beside=flags.get("beside", ()),
         decoding=decode_policy(flags),
-        form=flags.get("form", "auto"),
+        dense_form=flags.get("dense_form", "auto"),
     )
-    check_form(entry.form, backend, device == "cpu", model.manifest.model.quantized)
+    check_dense_form(entry.dense_form, backend, device == "cpu", model.manifest.model.quantized)
     given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))
     rounds = Rounds(
         flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
@@ -157,8 +157,8 @@ def run(
     contestants: Sequence[Contestant] = (
         attentions(entry, peers) if mode == "attention" else models(entry, peers, mode == "decode")
     )
-    kept = file.finished(mode, entry, rounds)
-    done = {row["length"] for row in kept}
+    resumed = file.finished(mode, entry, rounds)
+    done = {row["length"] for row in resumed}
     rounds = replace(rounds, lengths=tuple(length for length in rounds.lengths if length not in done))
     console = make_console(stderr=True)
     machine, stopped = describe(), False
@@ -166,7 +166,7 @@ def run(
         rates = _rates(entry)
 
         def rows() -> Rows:
-            made = [*kept, *make_rows(mode, entry, measurement.series, rates)]
+            made = [*resumed, *make_rows(mode, entry, measurement.series, rates)]
             return sorted(made, key=lambda row: int(row["length"]))
 
         guess = f"this takes about {in_words(estimated_seconds(mode, entry, contestants, rounds, rates))}"
@@ -181,7 +181,7 @@ def run(
         except KeyboardInterrupt:
             stopped = True
             measurement.stopped()
-    if not measurement.series and not kept:
+    if not measurement.series and not resumed:
         if stopped:
             raise Cancelled("stopped before the first round was done")
         own = [one for one in measurement.missing if one.name in entry.policies]

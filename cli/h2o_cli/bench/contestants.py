@@ -53,10 +53,10 @@ class Contestant:
 class Entry:
     """What all contestants of a run have in common, and which of our policies take part.
 
-    beside    prefill policies besides the configured one and full attention
-    decoding  a decode policy beside the exact one
-    prompt    what is read, as far as a length goes; random tokens where there is nothing
-    form      of our integer weights, of peers' never
+    beside      prefill policies besides the configured one and full attention
+    decoding    a decode policy beside the exact one
+    prompt      what is read, as far as a length goes; random tokens where there is nothing
+    dense_form  of our integer weights, of peers' never
     """
 
     model: BenchmarkModel
@@ -68,7 +68,7 @@ class Entry:
     beside: tuple[str, ...] = ()
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     prompt: tuple[int, ...] = ()
-    form: DenseChoice = "auto"
+    dense_form: DenseChoice = "auto"
 
     @property
     def lead(self) -> str:
@@ -101,8 +101,8 @@ class Entry:
 
     def settings_of(self, policy: str) -> str:
         """Ours, as rows tell them."""
-        form = "" if self.form == "auto" else f" form={self.form}"
-        return self.prefill.altered(policy=policy).algorithm.in_short() + form
+        suffix = "" if self.dense_form == "auto" else f" form={self.dense_form}"
+        return self.prefill.altered(policy=policy).algorithm.in_short() + suffix
 
     def on_cpu_only(self) -> None:
         """For a peer that is measured there and nowhere else. Raises Absent."""
@@ -153,7 +153,7 @@ def _ours(
             "decoding": {"decode": decoding.name} | asdict(decoding),
             "backend": entry.backend,
             "attention": entry.attention,
-            "form": entry.form,
+            "dense_form": entry.dense_form,
             "kind": OWN_SYSTEM,
         }
         name, label = policy, entry.settings_of(policy)
@@ -173,9 +173,9 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
             raise Absent("not installed: pip install llama-cpp-python gguf")
         checkpoint, model = entry.checkpoint(), entry.model.manifest.model
         weights = model.weights
-        forms = (weights.projections, weights.head) if weights else (model.dtype, model.dtype)
+        formats = (weights.projections, weights.head) if weights else (model.dtype, model.dtype)
         folder = entry.model.converted(
-            f"gguf-{'-'.join(forms)}", lambda empty: write_gguf(checkpoint, empty, *forms)
+            f"gguf-{'-'.join(formats)}", lambda empty: write_gguf(checkpoint, empty, *formats)
         )
         return {"file": str(folder / FILE)}
 

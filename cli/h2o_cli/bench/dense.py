@@ -1,4 +1,4 @@
-"""h2o-bench dense: every form of a bundle's integer weights on this machine, by speed and by what it loses."""
+"""h2o-bench dense: every dense form of a bundle on this machine, by speed and by what it loses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import DENSE_FORMS, DenseForm
-from h2o_runtime.ort.choice import FormTimes, Measured, keep, machine
+from h2o_runtime.ort.choice import DenseFormTimes, Measured, keep, machine
 from h2o_runtime.ort.native import is_fast
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer
@@ -55,11 +55,11 @@ def dense(
     cores = threads or default_threads()
     speeds = _speeds(bundle, cores, rows, repetitions)
     losses = _losses(folder, bundle, cores)
-    forms = {
-        form: FormTimes(row_s=speeds[form][0], many_s=speeds[form][1] / rows, loss=losses[form])
-        for form in _forms()
+    times = {
+        name: DenseFormTimes(row_s=speeds[name][0], many_s=speeds[name][1] / rows, loss=losses[name])
+        for name in _dense_forms()
     }
-    measured = Measured(machine=machine(cores), forms=forms)
+    measured = Measured(machine=machine(cores), forms=times)
     path = keep(measured, bundle.manifest, cores)
     if as_json:
         print_json({**measured.model_dump(), "best": measured.best, "file": str(path)})
@@ -67,9 +67,9 @@ def dense(
         _show(measured, path)
 
 
-def _forms() -> tuple[DenseForm, ...]:
+def _dense_forms() -> tuple[DenseForm, ...]:
     """All but "native" where this CPU has no instructions for it."""
-    return tuple(form for form in DENSE_FORMS if form != "native" or is_fast())
+    return tuple(name for name in DENSE_FORMS if name != "native" or is_fast())
 
 
 def _speeds(
@@ -83,25 +83,25 @@ def _speeds(
     first, middle, last = graphs[0], graphs[len(graphs) // 2], graphs[-1]
     alike = len(graphs) - 2
     backends: dict[DenseForm, OnnxRuntimeBackend] = {}
-    for form in _forms():
-        backends[form] = OnnxRuntimeBackend(bundle, threads, form=form)
-        backends[form].activate(only=[first.name, middle.name, last.name])
+    for name in _dense_forms():
+        backends[name] = OnnxRuntimeBackend(bundle, threads, dense_form=name)
+        backends[name].activate(only=[first.name, middle.name, last.name])
     best: dict[tuple[DenseForm, str, int], float] = {}
     feeds = {(graph.name, n): _feed(graph, n) for graph in (first, middle, last) for n in (1, rows)}
     for _ in range(repetitions):
         for graph in {graph.name: graph for graph in (first, middle, last)}.values():
             for n in (1, rows) if graph is not last else (1,):
                 inputs, outputs = feeds[graph.name, n]
-                for form, backend in backends.items():
+                for name, backend in backends.items():
                     spent = _timed(lambda: backend.infer(graph.name, inputs, outputs))  # noqa: B023 (called here)
-                    key = (form, graph.name, n)
+                    key = (name, graph.name, n)
                     best[key] = min(best.get(key, spent), spent)
     return {
-        form: (
-            best[form, first.name, 1] + alike * best[form, middle.name, 1] + best[form, last.name, 1],
-            best[form, first.name, rows] + alike * best.get((form, middle.name, rows), 0.0),
+        name: (
+            best[name, first.name, 1] + alike * best[name, middle.name, 1] + best[name, last.name, 1],
+            best[name, first.name, rows] + alike * best.get((name, middle.name, rows), 0.0),
         )
-        for form in _forms()
+        for name in _dense_forms()
     }
 
 
@@ -125,7 +125,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float]:
-    """What each form loses of a text's log-probabilities against "exact", a token, in the mean.
+    """What each dense form loses of a text's log-probabilities against "exact", a token, in the mean.
 
     Half the mean square of the differences estimates it: that is what a model loses of text that it would write
     itself, and over so few tokens the mean of the differences is noise.
@@ -137,18 +137,24 @@ def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float
     ids = [token % model.vocab_size for token in Tokenizer.load(folder).encode(text)]
     ids = ids[: min(TEXT_TOKENS, model.max_position_embeddings)]
     found = {}
-    for form in _forms():
-        with Generator.load(folder, context=len(ids), threads=threads, device="cpu", form=form) as generator:
+    for name in _dense_forms():
+        with Generator.load(
+            folder, context=len(ids), threads=threads, device="cpu", dense_form=name
+        ) as generator:
             logprobs = generator.logprobs(ids, PrefillConfig(policy="full")).astype(np.float64)
-            found[form] = logprobs[min(SEEN, len(ids) // 2) :]
-    return {form: float(np.square(found["exact"] - mine).mean() / 2) for form, mine in found.items()}
+            found[name] = logprobs[min(SEEN, len(ids) // 2) :]
+    return {name: float(np.square(found["exact"] - mine).mean() / 2) for name, mine in found.items()}
 
 
 def _show(measured: Measured, path: Path) -> None:
     table = Table("form", "one token", "a token of many", "loss of log-probability", "")
-    for form, times in measured.forms.items():
-        chosen = "chosen" if form == measured.best else ""
+    for name, times in measured.forms.items():
+        chosen = "chosen" if name == measured.best else ""
         table.add_row(
-            form, f"{1e3 * times.row_s:.2f} ms", f"{1e3 * times.many_s:.3f} ms", f"{times.loss:+.4f}", chosen
+            name,
+            f"{1e3 * times.row_s:.2f} ms",
+            f"{1e3 * times.many_s:.3f} ms",
+            f"{times.loss:+.4f}",
+            chosen,
         )
     show(table, f"kept in {path}")

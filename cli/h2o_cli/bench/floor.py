@@ -53,10 +53,10 @@ def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
     flops_by = max(rates, key=rates.__getitem__)
 
     data = np.ones(FLOATS, np.float32)
-    parts = np.array_split(data, threads)
+    slices = np.array_split(data, threads)
     with ThreadPoolExecutor(threads) as pool:
         reads: dict[str, Callable[[], object]] = {
-            "maximum": lambda: list(pool.map(np.max, parts)),
+            "maximum": lambda: list(pool.map(np.max, slices)),
             "dot product": lambda: float(np.dot(data[: FLOATS // 2], data[FLOATS // 2 :])),
         }
         speeds = {name: data.nbytes / _best(work, repetitions) for name, work in reads.items()}

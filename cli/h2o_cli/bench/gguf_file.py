@@ -63,8 +63,8 @@ def write_gguf(checkpoint: Path, folder: Path, projections: str, head: str) -> N
         heads = {"q_proj": c.query_heads, "k_proj": c.kv_heads}.get(source.split(".")[-2])
         if heads is not None:
             array = pairs_side_by_side(array, heads)
-        form = "float32" if array.ndim == 1 else head if source in _HEADS else projections
-        kind = gguf.GGMLQuantizationType[_TYPES[form]]
+        weight_type = "float32" if array.ndim == 1 else head if source in _HEADS else projections
+        kind = gguf.GGMLQuantizationType[_TYPES[weight_type]]
         name = names.get_name(source, (".weight",))
         writer.add_tensor(name, gguf.quantize(array.astype(np.float32), kind), raw_dtype=kind)
     factors = rope_factors(c)

@@ -183,8 +183,8 @@ class Measurement:
     def _best_two(self, trials: list[Trial], length: int) -> list[Trial]:
         """The fastest and, where it is close, the next; all others end, with a word on why."""
         trials = sorted(trials, key=lambda trial: trial[0])
-        kept = [trial for trial in trials[:2] if trial[0] <= CLOSE * trials[0][0]]
-        for seconds, opened in trials[len(kept) :]:
+        fastest = [trial for trial in trials[:2] if trial[0] <= CLOSE * trials[0][0]]
+        for seconds, opened in trials[len(fastest) :]:
             contestant = opened.series.contestant
             reason = (
                 f"another setting took {trials[0][0]:.4g} processor seconds in a trial, this {seconds:.4g}"
@@ -193,7 +193,7 @@ class Measurement:
             opened.close()
             if trials[0][0] > 1.0 and seconds > HOPELESS * trials[0][0]:
                 self._contestants.remove(contestant)
-        return kept
+        return fastest
 
     def _run_rounds(self, opened: list[OpenContestant], length: int) -> None:
         for index in range(self._rounds.repetitions):

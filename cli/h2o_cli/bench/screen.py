@@ -45,8 +45,8 @@ def show(results: Results) -> None:
             f"{row['peak_bytes'] / 2**20:,.0f}",
         ]
         if timed:
-            parts = [row[f"{phase}_s"] for phase in phases]
-            cells.append("" if parts[0] is None else " / ".join(_time(part) for part in parts))
+            times = [row[f"{phase}_s"] for phase in phases]
+            cells.append("" if times[0] is None else " / ".join(_time(seconds) for seconds in times))
         table.add_row(*cells)
     console.print(table)
     for one in results.missing:

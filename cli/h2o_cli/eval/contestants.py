@@ -129,7 +129,7 @@ def _variant(rule: Contestant, changes: dict[str, Any], kind: Kind) -> Contestan
 
 def _distinct(*found: Contestant) -> tuple[Contestant, ...]:
     """The first of those that do the same."""
-    kept: dict[tuple[str, str], Contestant] = {}
+    distinct: dict[tuple[str, str], Contestant] = {}
     for one in found:
-        kept.setdefault((one.config.algorithm.name, one.settings), one)
-    return tuple(kept.values())
+        distinct.setdefault((one.config.algorithm.name, one.settings), one)
+    return tuple(distinct.values())

@@ -11,7 +11,7 @@ from h2o_runtime.schedule import Span
 
 Array = NDArray[Any]
 
-PIECE = 128  # queries whose sums are kept: lists of more are sums of these
+BLOCK = 128  # queries whose sums are cached: lists of more are sums of these
 
 
 def past_mass(q: Array, k: Array, first: int, past: int, scale: float) -> Array:
@@ -40,7 +40,7 @@ def by_list(mass: Array, lists: int) -> Array:
     return np.asarray(mass.reshape(lists, -1, mass.shape[1]).sum(axis=1))
 
 
-def kept_mass(mass: Array, keys: Array) -> Array:
+def selected_mass(mass: Array, keys: Array) -> Array:
     """What lists have of the mass [Hs, past]: keys int [Hs, M] → [Hs]. Keys at `past` or later count nothing."""
     return np.array(
         [row[np.unique(own[own < len(row)])].sum() for row, own in zip(mass, keys, strict=True)], mass.dtype
@@ -63,20 +63,20 @@ class LayerMass:
 
     def __init__(self, q: Array, k: Array, scale: float) -> None:
         self._q, self._k, self._scale = q, k, scale
-        self._pieces: dict[Span, Array] = {}
+        self._blocks: dict[Span, Array] = {}
 
     def of(self, rows: Span, past: int) -> Array:
         """As `past_mass` of these queries: [Hq, past]."""
         total = np.zeros((self._q.shape[1], past), self._q.dtype)
         start = rows.start
         while start < rows.stop:
-            piece = Span(start, min(start // PIECE * PIECE + PIECE, rows.stop))
-            total += self._piece(piece)[:, :past]
-            start = piece.stop
+            block = Span(start, min(start // BLOCK * BLOCK + BLOCK, rows.stop))
+            total += self._block(block)[:, :past]
+            start = block.stop
         return total
 
-    def _piece(self, rows: Span) -> Array:
-        if rows not in self._pieces:
+    def _block(self, rows: Span) -> Array:
+        if rows not in self._blocks:
             q = self._q[rows.start : rows.stop]
-            self._pieces[rows] = past_mass(q, self._k, rows.start, rows.start, self._scale)
-        return self._pieces[rows]
+            self._blocks[rows] = past_mass(q, self._k, rows.start, rows.start, self._scale)
+        return self._blocks[rows]

@@ -64,9 +64,9 @@ def counted(nll: NDArray[Any], first: int) -> NDArray[Any]:
 def buckets(nll: NDArray[Any], width: int) -> Iterator[tuple[Span, NDArray[Any]]]:
     """Losses nll [N - 1] by where their tokens stand: positions 0 … width - 1, and so on."""
     for positions in spans(len(nll) + 1, width):
-        part = nll[max(positions.start - 1, 0) : positions.stop - 1]
-        if len(part):
-            yield positions, part
+        losses = nll[max(positions.start - 1, 0) : positions.stop - 1]
+        if len(losses):
+            yield positions, losses
 
 
 def frequency_loss(tokens: Sequence[int] | NDArray[Any], vocabulary: int) -> float:

@@ -133,8 +133,8 @@ class Measurer:
         first, length = self._extent.first, self._extent.length
         value = _writer(f"read {document.name}", contestant, document.name, length)
         values = [value(Measure.LOSS, float(counted(reading.nll, first).mean()))]
-        for positions, part in buckets(reading.nll, max(length // PLACES, 1)):
-            values.append(value(Measure.LOSS_AT, float(part.mean()), str(positions.start)))
+        for positions, losses in buckets(reading.nll, max(length // PLACES, 1)):
+            values.append(value(Measure.LOSS_AT, float(losses.mean()), str(positions.start)))
         if contestant.kind is not Kind.TRUTH:
             values.append(value(Measure.DIVERGENCE, float(reading.divergence(truth).mean())))
             values.append(value(Measure.AGREEMENT, reading.agreement(truth, first)))
@@ -220,7 +220,7 @@ def _recall_values(recall: Recall, value: Writer) -> list[Value]:
         value(Measure.RECALL_LOW, float(np.quantile(of_best, 0.05))),
         value(Measure.PAST, float(of_past.mean())),
     ]
-    for layer, (kept, best) in enumerate(zip(recall.kept, recall.best, strict=True)):
+    for layer, (selected, best) in enumerate(zip(recall.selected, recall.best, strict=True)):
         if (best > 0).all():
-            found.append(value(Measure.RECALL_AT, float((kept / best).mean()), str(layer)))
+            found.append(value(Measure.RECALL_AT, float((selected / best).mean()), str(layer)))
     return found

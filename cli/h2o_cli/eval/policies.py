@@ -71,16 +71,16 @@ class Baseline(PrefillPolicy[Scratch]):
                 call.provider.run(
                     CHUNKED_INTRA_ATTENTION, q=call.q[new], k=k, v=v, chunk_size=self.chunk_size, **rows.out
                 )
-            for part in spans(chunk.stop, self.list_queries or self.chunk_size, start=chunk.start):
+            for queries in spans(chunk.stop, self.list_queries or self.chunk_size, start=chunk.start):
                 if chunk.start:
-                    keys = self._keys(call, part, chunk.start, state)
+                    keys = self._keys(call, queries, chunk.start, state)
                     with call.timer.measure("phase2"):
                         call.provider.run(
                             MEMORY_FUSED_ATTENTION,
                             call.kv,
-                            q=call.q[part.start : part.stop],
+                            q=call.q[queries.start : queries.stop],
                             memory=keys,
-                            **whole.rows(part.start, part.stop).intra,
+                            **whole.rows(queries.start, queries.stop).intra,
                         )
             call.checkpoint(chunk.stop)
         with call.timer.measure("tail"):

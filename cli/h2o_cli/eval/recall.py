@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_cli.eval.lists import KeyList, ListWatch
-from h2o_cli.eval.mass import LayerMass, best_mass, by_list, kept_mass
+from h2o_cli.eval.mass import LayerMass, best_mass, by_list, selected_mass
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.timings import PrefillTimer
@@ -29,26 +29,26 @@ Float64 = NDArray[np.float64]
 class Recall:
     """Of one rule, summed over a prompt's lists; each [layers, Hq].
 
-    kept  probability that lists contain, as full attention gives it
+    selected  probability that lists contain, as full attention gives it
     best  that the best lists contain of as many keys, shared by the same queries and heads
     past  that all keys of the past have
     """
 
-    kept: Float64
+    selected: Float64
     best: Float64
     past: Float64
 
     @property
     def of_best(self) -> Float64:
         """By layer and head, 1 at most; heads that never look back are left out."""
-        return self.kept[self.best > 0] / self.best[self.best > 0]
+        return self.selected[self.best > 0] / self.best[self.best > 0]
 
     @property
     def of_past(self) -> Float64:
-        return self.kept[self.past > 0] / self.past[self.past > 0]
+        return self.selected[self.past > 0] / self.past[self.past > 0]
 
     def __add__(self, other: Recall) -> Recall:
-        return Recall(self.kept + other.kept, self.best + other.best, self.past + other.past)
+        return Recall(self.selected + other.selected, self.best + other.best, self.past + other.past)
 
 
 def measure_recall(
@@ -86,12 +86,12 @@ class Tally:
 
 
 def list_sums(layer: LayerMass, one: KeyList) -> Float64:
-    """Kept, best and past mass of one list, float64 [3, Hq]; heads that share it share its sums alike."""
+    """Selected, best and past mass of one list, float64 [3, Hq]; heads that share it share its sums alike."""
     mass = layer.of(one.rows, one.past)
     lists = len(one.keys)
     shared = by_list(mass, lists)
-    kept, best = kept_mass(shared, one.keys), best_mass(shared, one.keys.shape[1])
-    found = np.stack([kept, best, shared.sum(axis=1)]).astype(np.float64)  # [3, Hs]
+    selected, best = selected_mass(shared, one.keys), best_mass(shared, one.keys.shape[1])
+    found = np.stack([selected, best, shared.sum(axis=1)]).astype(np.float64)  # [3, Hs]
     group = len(mass) // lists
     return np.repeat(found / group, group, axis=1)
 

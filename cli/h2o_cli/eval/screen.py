@@ -21,13 +21,13 @@ class Figure:
 
     title: str
     value: Callable[[Summary], float | None]
-    form: str
+    format_spec: str
     better: int
     meaning: str
 
     def text(self, row: Summary) -> str:
         value = self.value(row)
-        return "" if value is None else format(value, self.form)
+        return "" if value is None else format(value, self.format_spec)
 
 
 FIGURES = (

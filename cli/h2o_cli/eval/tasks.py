@@ -106,8 +106,8 @@ class TaskMaker:
         text = self._document(room, lot)
         before = room // 2 if middle else room
         place = round(depth * before)
-        parts = [head, text[:place], needle, text[place:before], question, text[before:], last]
-        return Sample(np.concatenate(parts), (facts["value"],), 16)
+        segments = [head, text[:place], needle, text[place:before], question, text[before:], last]
+        return Sample(np.concatenate(segments), (facts["value"],), 16)
 
     def make(self, name: str, length: int, seed: int) -> Sample:
         """A sample of the task `name`, of at most `length` tokens and within one line of it."""

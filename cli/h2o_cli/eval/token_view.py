@@ -15,23 +15,23 @@ from h2o_runtime.text import TextStream, Tokenizer
 def token_texts(tokenizer: Tokenizer, ids: IntArray) -> list[str]:
     """The text that each token adds."""
     stream = TextStream(tokenizer)
-    pieces = []
+    texts = []
     for token in ids.tolist():
         special = token in tokenizer.special_ids
-        pieces.append(tokenizer.decode([token], skip_special_tokens=False) if special else stream.push(token))
-    pieces[-1] += stream.finish()
-    return pieces
+        texts.append(tokenizer.decode([token], skip_special_tokens=False) if special else stream.push(token))
+    texts[-1] += stream.finish()
+    return texts
 
 
 def seen_by(reading: Reading, generator: Generator) -> dict[str, Any]:
-    """Of one contestant, right after its reading: losses of tokens 1 … N - 1, and how often each token was kept."""
+    """Of one contestant, right after its reading: losses of tokens 1 … N - 1, and how often each was selected."""
     return {
         "nll": [round(float(loss), 3) for loss in reading.nll],
-        "kept": kept_share(generator.report(), len(reading.nll) + 1),
+        "kept": selected_share(generator.report(), len(reading.nll) + 1),
     }
 
 
-def kept_share(report: PrefillReport, n: int) -> list[float] | None:
+def selected_share(report: PrefillReport, n: int) -> list[float] | None:
     """Of the lists that could have each of n tokens, the share that does; None where a policy tells no lists.
 
     A list at a boundary can have what stands before it, of which the last is always there.
@@ -39,8 +39,8 @@ def kept_share(report: PrefillReport, n: int) -> list[float] | None:
     sets = report.boundaries
     if not sets.size:
         return None
-    kept, possible = np.zeros(n), np.zeros(n)
+    selected, possible = np.zeros(n), np.zeros(n)
     for boundary in sets:  # [layers, Hs, M]
         possible[: int(boundary.max()) + 1] += boundary.shape[0] * boundary.shape[1]
-        kept += np.bincount(boundary[boundary >= 0], minlength=n)[:n]
-    return [round(float(share), 3) for share in kept / np.maximum(possible, 1)]
+        selected += np.bincount(boundary[boundary >= 0], minlength=n)[:n]
+    return [round(float(share), 3) for share in selected / np.maximum(possible, 1)]

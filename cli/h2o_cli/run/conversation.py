@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from h2o_cli.common import plain
+from h2o_cli.common import unstyled
 from h2o_cli.run.screen import answer, is_terminal
 from h2o_runtime.completion import Request, TextModel
 from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
@@ -69,7 +69,7 @@ def converse(model: TextModel, settings: Request, system: str | None, first: str
         with contextlib.suppress(ImportError):
             import readline
 
-            if plain():
+            if unstyled():
                 readline.parse_and_bind("set enable-bracketed-paste off")
         click.echo(HELP, err=True)
     text = first

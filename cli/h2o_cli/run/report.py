@@ -34,7 +34,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "forgotten_tokens": completion.forgotten,
         "context": model.generator.context,
         "backend": model.generator.loaded.backend.name,
-        "dense_form": getattr(model.generator.loaded.backend, "form", None),
+        "dense_form": getattr(model.generator.loaded.backend, "dense_form", None),
         **model.generator.layer_report,
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,

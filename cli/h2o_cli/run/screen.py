@@ -17,7 +17,7 @@ from h2o_cli.run.interrupt import stop_on_ctrl_c
 from h2o_cli.run.report import summary, work
 from h2o_runtime import Watch
 from h2o_runtime.answers.events import Prefilled
-from h2o_runtime.completion import Completion, Request, TextModel, TextPiece
+from h2o_runtime.completion import Completion, Request, TextDelta, TextModel
 from h2o_runtime.errors import ContextOverflowError
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
                     bar.close()
                 elif isinstance(event, Completion):
                     completion = event
-                elif isinstance(event, TextPiece) and stream:
+                elif isinstance(event, TextDelta) and stream:
                     write(event.text)
     except ContextOverflowError as error:
         raise _with_remedy(error, request.max_tokens or 1) from error
@@ -68,7 +68,7 @@ def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
             write("\n")
         if is_terminal(sys.stderr):
             line = summary(completion)  # rich would break it at the edge
-            click.echo(line if common.plain() else click.style(line, dim=True), err=True)
+            click.echo(line if common.unstyled() else click.style(line, dim=True), err=True)
     return completion
 
 
@@ -83,7 +83,7 @@ class PrefillBar:
     def __init__(self) -> None:
         self._begin = time.perf_counter()
         self._bar: Progress | None = None
-        self._on = is_terminal(sys.stderr) and not common.plain()
+        self._on = is_terminal(sys.stderr) and not common.unstyled()
 
     def __enter__(self) -> PrefillBar:
         return self

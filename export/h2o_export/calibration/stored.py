@@ -10,7 +10,7 @@ import onnx
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.dense.graphs import DensePart, dense_parts, parameter_source
+from h2o_export.dense.graphs import DenseGraph, dense_graphs, parameter_source
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.ort.matrices import Matrix, quantized_products
@@ -27,20 +27,20 @@ class StoredCheckpoint(DerivedCheckpoint):
         return cls(original.path, original.source, original.config, original, bundle)
 
     def blocks(self, name: str) -> QuantizedTensor | None:
-        for part in dense_parts(self.config):
-            layers = tuple(f"model.layers.{layer}." for layer in (part.before, part.after))
+        for dense in dense_graphs(self.config):
+            layers = tuple(f"model.layers.{layer}." for layer in (dense.before, dense.after))
             if name.startswith(layers):
-                found = self._in_graph(part, name)
+                found = self._in_graph(dense, name)
                 if found is not None:
                     return found
         return self.original.blocks(name)
 
-    def _in_graph(self, part: DensePart, name: str) -> QuantizedTensor | None:
-        path = self.bundle.path(self.bundle.graph(part.name))
+    def _in_graph(self, dense: DenseGraph, name: str) -> QuantizedTensor | None:
+        path = self.bundle.path(self.bundle.graph(dense.name))
         graph = onnx.load(path, load_external_data=False).graph
         tensors: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
         for product in quantized_products(graph):
-            if parameter_source(part, product.weight, self.config) == name:
+            if parameter_source(dense, product.weight, self.config) == name:
                 matrix = Matrix.read(product, tensors, path.parent)
                 return QuantizedTensor(
                     product.bits, product.block_size, matrix.q, matrix.scales.astype(np.float32)

@@ -22,8 +22,10 @@ def calibration_texts(checkpoint: Checkpoint, file: Path | None, count: int) -> 
         checkpoint.write_tokenizer(Path(folder))
         tokenizer = Tokenizer.load(folder)
         starts = [len(content) * index // count for index in range(count)]
-        pieces = [tokenizer.encode(content[start : start + CHARACTERS * length])[:length] for start in starts]
-    found = [[token % checkpoint.config.vocab_size for token in piece] for piece in pieces if piece]
+        segments = [
+            tokenizer.encode(content[start : start + CHARACTERS * length])[:length] for start in starts
+        ]
+    found = [[token % checkpoint.config.vocab_size for token in segment] for segment in segments if segment]
     if not found:
         raise InputError(f"{file}: holds no text to calibrate with")
     return found  # ids beyond a (test) vocabulary are folded into it

@@ -21,14 +21,14 @@ from h2o_runtime.names import (
 
 @dataclass(frozen=True)
 class ComparedBundle:
-    """`backend`, `on`, `attention`, `threads` and `form` are those of `Generator.load`; it calls `on` `device`."""
+    """`backend`, `attention`, `threads` and `dense_form` are those of `Generator.load`; `on` is its `device`."""
 
     bundle: Bundle
     backend: BackendName = "onnxruntime"
     on: DeviceChoice = "auto"
     attention: ProviderChoice = "auto"
     threads: int | None = None
-    form: DenseChoice = "auto"
+    dense_form: DenseChoice = "auto"
     device: Device = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class ComparedBundle:
 
     def open_backend(self, context: int) -> Backend:
         """Not activated yet."""
-        return make_backend(self.backend, self.bundle, self.device, self.threads, context, self.form)
+        return make_backend(self.backend, self.bundle, self.device, self.threads, context, self.dense_form)
 
     def load(
         self, context: int, attention: ProviderChoice | None = None, layers: LayerSettings | None = None
@@ -50,7 +50,7 @@ class ComparedBundle:
             attention=attention or self.attention,
             threads=self.threads,
             device=self.on,
-            form=self.form,
+            dense_form=self.dense_form,
             layers=layers or {},
         )
 
@@ -61,11 +61,11 @@ class ComparedBundle:
 
     @property
     def exact(self) -> ComparedBundle:
-        """With integer weights multiplied as floats: what is left are errors, and not what a form gives up."""
-        return replace(self, form="exact") if self.rounds_activations else self
+        """With integer weights multiplied as floats: what is left are errors, not what a dense form gives up."""
+        return replace(self, dense_form="exact") if self.rounds_activations else self
 
     @property
     def rounds_activations(self) -> bool:
-        """Whether another form than that can be chosen."""
+        """Whether another dense form than that can be chosen."""
         on_cpu = self.backend == "onnxruntime" and self.device.memory == "cpu"
         return self.bundle.manifest.model.quantized and on_cpu

@@ -109,10 +109,10 @@ class PipelineComparison:
             tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
         if stage == "quantization":
             tolerance = QUANTIZATION_TOLERANCE[self._weights]
-        form = "".join(f", {how}" for how in generator.layer_report.values() if how)
+        modes = "".join(f", {how}" for how in generator.layer_report.values() if how)
         row = compare_arrays(
             stage,
-            describe(config) + form,
+            describe(config) + modes,
             "logprobs",
             (f"{generator.loaded.backend.name}+{generator.spec.provider.name}", actual),
             (reference.name, expected),

@@ -45,7 +45,7 @@ Alike: TypeAlias = tuple[type[nn.Module], bool, "str | None", "str | None"]
 
 
 @dataclass(frozen=True)
-class DensePart:
+class DenseGraph:
     """One dense graph of the model: which module it is and which layers its weights come from."""
 
     name: str
@@ -59,7 +59,7 @@ class DensePart:
         return made
 
     def alike(self, config: ModelConfig) -> Alike:
-        """Parts for which this is the same are the same graph on other weights."""
+        """Dense graphs for which this is equal differ in their weights alone."""
         routed = self.before is not None and config.routed(self.before)
         before, after = (None if at is None else config.kind(at) for at in (self.before, self.after))
         return self.module, routed, before, after
@@ -74,42 +74,44 @@ class DensePart:
         return f"weights/{self.name}.bin"
 
 
-def dense_parts(config: ModelConfig) -> tuple[DensePart, ...]:
+def dense_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
     """dense_00 … dense_n: one more than there are layers."""
     layers = config.layers
-    middle = (DensePart(f"dense_{i:02d}", DenseMiddle, i - 1, i) for i in range(1, layers))
-    first = DensePart("dense_00", DenseFirst, None, 0)
-    return first, *middle, DensePart(f"dense_{layers:02d}", DenseLast, layers - 1, None)
+    middle = (DenseGraph(f"dense_{i:02d}", DenseMiddle, i - 1, i) for i in range(1, layers))
+    first = DenseGraph("dense_00", DenseFirst, None, 0)
+    return first, *middle, DenseGraph(f"dense_{layers:02d}", DenseLast, layers - 1, None)
 
 
 def dense_interface(
-    part: DensePart, config: ModelConfig, dtype: str
+    dense: DenseGraph, config: ModelConfig, dtype: str
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of a dense graph."""
-    given = () if part.after is None else layer_kind(config, part.after).interface(config, dtype)
-    attended = () if part.before is None else (layer_kind(config, part.before).attended(config, dtype),)
+    given = () if dense.after is None else layer_kind(config, dense.after).interface(config, dtype)
+    attended = () if dense.before is None else (layer_kind(config, dense.before).attended(config, dtype),)
     angles = ("n", rotary_size(config) // 2)
     rope = tuple(TensorSpec(name=name, dtype="float32", shape=angles) for name in ("cos", "sin"))
 
     def residual(name: str) -> TensorSpec:
         return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
 
-    if part.module is DenseFirst:
+    if dense.module is DenseFirst:
         tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
         return tokens, (residual("residual_out"), *rope, *given)
-    if part.module is DenseMiddle:
+    if dense.module is DenseMiddle:
         return (*attended, residual("residual"), *rope), (residual("residual_out"), *given)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
     return (*attended, residual("residual")), (logits,)
 
 
-def dense_spec(part: DensePart, config: ModelConfig, dtype: str, weights: tuple[str, ...] = ()) -> GraphSpec:
+def dense_spec(
+    dense: DenseGraph, config: ModelConfig, dtype: str, weights: tuple[str, ...] = ()
+) -> GraphSpec:
     """What the manifest says of a dense graph; `weights` are files of the bundle."""
-    inputs, outputs = dense_interface(part, config, dtype)
-    rows = FreeSize(name="n", counts="logits" if part.after is None else "rows")
+    inputs, outputs = dense_interface(dense, config, dtype)
+    rows = FreeSize(name="n", counts="logits" if dense.after is None else "rows")
     return GraphSpec(
-        name=part.name,
-        file=part.file,
+        name=dense.name,
+        file=dense.file,
         kind="dense",
         inputs=inputs,
         outputs=outputs,
@@ -118,7 +120,7 @@ def dense_spec(part: DensePart, config: ModelConfig, dtype: str, weights: tuple[
     )
 
 
-def parameter_source(part: DensePart, parameter: str, config: ModelConfig) -> str:
+def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> str:
     """The checkpoint's name of a module's parameter."""
     if parameter == "embed_tokens.weight" or (parameter == HEAD and config.tied):
         return EMBEDDING
@@ -127,13 +129,13 @@ def parameter_source(part: DensePart, parameter: str, config: ModelConfig) -> st
     if parameter == "norm.weight":
         return "model.norm.weight"
     module, _, rest = parameter.partition(".")
-    layer = part.before if module == "after" else part.after
+    layer = dense.before if module == "after" else dense.after
     assert layer is not None
     return f"model.layers.{layer}.{_name_in_layer(module, rest, layer_kind(config, layer))}"
 
 
 def _name_in_layer(module: str, rest: str, kind: LayerKind) -> str:
-    """Of the parameter `rest` of a dense part's `module`: who makes the module knows the name."""
+    """Of the parameter `rest` of a dense graph's `module`: who makes the module knows the name."""
     if module == "qkv":
         return kind.checkpoint_name(rest)
     if module != "after":
@@ -145,14 +147,14 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
     shapes: dict[Alike, dict[str, tuple[int, ...]]] = {}
-    for part in dense_parts(config):
-        alike = part.alike(config)
+    for dense in dense_graphs(config):
+        alike = dense.alike(config)
         if alike not in shapes:
             with torch.device("meta"):
-                parameters = part.make(config).named_parameters()
+                parameters = dense.make(config).named_parameters()
             shapes[alike] = {name: tuple(one.shape) for name, one in parameters if name != FREQUENCIES}
         for name, shape in shapes[alike].items():
-            found[parameter_source(part, name, config)] = shape
+            found[parameter_source(dense, name, config)] = shape
     for layer, kind in enumerate(each_kind(config)):
         found |= kind.small_tensors(config, layer)
     return found
@@ -196,8 +198,8 @@ def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> Weig
 
 
 @dataclass(frozen=True)
-class TracedPart:
-    """One kind of part as a graph. `stands_for` names, for each parameter, the initializers that hold it."""
+class TracedGraph:
+    """One kind of dense graph, traced. `stands_for` names, for each parameter, the initializers that hold it."""
 
     model: ir.Model
     parameters: tuple[ir.Value, ...]  # as the module has them
@@ -205,7 +207,7 @@ class TracedPart:
 
 
 class DenseExporter:
-    """Writes dense graphs and weight files below one bundle folder, one part after the other.
+    """Writes dense graphs and weight files below one bundle folder, one after the other.
 
     `formats` are those of matrices; everything else is kept in `dtype`.
     """
@@ -216,66 +218,68 @@ class DenseExporter:
         self.formats = formats
         self.folder = bundle / "onnx"
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
-        self._traced: dict[Alike, TracedPart] = {}
+        self._traced: dict[Alike, TracedGraph] = {}
         self._embedding: tuple[StoredTensor, ...] = ()
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
-        """Write every part; `progress` is called with the name of each as it begins."""
+        """Write every graph; `progress` is called with the name of each as it begins."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for part in dense_parts(self.checkpoint.config):
-            progress(part.name)
-            yield self._export_part(part)
+        for dense in dense_graphs(self.checkpoint.config):
+            progress(dense.name)
+            yield self._export_graph(dense)
         opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
         small = SmallGraphExporter(self.checkpoint, self.dtype, self.folder, opset)
         yield from small.export(progress)
         self.files |= small.files
 
-    def _export_part(self, part: DensePart) -> GraphSpec:
-        alike = part.alike(self.checkpoint.config)
+    def _export_graph(self, dense: DenseGraph) -> GraphSpec:
+        alike = dense.alike(self.checkpoint.config)
         if alike not in self._traced:
-            self._traced[alike] = self._trace(part)
+            self._traced[alike] = self._trace(dense)
         traced = self._traced[alike]
         files: set[str] = set()
-        for name, stored in self._store(part, traced).items():
+        for name, stored in self._store(dense, traced).items():
             for value, tensor in zip(traced.stands_for[name], stored, strict=True):
                 tensor.bind(value, self.folder)
                 files.add(f"onnx/{tensor.file}")
-        traced.model.graph.name = part.name
-        (self.folder / f"{part.name}.onnx").write_bytes(ir.to_proto(traced.model).SerializeToString())
-        return dense_spec(part, self.checkpoint.config, self.dtype, tuple(sorted(files)))
+        traced.model.graph.name = dense.name
+        (self.folder / f"{dense.name}.onnx").write_bytes(ir.to_proto(traced.model).SerializeToString())
+        return dense_spec(dense, self.checkpoint.config, self.dtype, tuple(sorted(files)))
 
-    def _trace(self, part: DensePart) -> TracedPart:
-        model, parameters = trace_part(part, self.checkpoint.config, self.dtype)
+    def _trace(self, dense: DenseGraph) -> TracedGraph:
+        model, parameters = trace_graph(dense, self.checkpoint.config, self.dtype)
         stands_for: dict[str, tuple[ir.Value, ...]] = {}
         for value in parameters:
             assert value.name is not None
-            stands_for[value.name] = self._format(part, value).place(model, value)
+            stands_for[value.name] = self._format(dense, value).place(model, value)
         _add_functions(model)
-        return TracedPart(model, tuple(parameters), stands_for)
+        return TracedGraph(model, tuple(parameters), stands_for)
 
-    def _format(self, part: DensePart, value: ir.Value) -> WeightFormat:
+    def _format(self, dense: DenseGraph, value: ir.Value) -> WeightFormat:
         assert value.name is not None
         assert value.shape is not None
-        source = parameter_source(part, value.name, self.checkpoint.config)
+        source = parameter_source(dense, value.name, self.checkpoint.config)
         matrix = tensor_format(source, tuple(value.shape.numpy()), self.formats)
         return matrix or FLOATS["float32" if source.endswith(FLOAT32) else self.dtype]
 
-    def _store(self, part: DensePart, traced: TracedPart) -> dict[str, tuple[StoredTensor, ...]]:
-        """Stream the part's weights into its file. A tied embedding is stored once, in a file of its own."""
+    def _store(self, dense: DenseGraph, traced: TracedGraph) -> dict[str, tuple[StoredTensor, ...]]:
+        """Stream the graph's weights into its file. A tied embedding is stored once, in a file of its own."""
         stored: dict[str, tuple[StoredTensor, ...]] = {}
-        with WeightFile(self.folder, part.weight_file) as file:
+        with WeightFile(self.folder, dense.weight_file) as file:
             for value in traced.parameters:
                 assert value.name is not None
                 assert value.shape is not None
                 shape = tuple(value.shape.numpy())
-                source = parameter_source(part, value.name, self.checkpoint.config)
+                source = parameter_source(dense, value.name, self.checkpoint.config)
                 if value.name == FREQUENCIES:
                     stored[value.name] = (file.add(self._inverse_frequencies()),)
                 elif source == EMBEDDING:
                     stored[value.name] = self._store_table(shape)
                 else:
-                    stored[value.name] = self._format(part, value).store(self.checkpoint, source, shape, file)
-        self.files[f"onnx/{part.weight_file}"] = file.spec()
+                    stored[value.name] = self._format(dense, value).store(
+                        self.checkpoint, source, shape, file
+                    )
+        self.files[f"onnx/{dense.weight_file}"] = file.spec()
         return stored
 
     def _store_table(self, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
@@ -301,15 +305,15 @@ def _add_functions(model: ir.Model) -> None:
             model.functions[function.identifier()] = function
 
 
-def trace_part(part: DensePart, config: ModelConfig, dtype: str) -> tuple[ir.Model, list[ir.Value]]:
-    """Trace one kind of part on the meta device: no weight is in memory."""
-    inputs, outputs = dense_interface(part, config, dtype)
+def trace_graph(dense: DenseGraph, config: ModelConfig, dtype: str) -> tuple[ir.Model, list[ir.Value]]:
+    """Trace one kind of dense graph on the meta device: no weight is in memory."""
+    inputs, outputs = dense_interface(dense, config, dtype)
     with torch.device("meta"):
-        module = part.make(config).to(FLOATS[dtype].dtype)
+        module = dense.make(config).to(FLOATS[dtype].dtype)
         for name, parameter in module.named_parameters():
             if name.endswith(FLOAT32):
                 parameter.data = parameter.data.float()  # angles lose all meaning in float16
         examples = example_inputs(inputs)
-    model, parameters = trace(module, examples, [spec.name for spec in outputs], part.name)
+    model, parameters = trace(module, examples, [spec.name for spec in outputs], dense.name)
     lay_out_experts(model)
     return model, parameters

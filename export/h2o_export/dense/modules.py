@@ -1,4 +1,4 @@
-"""The dense parts of a decoder as torch modules, made to be traced on the meta device.
+"""The dense graphs of a decoder as torch modules, made to be traced on the meta device.
 
 A model is cut at its attention: `DenseFirst` → attention → `DenseMiddle` → attention → … → `DenseLast`.
 Parameter names follow the checkpoint's, so that weights bind by name and graphs read like the model. What lies

@@ -32,7 +32,7 @@ class SmallGraphExporter:
         self._traced: dict[str, list[tuple[SmallGraph, ir.Model, list[ir.Value]]]] = {}
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
-        """`progress` is called with the name of each layer's part as it begins."""
+        """`progress` is called with a name for each layer's graphs before they are written."""
         config = self.checkpoint.config
         for layer in range(config.layers):
             kind = layer_kind(config, layer)

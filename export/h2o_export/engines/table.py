@@ -46,7 +46,7 @@ def _look_up(gather: Any, columns: int) -> list[Any]:
     """
     name = gather.output[0]
     made = [helper.make_node("Gather", gather.input, [f"{name}/word0"], axis=0)]
-    parts = []
+    byte_columns = []
     for i in range(BYTES):
         word, byte = f"{name}/word{i}", f"{name}/byte{i}"
         made += [
@@ -55,9 +55,9 @@ def _look_up(gather: Any, columns: int) -> list[Any]:
             helper.make_node("Div", [f"{word}/rest", "words/256"], [f"{name}/word{i + 1}"]),
             helper.make_node("Unsqueeze", [byte, "words/last"], [f"{byte}/column"]),
         ]
-        parts.append(f"{byte}/column")
+        byte_columns.append(f"{byte}/column")
     made += [
-        helper.make_node("Concat", parts, [f"{name}/bytes"], axis=2),
+        helper.make_node("Concat", byte_columns, [f"{name}/bytes"], axis=2),
         helper.make_node("Add", [f"{name}/bytes", "words/128"], [f"{name}/shifted"]),
         helper.make_node("Mod", [f"{name}/shifted", "words/256"], [f"{name}/wrapped"]),
         helper.make_node("Sub", [f"{name}/wrapped", "words/128"], [name]),

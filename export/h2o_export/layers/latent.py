@@ -1,9 +1,9 @@
 """Multi-head latent attention (DeepSeek-AI, 2024, "DeepSeek-V2"): the cache holds one latent a token.
 
-Keys and values of every head are linear in the latent c, so attention has two forms that compute the same numbers.
+Keys and values of every head are linear in the latent c, so attention has two modes that compute the same numbers.
 Absorbed, queries are carried into the space of latents and see the cache itself: one key head whose values are the
 first numbers of its keys. Expanded, keys and values of every head are made of the latents first. The weights of
-both, W_uk and W_uv, lie in small graphs beside the dense ones, which are the same for either form.
+both, W_uk and W_uv, lie in small graphs beside the dense ones, which are the same for either mode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Latent(LayerKind):
     scalable: ClassVar[bool] = False
 
     def spec(self, config: ModelConfig) -> LayerSpec:
-        """Of the absorbed form. The scale is of the model's own queries and keys, not of latents."""
+        """Of the absorbed mode. The scale is of the model's own queries and keys, not of latents."""
         latent = _latent(config)
         return LayerSpec(
             kind=self.name,

@@ -57,12 +57,12 @@ def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: 
         op.Where(op.GreaterOrEqual(by_column, negligible), by_column, nothing),
     )
     column_places = op.Constant(value_int=vertical)
-    column_kept = op.Reshape(op.Min(column_places, length), one)
-    column_best, column_chosen = op.TopK(column_rank, column_kept, axis=1, largest=1, sorted=1)
+    column_count = op.Reshape(op.Min(column_places, length), one)
+    column_best, column_chosen = op.TopK(column_rank, column_count, axis=1, largest=1, sorted=1)
     column_rising, column_order = op.TopK(
-        op.Cast(column_chosen, to=1), column_kept, axis=1, largest=0, sorted=1
+        op.Cast(column_chosen, to=1), column_count, axis=1, largest=0, sorted=1
     )
-    column_absent = op.Concat(heads, op.Sub(op.Reshape(column_places, one), column_kept), axis=0)
+    column_absent = op.Concat(heads, op.Sub(op.Reshape(column_places, one), column_count), axis=0)
     columns = op.Concat(
         op.Cast(op.GatherElements(column_chosen, column_order, axis=1), to=6),
         op.Expand(op.Cast(minus_one, to=6), column_absent),
@@ -74,12 +74,12 @@ def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: 
         op.Where(op.GreaterOrEqual(by_distance, negligible), by_distance, nothing),
     )
     distance_places = op.Constant(value_int=slash)
-    distance_kept = op.Reshape(op.Min(distance_places, length), one)
-    distance_best, distance_chosen = op.TopK(distance_rank, distance_kept, axis=1, largest=1, sorted=1)
+    distance_count = op.Reshape(op.Min(distance_places, length), one)
+    distance_best, distance_chosen = op.TopK(distance_rank, distance_count, axis=1, largest=1, sorted=1)
     distance_rising, distance_order = op.TopK(
-        op.Cast(distance_chosen, to=1), distance_kept, axis=1, largest=0, sorted=1
+        op.Cast(distance_chosen, to=1), distance_count, axis=1, largest=0, sorted=1
     )
-    distance_absent = op.Concat(heads, op.Sub(op.Reshape(distance_places, one), distance_kept), axis=0)
+    distance_absent = op.Concat(heads, op.Sub(op.Reshape(distance_places, one), distance_count), axis=0)
     distances = op.Concat(
         op.Cast(op.GatherElements(distance_chosen, distance_order, axis=1), to=6),
         op.Expand(op.Cast(minus_one, to=6), distance_absent),

@@ -83,11 +83,11 @@ def PageSelect(q, k_min, k_max, length, page_size: int, budget: int, score_heads
     index = op.Range(none, pages, step)
     is_last = op.Unsqueeze(op.Equal(index, op.Sub(pages, step)), zero)
     ranks = op.Where(is_last, op.Constant(value_float=float("inf")), bound)
-    kept = op.Reshape(op.Min(places, pages), one)
-    best, chosen = op.TopK(ranks, kept, axis=1, largest=1, sorted=1)
-    rising, order = op.TopK(op.Cast(chosen, to=1), kept, axis=1, largest=0, sorted=1)
+    count = op.Reshape(op.Min(places, pages), one)
+    best, chosen = op.TopK(ranks, count, axis=1, largest=1, sorted=1)
+    rising, order = op.TopK(op.Cast(chosen, to=1), count, axis=1, largest=0, sorted=1)
     listed = op.Cast(op.GatherElements(chosen, order, axis=1), to=6)
-    absent = op.Sub(op.Reshape(places, one), kept)
+    absent = op.Sub(op.Reshape(places, one), count)
     page_list = op.Concat(
         listed, op.Expand(op.Cast(minus_one, to=6), op.Concat(sets, absent, axis=0)), axis=1
     )

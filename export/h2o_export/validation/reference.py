@@ -117,12 +117,14 @@ class StreamedModel:
         stem, _, last = name.rpartition(".")
         if not stem.endswith(".experts"):
             return self._load(name, shape)
-        parts = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
+        projections = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
         count, rows, columns = shape
-        row = (rows // len(parts), columns)
+        row = (rows // len(projections), columns)
         return torch.stack(
             [
-                torch.cat([self._load(f"{stem}.{expert}.{part}.weight", row) for part in parts])
+                torch.cat(
+                    [self._load(f"{stem}.{expert}.{projection}.weight", row) for projection in projections]
+                )
                 for expert in range(count)
             ]
         )

@@ -149,7 +149,7 @@ class _LayerwiseRun:
     def __init__(self, bundle: Bundle, ids: list[int]) -> None:
         model = bundle.manifest.model
         self._n, device = len(ids), HostDevice()
-        self._backend = OnnxRuntimeBackend(bundle, form="exact")
+        self._backend = OnnxRuntimeBackend(bundle, dense_form="exact")
         self._bundle = bundle
         self._buffers = Activations(model, self._n, device)
         make = provider_factory("auto", bundle, device, None)
@@ -164,7 +164,7 @@ class _LayerwiseRun:
         self._forward.begin(self._prompt)
 
     def layer(self, index: int) -> NDArray[np.floating]:
-        """Run dense part `index` and its attention; returns the residual stream before the layer, [n, D]."""
+        """Run dense graph `index` and its attention; returns the residual stream before the layer, [n, D]."""
         self._load(index)
         self._forward.layer(index, self._prompt)
         residual: NDArray[np.floating] = self._buffers.residual(index)[: self._n]
@@ -172,12 +172,12 @@ class _LayerwiseRun:
 
     def logits(self, rows: int) -> NDArray[np.floating]:
         n = self._n
-        self._load(len(self._forward.parts) - 1)
-        parts = [self._forward.logits(Span(row, row + 1)).copy() for row in range(n - rows, n)]
-        return np.concatenate(parts)
+        self._load(len(self._forward.dense_graphs) - 1)
+        logits = [self._forward.logits(Span(row, row + 1)).copy() for row in range(n - rows, n)]
+        return np.concatenate(logits)
 
     def _load(self, index: int) -> None:
-        """Dense part `index`, and the small graphs of the layers at its sides."""
+        """Dense graph `index`, and the small graphs of the layers at its sides."""
         small = [graph.name for layer in (index - 1, index) for graph in self._bundle.small_graphs(layer)]
         self._backend.deactivate()
-        self._backend.activate(only=[self._forward.parts[index], *small])
+        self._backend.activate(only=[self._forward.dense_graphs[index], *small])

@@ -100,10 +100,10 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class TextPiece:
-    """More of the answer: whole characters, and nothing of a stop string.
+class TextDelta:
+    """The text that the answer has grown by: whole characters, and nothing of a stop string.
 
-    `tokens` are those that came since the last piece. Their text may end later than this one's, since an
+    `tokens` are those that came since the last delta. Their text may end later than this one's, since an
     unfinished character or what may become a stop string is held back.
     """
 
@@ -113,7 +113,7 @@ class TextPiece:
 
 @dataclass(frozen=True)
 class Completion:
-    """The whole answer. `text` is that of all pieces joined.
+    """The whole answer. `text` is that of all deltas joined.
 
     finish_reason  "stop": a token or a string that ends answers; "length": a limit; "cancelled": the watch
     tokens         all tokens of the answer, those of a stop string included, an end token not
@@ -133,7 +133,7 @@ class Completion:
     forgotten: int = 0
 
 
-TextEvent = Prefilled | TextPiece | Completion
+TextEvent = Prefilled | TextDelta | Completion
 
 
 def _ratio(amount: float, of: float) -> float:

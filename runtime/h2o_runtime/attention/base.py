@@ -58,7 +58,7 @@ class PartialSoftmax:
 
 @dataclass(frozen=True)
 class NextMemory:
-    """Where a memory set goes that was chosen: `memory`, int32 [Hs, M]; and what is kept of it beside."""
+    """Where a memory set goes that was chosen: `memory`, int32 [Hs, M]; and what else is stored of it."""
 
     memory: Int32
     last: Int32 | None = None  # as `memory`
@@ -68,8 +68,8 @@ class NextMemory:
     @property
     def out(self) -> dict[str, Tensor | None]:
         """As the outputs of an operator."""
-        kept = {"last": self.last, "boundary": self.boundary, "scores": self.scores}
-        return {"memory_next": self.memory, **kept}
+        outputs = {"last": self.last, "boundary": self.boundary, "scores": self.scores}
+        return {"memory_next": self.memory, **outputs}
 
 
 class AttentionProvider(Protocol):
@@ -120,5 +120,5 @@ def each_tile(
     """TiledMemoryAttention by one MemoryFusedAttention a tile."""
     for i in range(len(memory)):
         rows = slice(i * tile, min((i + 1) * tile, len(q)))
-        part = state.rows(rows.start, rows.stop)
-        provider.run(MEMORY_FUSED_ATTENTION, kv, q=q[rows], memory=memory[i], **part.intra)
+        partial = state.rows(rows.start, rows.stop)
+        provider.run(MEMORY_FUSED_ATTENTION, kv, q=q[rows], memory=memory[i], **partial.intra)

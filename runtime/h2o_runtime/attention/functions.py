@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
-from h2o_runtime.attention.host_operators import plain_rows, run_on_host
+from h2o_runtime.attention.host_operators import contiguous_rows, run_on_host
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
@@ -82,7 +82,7 @@ class FunctionProvider:
         elif operator not in OPERATORS:
             run_on_host(self, operator, kv, arguments)
         elif self._may_be_cut(operator):
-            self._run_in_parts(operator, kv, arguments)
+            self._run_in_blocks(operator, kv, arguments)
         else:
             self.run_body(operator, kv, arguments)
 
@@ -117,7 +117,7 @@ class FunctionProvider:
     def _inputs(self, operator: Operator, kv: KV | None, given: dict[str, Any]) -> dict[str, Any]:
         caches: dict[str, Any] = {}
         if kv is not None:
-            k_cache, v_cache = plain_rows(kv, self.shape.dtype, self.shape.value_size)
+            k_cache, v_cache = contiguous_rows(kv, self.shape.dtype, self.shape.value_size)
             caches = {KEYS: k_cache, VALUES: v_cache, LENGTH: np.array(int(kv.length), np.int64)}
         inputs = {}
         for tensor in operator.inputs:
@@ -152,16 +152,16 @@ class FunctionProvider:
         """Whether all outputs are of single rows, row r of which stands at row length - n + r."""
         return LENGTH in operator.input_names and all(each.shape[0] == "n" for each in operator.outputs)
 
-    def _run_in_parts(self, operator: Operator, kv: KV | None, arguments: dict[str, Any]) -> None:
+    def _run_in_blocks(self, operator: Operator, kv: KV | None, arguments: dict[str, Any]) -> None:
         """As many rows at once as keep their score matrix below SCORE_BYTES."""
         assert kv is not None
         n, length = len(arguments["q"]), int(kv.length)
         whole = ROWS_TOGETHER.get(operator, 1)
         rows = max(1, SCORE_BYTES // (4 * self.shape.query_heads * length * whole)) * whole
         for start in range(0, n, rows):
-            part = slice(start, min(start + rows, n))
-            cut = {name: arguments[name][part] for name in ("q", *operator.output_names)}
-            self.run_body(operator, kv.upto(length - n + part.stop), {**arguments, **cut})
+            block = slice(start, min(start + rows, n))
+            cut = {name: arguments[name][block] for name in ("q", *operator.output_names)}
+            self.run_body(operator, kv.upto(length - n + block.stop), {**arguments, **cut})
 
     def _one_node_model(
         self,
@@ -228,7 +228,7 @@ def _tile_by_tile(
     **attributes: int,
 ) -> None:
     """The body copies all keys that a tile looks at."""
-    k_cache, v_cache = plain_rows(kv, provider.shape.dtype, provider.shape.value_size)
+    k_cache, v_cache = contiguous_rows(kv, provider.shape.dtype, provider.shape.value_size)
     for i, end in enumerate(past):
         cut = {
             "q": q[i * tile : (i + 1) * tile],

@@ -32,28 +32,30 @@ def quantized(rows: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]
     return np.rint(shares).astype(np.int8), scales
 
 
-def check_form(kv: KV) -> None:
+def check_scales(kv: KV) -> None:
     """Raises ValueError for integers without scales, and for floats with them."""
     if (kv.k.dtype == np.int8) != (kv.scales is not None):
         raise ValueError("a cache of integers has scales, and no other has")
 
 
-def plain_rows(
+def contiguous_rows(
     kv: KV, dtype: np.dtype[Any], value_size: int | None = None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """k and v as floats of `dtype`, row i at i: themselves where they are that, else copies of rows in use.
 
     Values that are a part of the keys, `value_size` numbers of each, are copied too.
     """
-    check_form(kv)
+    check_scales(kv)
     if kv.latent:
-        k = _plain(kv.k, kv.scales and kv.scales[0], kv, dtype)
+        k = _contiguous(kv.k, kv.scales and kv.scales[0], kv, dtype)
         return k, np.ascontiguousarray(k[: int(kv.length), :, :value_size])
     k_scales, v_scales = kv.scales or (None, None)
-    return _plain(kv.k, k_scales, kv, dtype), _plain(kv.v, v_scales, kv, dtype)
+    return _contiguous(kv.k, k_scales, kv, dtype), _contiguous(kv.v, v_scales, kv, dtype)
 
 
-def _plain(stored: NDArray[Any], scales: NDArray[Any] | None, kv: KV, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _contiguous(
+    stored: NDArray[Any], scales: NDArray[Any] | None, kv: KV, dtype: np.dtype[Any]
+) -> NDArray[Any]:
     if kv.pages is None and stored.dtype == dtype:
         return stored
     at = kv.places(np.arange(int(kv.length)))
@@ -79,9 +81,9 @@ def _cache_append(
     at: NDArray[np.int64] | None = None,
 ) -> None:
     start = first if at is None else int(at[0])
-    check_form(kv)
+    check_scales(kv)
     rows = kv.places(np.arange(start, start + len(k)))
-    stored = kv.parts
+    stored = kv.tensors
     for name, new in (("k", k), ("v", v)):
         if name not in stored:  # values that are a part of the keys
             continue
@@ -105,7 +107,7 @@ def _scored_attention(
     provider.run(CACHED_ATTENTION, kv, q=q, o=o)
     nothing = np.empty((seen.shape[1], 0), np.int32)
     length = int(kv.length)
-    keys, _ = plain_rows(kv, np.dtype(q.dtype))
+    keys, _ = contiguous_rows(kv, np.dtype(q.dtype))
     votes = {"score_mem": nothing.view(np.float32), "score_chunk": seen[:length]}
     provider.run(CACHED_CANDIDATE_SCORE, kv, q_window=q, k=keys[:length], memory=nothing, **votes)
 

@@ -32,7 +32,9 @@ class StepTensors:
     @property
     def inputs(self) -> dict[str, Tensor]:
         caches = {
-            f"{i}/cache/{name}": part for i, kv in enumerate(self.caches) for name, part in kv.parts.items()
+            f"{i}/cache/{name}": tensor
+            for i, kv in enumerate(self.caches)
+            for name, tensor in kv.tensors.items()
         }
         return {"tokens": self.token, "positions": self.position, "length": self.length, **caches}
 

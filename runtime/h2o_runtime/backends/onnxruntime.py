@@ -17,13 +17,13 @@ from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm
-from h2o_runtime.ort.choice import chosen_form
-from h2o_runtime.ort.forms import multiply_integers
+from h2o_runtime.ort.choice import chosen_dense_form
 from h2o_runtime.ort.fusion import fuse, names_functions
+from h2o_runtime.ort.integer_products import multiply_integers
 from h2o_runtime.ort.native import is_fast, multiply_natively, operators
 from h2o_runtime.ort.packed import takes
 from h2o_runtime.ort.session import BoundSession, open_session
-from h2o_runtime.ort.whole_step import Part, whole_step
+from h2o_runtime.ort.whole_step import RewrittenGraph, whole_step
 from h2o_runtime.process import default_threads
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ def rows_on_cpu(model: ModelSpec) -> int:
 class OnnxRuntimeBackend:
     """One session a dense graph, and on the CPU one more for a whole decode step where it can be a single graph.
 
-    On the CPU graphs are rewritten as they are loaded, by `form`: see h2o_runtime.ort.native, .forms and .fusion.
-    Weights that stay as they are stay in the bundle's files and are mapped.
+    On the CPU graphs are rewritten as they are loaded, by `dense_form`: see h2o_runtime.ort.native,
+    .integer_products and .fusion. Weights that stay as they are stay in the bundle's files and are mapped.
     """
 
     name = "onnxruntime"
@@ -54,16 +54,16 @@ class OnnxRuntimeBackend:
         bundle: Bundle,
         threads: int | None = None,
         device: Device | None = None,
-        form: DenseChoice = "auto",
+        dense_form: DenseChoice = "auto",
     ) -> None:
         self.bundle = bundle
         self.threads = threads or default_threads()
         self.device = device or HostDevice()
         self.most_rows = rows_on_cpu(bundle.manifest.model) if self.device.memory == "cpu" else sys.maxsize
         on_cpu = self.device.memory == "cpu"
-        self.form = _form(bundle.manifest, self.threads, form) if on_cpu else "exact"
+        self.dense_form = _dense_form(bundle.manifest, self.threads, dense_form) if on_cpu else "exact"
         self._sessions: dict[str, BoundSession] = {}
-        self._parts: dict[str, Part] = {}  # what sessions of products of our own were made from
+        self._native_graphs: dict[str, RewrittenGraph] = {}  # those whose products are our own
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all graphs that hold weights, or those named in `only`.
@@ -94,9 +94,9 @@ class OnnxRuntimeBackend:
 
     def whole_step(self, tensors: StepTensors) -> Callable[[], None] | None:
         names = [graph.name for graph in self.bundle.manifest.dense_graphs()]
-        if not self._parts.keys() >= set(names):
+        if not self._native_graphs.keys() >= set(names):
             return None
-        step = whole_step([self._parts[name] for name in names], tensors, self.threads)
+        step = whole_step([self._native_graphs[name] for name in names], tensors, self.threads)
         folder = self.bundle.path(self.bundle.graph(names[0])).parent
         try:
             session = BoundSession(self._open(step, folder))
@@ -105,7 +105,7 @@ class OnnxRuntimeBackend:
         return self._told(STEP, session.bound(tensors.inputs, {"logits": tensors.logits}))
 
     def deactivate(self) -> None:
-        self._parts.clear()
+        self._native_graphs.clear()
         self._sessions.clear()
 
     @staticmethod
@@ -118,14 +118,14 @@ class OnnxRuntimeBackend:
 
         return call
 
-    def _open(self, part: Part, folder: Path) -> Any:
-        library = operators() if self.form == "native" else None
+    def _open(self, rewritten: RewrittenGraph, folder: Path) -> Any:
+        library = operators() if self.dense_form == "native" else None
         return open_session(
-            part.model.SerializeToString(),
+            rewritten.model.SerializeToString(),
             self.threads,
             beside=folder,
             operators=library,
-            weights=part.weights,
+            weights=rewritten.weights,
         )
 
     def _loaded(self, graph: str) -> BoundSession:
@@ -140,10 +140,10 @@ class OnnxRuntimeBackend:
             if self.device.memory == "cpu":
                 model = _read(path)
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
-                part = _rewritten(model, path, self.form)
-                session = self._open(part, path.parent)
-                if part.native:
-                    self._parts[graph.name] = part
+                rewritten = _rewritten(model, path, self.dense_form)
+                session = self._open(rewritten, path.parent)
+                if rewritten.native:
+                    self._native_graphs[graph.name] = rewritten
             else:
                 session = open_session(str(path), threads=1, device=self.device)  # they would be idle
             return BoundSession(session, self.device.memory)
@@ -155,11 +155,11 @@ class OnnxRuntimeBackend:
             ) from error
 
 
-def _form(manifest: Manifest, threads: int, form: DenseChoice) -> DenseForm:
-    if form != "auto":
-        return form
+def _dense_form(manifest: Manifest, threads: int, choice: DenseChoice) -> DenseForm:
+    if choice != "auto":
+        return choice
     if manifest.model.quantized:
-        return chosen_form(manifest, threads)
+        return chosen_dense_form(manifest, threads)
     return "native" if manifest.model.dtype == "float32" and is_fast() else "exact"
 
 
@@ -178,19 +178,19 @@ def _read(path: Path) -> Any:
     return onnx.load(str(path), load_external_data=False)
 
 
-def _rewritten(model: Any, path: Path, form: DenseForm) -> Part:
+def _rewritten(model: Any, path: Path, dense_form: DenseForm) -> RewrittenGraph:
     """The graph from `path` as ONNX Runtime's CPU runs it fastest, and weights that it only names.
 
     Those that stay as they are stay in their files.
     """
     weights: Mapping[str, NDArray[Any]] = {}
-    native = form == "native" and takes(model.graph)
+    native = dense_form == "native" and takes(model.graph)
     if native:
         model, weights = multiply_natively(model, path)
     model = fuse(model)
-    if not native and form != "exact":
+    if not native and dense_form != "exact":
         model = multiply_integers(model, path.parent)
-    return Part(model, weights, native)
+    return RewrittenGraph(model, weights, native)
 
 
 def _failed(graph: str, error: Exception) -> BackendError:

@@ -16,17 +16,17 @@ def make_backend(
     device: Device,
     threads: int | None,
     context: int,
-    form: DenseChoice = "auto",
+    dense_form: DenseChoice = "auto",
 ) -> Backend:
-    """For at most `context` tokens; `form` is how ONNX Runtime multiplies on a CPU.
+    """For at most `context` tokens; `dense_form` is how ONNX Runtime multiplies on a CPU.
 
     Raises ConfigError for an unknown name, and for a form that would do nothing.
     """
-    check_form(form, name, device.memory == "cpu", bundle.manifest.model.quantized)
+    check_dense_form(dense_form, name, device.memory == "cpu", bundle.manifest.model.quantized)
     if name == "onnxruntime":
         from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(bundle, threads, device, form)
+        return OnnxRuntimeBackend(bundle, threads, device, dense_form)
     if name in TARGETS:
         from h2o_runtime.backends.tensorrt import TensorRTBackend
         from h2o_runtime.devices.cuda import CudaDevice
@@ -36,18 +36,19 @@ def make_backend(
     raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, but is {name!r}", field="backend")
 
 
-def check_form(form: DenseChoice, backend: str, on_cpu: bool, quantized: bool) -> None:
+def check_dense_form(dense_form: DenseChoice, backend: str, on_cpu: bool, quantized: bool) -> None:
     """Raises ConfigError for a form that does nothing there."""
-    if form in ("auto", "exact"):  # which ask for nothing
+    if dense_form in ("auto", "exact"):  # which ask for nothing
         return
     if backend != "onnxruntime" or not on_cpu:
         raise ConfigError(
-            f"form {form} does nothing here: it is how ONNX Runtime multiplies on a CPU; leave out --dense-form",
-            field="form",
+            f"form {dense_form} does nothing here: it is how ONNX Runtime multiplies on a CPU; leave out "
+            "--dense-form",
+            field="dense_form",
         )
-    if not quantized and form == "blocks":
+    if not quantized and dense_form == "blocks":
         raise ConfigError(
-            f"form {form} does nothing with weights that are floats: leave out --dense-form, or export with "
+            f"form {dense_form} does nothing with weights that are floats: leave out --dense-form, or export with "
             "--weights int8 or int4",
-            field="form",
+            field="dense_form",
         )

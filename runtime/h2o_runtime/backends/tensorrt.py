@@ -36,7 +36,7 @@ class TensorRTBackend:
         self.most_rows = 1
         self._device = device
         self._context = context
-        self._parts: dict[str, _Engine] = {}
+        self._engines: dict[str, _Engine] = {}
         self._scratch: CudaArray | None = None
         self._buffers = AlignedBuffers(device, self.most_rows)
         self._loader: _Loader | None = None
@@ -51,12 +51,12 @@ class TensorRTBackend:
             self._loader = _Loader(import_tensorrt(machine.target), engines, library)
         for graph in self.bundle.manifest.weighty_graphs():
             if only is None or graph.name in only:
-                self._parts[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
-        need = max((part.scratch_bytes for part in self._parts.values()), default=0)
+                self._engines[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
+        need = max((engine.scratch_bytes for engine in self._engines.values()), default=0)
         self._scratch = self._device.empty((need,), np.uint8)
         self._buffers = AlignedBuffers(self._device, self.most_rows)
-        for part in self._parts.values():
-            part.use(self._scratch)
+        for engine in self._engines.values():
+            engine.use(self._scratch)
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         self._run(self._loaded(graph).contexts["prefill"], inputs, outputs)
@@ -66,7 +66,7 @@ class TensorRTBackend:
 
     def _loaded(self, graph: str) -> _Engine:
         try:
-            return self._parts[graph]
+            return self._engines[graph]
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
 
@@ -90,7 +90,7 @@ class TensorRTBackend:
 
     def deactivate(self) -> None:
         self._device.synchronize()  # contexts must not go while they run
-        self._parts.clear()
+        self._engines.clear()
         self._scratch = None
 
 

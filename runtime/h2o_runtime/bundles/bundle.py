@@ -142,16 +142,16 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
                 )
 
 
-def _row_shapes(model: ModelSpec, part: int) -> dict[str, tuple[int, ...]]:
-    """What one token takes in the tensors of a dense graph, which stands behind layer `part` - 1."""
+def _row_shapes(model: ModelSpec, index: int) -> dict[str, tuple[int, ...]]:
+    """What one token takes in the tensors of a dense graph, which stands behind layer `index` - 1."""
     hidden = (model.hidden_size,)
     shapes: dict[str, tuple[int, ...]] = {"residual": hidden, "residual_out": hidden}
     shapes["logits"] = (model.vocab_size,)
-    if part > 0:
-        spec = model.layer(part - 1)
+    if index > 0:
+        spec = model.layer(index - 1)
         shapes["attention"] = spec.query_heads, spec.out_size
-    if part < model.layers:
-        spec = model.layer(part)
+    if index < model.layers:
+        spec = model.layer(index)
         shapes["q"] = spec.query_heads, spec.query_size
         shapes["k"] = shapes["v"] = spec.row.heads, spec.row.size
     return shapes

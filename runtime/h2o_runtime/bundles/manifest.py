@@ -208,7 +208,7 @@ class Manifest(_Strict):
 
 
 def file_sha256(path: Path) -> str:
-    """Hash of a file's content, read in pieces of 1 MiB."""
+    """Hash of a file's content, read in blocks of 1 MiB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from h2o_runtime.caches.base import Cache, HeldRows, KVStore, LayerStore, Rows
+from h2o_runtime.caches.base import Cache, KVStore, LayerStore, RetainedRows, Rows
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.offload import Offload
@@ -14,11 +14,11 @@ __all__ = [
     "Cache",
     "Contiguous",
     "Evicting",
-    "HeldRows",
     "KVStore",
     "LayerStore",
     "Offload",
     "Paged",
+    "RetainedRows",
     "Rows",
 ]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows start … stop - 1 of what is kept, which one call writes.
+    """Rows start … stop - 1 of the cache, which one call writes.
 
     at  int64 [1] on the device, of a decode step: the row itself, where a recording reads it. `start` and `stop`
         say nothing then if the step is recorded
@@ -39,8 +39,8 @@ class LayerStore(Protocol):
         """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d]; no "v"
         where values are a part of keys.
 
-        The same place for the same rows while the layer is open, and whole: what was written through parts
-        of them can be read in one piece. For the row of a decode step always the same place.
+        The same place for the same rows while the layer is open, and whole: rows that were written one after
+        the other can be read as one array. For the row of a decode step always the same place.
         """
 
     def commit(self, rows: Rows) -> None:
@@ -51,8 +51,8 @@ class LayerStore(Protocol):
         is not asked to `commit` it. None: only the cache itself can."""
         return None
 
-    def restore(self, parts: dict[str, NDArray[Any]]) -> None:
-        """The first rows become these, which are named and stored as in `KV.parts`.
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The first rows become these, which are named and stored as in `KV.tensors`.
 
         Only asked of a cache that stores rows otherwise than they are computed.
         """
@@ -71,16 +71,16 @@ class LayerStore(Protocol):
         return
 
 
-class HeldRows(Protocol):
+class RetainedRows(Protocol):
     """Rows of a sequence that waits where they lie, while its store goes on with another. Nobody writes them."""
 
     @property
-    def pieces(self) -> dict[int, int]:
-        """Bytes of every piece of memory that they are in. Those that several sequences share have one number."""
+    def blocks(self) -> dict[int, int]:
+        """Bytes of every block of memory that they are in, by its number; sequences can share blocks."""
         ...
 
-    def kept(self, layer: int) -> dict[str, Tensor]:
-        """Copies of a layer's rows as they are stored, by their names in `KV.parts`."""
+    def stored_rows(self, layer: int) -> dict[str, Tensor]:
+        """Copies of a layer's rows as they are stored, by their names in `KV.tensors`."""
         ...
 
     def go_on(self) -> None:
@@ -107,14 +107,14 @@ class KVStore(Protocol):
         return
 
     def before_step(self, past: int) -> None:
-        """A step is about to write row `past` of every layer. Never a part of what is recorded."""
+        """A step is about to write row `past` of every layer. Never recorded."""
         return
 
     def truncate(self, rows: int) -> None:
         """Rows from `rows` on are needed no more: of no layer, and before others are written in their place."""
         return
 
-    def hold(self, rows: int) -> HeldRows | None:
+    def retain(self, rows: int) -> RetainedRows | None:
         """The first `rows` rows, which stay while another sequence takes its turn. None: they would have to be
         copied elsewhere."""
         return None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import KVStore, LayerStore, Rows
-from h2o_runtime.caches.stored import Fresh, FreshRows, RowForm, StoredCache, StoredRows
+from h2o_runtime.caches.stored import Fresh, FreshRows, RowFormat, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
@@ -30,7 +30,7 @@ class Contiguous(StoredCache):
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
-        return ContiguousStore(model, self.forms(model), capacity, device, providers)
+        return ContiguousStore(model, self.row_formats(model), capacity, device, providers)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         rows = context * self.token_bytes(model)
@@ -38,22 +38,22 @@ class Contiguous(StoredCache):
 
 
 class ContiguousStore(KVStore):
-    """layers[layer]: `capacity` rows as `forms` say, on the device."""
+    """layers[layer]: `capacity` rows as `formats` say, on the device."""
 
     def __init__(
         self,
         model: ModelSpec,
-        forms: Sequence[RowForm],
+        formats: Sequence[RowFormat],
         capacity: int,
         device: Device,
         providers: Sequence[AttentionProvider],
     ) -> None:
-        self.layers = [form.new(capacity, device) for form in forms]
+        self.layers = [format.new(capacity, device) for format in formats]
         # A recorded step has fixed addresses: its row is appended from here.
         step = Fresh(model, 1, device).layers
         fresh: list[FreshRows] | list[None] = [None] * model.layers
         self._fresh_bytes = 0
-        if forms[0].dtype != np.dtype(model.dtype):
+        if formats[0].dtype != np.dtype(model.dtype):
             fresh = Fresh(model, capacity, device).layers
             self._fresh_bytes = Fresh.size(model, capacity)
         self._open = [
@@ -102,7 +102,7 @@ class LayerRows(LayerStore):
             return self._step
         if self._fresh is not None:
             return self._fresh.rows(rows.start, rows.stop)
-        return {name: part[rows.start : rows.stop] for name, part in self._rows.view(0).parts.items()}
+        return {name: tensor[rows.start : rows.stop] for name, tensor in self._rows.view(0).tensors.items()}
 
     def commit(self, rows: Rows) -> None:
         if rows.at is not None:
@@ -114,9 +114,9 @@ class LayerRows(LayerStore):
     def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
         return self._step if rows.at is not None else None
 
-    def restore(self, parts: dict[str, NDArray[Any]]) -> None:
-        places = self.view(0).parts
-        for name, rows in parts.items():
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        places = self.view(0).tensors
+        for name, rows in arrays.items():
             self._device.upload(rows, places[name][: len(rows)])
 
     def view(self, length: int | Tensor) -> KV:

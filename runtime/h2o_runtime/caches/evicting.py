@@ -107,7 +107,7 @@ class EvictingStore(KVStore):
         self.rows = rows = min(cache.cache_tokens, capacity)
         row, dtype, layers = (model.kv_heads, model.head_size), np.dtype(model.dtype), model.layers
         self.device, self.provider = device, provider
-        self.kept = [{name: device.empty((rows, *row), dtype) for name in "kv"} for _ in range(layers)]
+        self.cached = [{name: device.empty((rows, *row), dtype) for name in "kv"} for _ in range(layers)]
         self.prompt = {name: device.empty((capacity, *row), dtype) for name in "kv"}
         self.step = {name: device.empty((1, *row), dtype) for name in "kv"}
         self.seen = device.zeros((layers, rows, model.kv_heads), np.float32)  # by the last step
@@ -138,7 +138,7 @@ class EvictingStore(KVStore):
 
     @property
     def nbytes(self) -> int:
-        rows = [array for layer in (*self.kept, self.prompt) for array in layer.values()]
+        rows = [array for layer in (*self.cached, self.prompt) for array in layer.values()]
         return sum(array.nbytes for array in (*rows, self.seen, self.votes))
 
 
@@ -147,7 +147,7 @@ class _Layer(LayerStore):
 
     def __init__(self, store: EvictingStore, layer: int) -> None:
         self._store, self._layer = store, layer
-        self._kept = store.kept[layer]
+        self._cached = store.cached[layer]
         self._place = store.places[layer : layer + 1]
         self._seen = store.seen[layer]
         self._begin = self._end = 0  # of the prompt's new rows
@@ -171,8 +171,8 @@ class _Layer(LayerStore):
             return store.step
         if not self._end:
             self._begin = rows.start
-            for name, kept in self._kept.items():
-                store.device.copy(kept[: rows.start], store.prompt[name][: rows.start])
+            for name, cached in self._cached.items():
+                store.device.copy(cached[: rows.start], store.prompt[name][: rows.start])
         self._end = max(self._end, rows.stop)
         return {name: array[rows.start : rows.stop] for name, array in store.prompt.items()}
 
@@ -187,8 +187,8 @@ class _Layer(LayerStore):
         if isinstance(length, int):
             length = min(length, self._store.rows)
         else:
-            length = self._store.places[len(self._store.kept) :]
-        return KV(**self._kept, length=length, seen=self._seen)
+            length = self._store.places[len(self._store.cached) :]
+        return KV(**self._cached, length=length, seen=self._seen)
 
     def attended(self, q: Tensor) -> None:
         self._queries = q
@@ -198,12 +198,12 @@ class _Layer(LayerStore):
         store = self._store
         store.settle()
         chosen = store.memory.read(self._layer, self._score())
-        for name, kept in self._kept.items():
+        for name, cached in self._cached.items():
             prompt = store.prompt[name][: self._end]
             if len(chosen) == self._end:
-                store.device.copy(prompt, kept[: self._end])
+                store.device.copy(prompt, cached[: self._end])
             else:
-                store.device.upload(store.device.download(prompt)[chosen], kept[: len(chosen)])
+                store.device.upload(store.device.download(prompt)[chosen], cached[: len(chosen)])
         store.device.synchronize()
 
     def _score(self) -> Float64:

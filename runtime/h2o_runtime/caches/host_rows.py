@@ -24,8 +24,8 @@ class HostRows:
         self.layers = [dict(zip("kv", layer, strict=True)) for layer in arrays]
         self.nbytes = arrays.nbytes
 
-    def drop(self, piece: Array) -> None:
-        """`piece` is not needed for a while."""
+    def drop(self, rows: Array) -> None:
+        """`rows` are not needed for a while."""
 
 
 class MappedRows(HostRows):
@@ -55,8 +55,8 @@ class MappedRows(HostRows):
         super().__init__(np.frombuffer(self._map, np.uint8), layers, row, dtype)
         self._begin = np.frombuffer(self._map, np.uint8).ctypes.data
 
-    def drop(self, piece: Array) -> None:
+    def drop(self, rows: Array) -> None:
         """Its pages leave this process; the system writes them when it likes, and has them at hand while it can."""
-        start = (piece.ctypes.data - self._begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        stop = piece.ctypes.data - self._begin + piece.nbytes
+        start = (rows.ctypes.data - self._begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        stop = rows.ctypes.data - self._begin + rows.nbytes
         self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)

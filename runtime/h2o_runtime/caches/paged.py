@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import HeldRows, KVStore, Rows
+from h2o_runtime.caches.base import KVStore, RetainedRows, Rows
 from h2o_runtime.caches.contiguous import LayerRows
 from h2o_runtime.caches.pages import PagePool, PageTable
 from h2o_runtime.caches.stored import Fresh, FreshRows, StoredCache, StoredRows
@@ -75,7 +75,7 @@ class Paged(StoredCache):
             )
         spare = spare_bytes // (self.page_rows * self.token_bytes(model))
         pool = (-(-capacity // self.page_rows) + spare) * self.page_rows
-        layers = [form.new(pool, device) for form in self.forms(model)]
+        layers = [format.new(pool, device) for format in self.row_formats(model)]
         return PagedStore(model, layers, capacity, self.page_rows, device, providers)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
@@ -97,7 +97,7 @@ class PagedStore(KVStore):
         providers: Sequence[AttentionProvider],
     ) -> None:
         self.layers = layers
-        arrays = [array for rows in layers for array in rows.view(0).parts.values()]
+        arrays = [array for rows in layers for array in rows.view(0).tensors.values()]
         self.pool = PagePool(len(arrays[0]) // page_rows, page_rows, arrays)
         self.pages = PageTable(self.pool, capacity)
         step, fresh = Fresh(model, 1, device).layers, Fresh(model, capacity, device).layers
@@ -122,26 +122,26 @@ class PagedStore(KVStore):
             "pages_shared": int((counts > 1).sum()),
         }
 
-    def hold(self, rows: int) -> HeldRows:
-        return _HeldPages(self, rows)
+    def retain(self, rows: int) -> RetainedRows:
+        return _RetainedPages(self, rows)
 
     @property
     def nbytes(self) -> int:
         return sum(rows.nbytes for rows in self.layers) + self._other_bytes
 
 
-class _HeldPages(HeldRows):
+class _RetainedPages(RetainedRows):
     def __init__(self, store: PagedStore, rows: int) -> None:
         self._store, self._rows = store, rows
-        self._pages = store.pages.hold(rows)
+        self._pages = store.pages.retain(rows)
 
     @property
-    def pieces(self) -> dict[int, int]:
+    def blocks(self) -> dict[int, int]:
         return dict.fromkeys(self._pages.tolist(), self._store.pool.page_bytes)
 
-    def kept(self, layer: int) -> dict[str, Tensor]:
+    def stored_rows(self, layer: int) -> dict[str, Tensor]:
         pool = self._store.pool
-        return self._store.layers[layer].view(self._rows, self._pages, pool.page_rows).kept(self._rows)
+        return self._store.layers[layer].view(self._rows, self._pages, pool.page_rows).stored_rows(self._rows)
 
     def go_on(self) -> None:
         self._store.pages.become(self._pages)
@@ -173,13 +173,13 @@ class _Layer(LayerRows):
     def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
         return None  # a row may need a page first
 
-    def restore(self, parts: dict[str, NDArray[Any]]) -> None:
-        rows = len(parts["k"])
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        rows = len(arrays["k"])
         self._pages.reach(0, rows)
         view = self.view(rows)
         at = view.places(np.arange(rows))
-        for name, part in view.parts.items():
-            part[at] = parts[name]
+        for name, tensor in view.tensors.items():
+            tensor[at] = arrays[name]
 
     def view(self, length: int | Tensor) -> KV:
         return self._rows.view(length, self._pages.table, self._pages.pool.page_rows)

@@ -77,12 +77,12 @@ class PageTable:
 
     def truncate(self, rows: int) -> None:
         """Give back the pages behind the first `rows` rows."""
-        kept = min(-(-rows // self.pool.page_rows), self.used)
-        self.pool.give_back(self.table[kept : self.used])
-        self.table[kept : self.used] = -1
-        self.used = kept
+        needed = min(-(-rows // self.pool.page_rows), self.used)
+        self.pool.give_back(self.table[needed : self.used])
+        self.table[needed : self.used] = -1
+        self.used = needed
 
-    def hold(self, rows: int) -> NDArray[np.int32]:
+    def retain(self, rows: int) -> NDArray[np.int32]:
         """The pages of the first `rows` rows, of which none is written until the caller gives them back."""
         pages = self.table[: -(-rows // self.pool.page_rows)].copy()
         self.pool.share(pages)

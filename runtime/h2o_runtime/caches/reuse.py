@@ -77,7 +77,7 @@ class Provenance:
         """Under an exact policy: how many of the `cached` rows are what a fresh run would compute."""
         return cached if self.exact_decode else min(cached, self.sparse)
 
-    def held(self, rows: int, most: int | None) -> Provenance:
+    def forgetting(self, rows: int, most: int | None) -> Provenance:
         """As it is with `rows` rows in a cache that forgets beyond `most`."""
         return self if most is None or rows <= most else replace(self, whole=False, exact_decode=False)
 

@@ -18,14 +18,14 @@ CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
 
 
 @dataclass(frozen=True)
-class RowForm:
+class RowFormat:
     """How one row of a layer is stored: `dtype`, and where it is int8 a float32 scale a head."""
 
     dtype: np.dtype[Any]
     row: CacheRow
 
     @classmethod
-    def of(cls, model: ModelSpec, stored: CacheDtype) -> tuple[RowForm, ...]:
+    def of(cls, model: ModelSpec, stored: CacheDtype) -> tuple[RowFormat, ...]:
         """Of every layer."""
         dtype = np.dtype(model.dtype if stored == "model" else stored)
         return tuple(cls(dtype, spec.row) for spec in model.each_layer)
@@ -38,8 +38,8 @@ class RowForm:
     def row_bytes(self) -> int:
         """Of a row's keys and values."""
         scale = np.dtype(np.float32).itemsize if self.scaled else 0
-        parts = 1 if self.row.shared else 2
-        return parts * self.row.heads * (self.row.size * self.dtype.itemsize + scale)
+        tensors = 1 if self.row.shared else 2
+        return tensors * self.row.heads * (self.row.size * self.dtype.itemsize + scale)
 
     def new(self, rows: int, device: Device) -> StoredRows:
         shape = (rows, self.row.heads, self.row.size)
@@ -68,32 +68,32 @@ class StoredRows:
 
     @property
     def nbytes(self) -> int:
-        return sum(int(array.nbytes) for array in self.view(0).parts.values())
+        return sum(int(array.nbytes) for array in self.view(0).tensors.values())
 
 
 class FreshRows:
     """Where dense graphs of a layer write rows that must be converted: k, v [rows, Hkv, d] of the model's dtype, k
     alone where values are a part of it."""
 
-    def __init__(self, form: RowForm, rows: int, device: Device) -> None:
-        self._parts = form.new(rows, device).view(0).parts
+    def __init__(self, format: RowFormat, rows: int, device: Device) -> None:
+        self._tensors = format.new(rows, device).view(0).tensors
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        return {name: part[start:stop] for name, part in self._parts.items()}
+        return {name: tensor[start:stop] for name, tensor in self._tensors.items()}
 
 
 class Fresh:
     """The `FreshRows` of every layer. Those whose rows are alike share one, because one is open at a time."""
 
     def __init__(self, model: ModelSpec, rows: int, device: Device) -> None:
-        forms = RowForm.of(model, "model")
-        made = {form: FreshRows(form, rows, device) for form in dict.fromkeys(forms)}
-        self.layers = [made[form] for form in forms]
+        formats = RowFormat.of(model, "model")
+        made = {format: FreshRows(format, rows, device) for format in dict.fromkeys(formats)}
+        self.layers = [made[format] for format in formats]
 
     @staticmethod
     def size(model: ModelSpec, rows: int) -> int:
         """Bytes of that many rows."""
-        return rows * sum(form.row_bytes for form in set(RowForm.of(model, "model")))
+        return rows * sum(format.row_bytes for format in set(RowFormat.of(model, "model")))
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ class StoredCache(Cache):
             if dtype != model.dtype:
                 yield cls(cache_dtype=dtype)
 
-    def forms(self, model: ModelSpec) -> tuple[RowForm, ...]:
+    def row_formats(self, model: ModelSpec) -> tuple[RowFormat, ...]:
         """Of every layer."""
-        return RowForm.of(model, self.cache_dtype)
+        return RowFormat.of(model, self.cache_dtype)
 
     def stored_dtype(self, model: ModelSpec) -> str:
-        return self.forms(model)[0].dtype.name
+        return self.row_formats(model)[0].dtype.name
 
     def token_bytes(self, model: ModelSpec) -> int:
         """What a token takes in all layers."""
-        return sum(form.row_bytes for form in self.forms(model))
+        return sum(format.row_bytes for format in self.row_formats(model))

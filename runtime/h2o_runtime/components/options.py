@@ -142,7 +142,7 @@ def _option(
         flags=flags or ("--" + name.replace("_", "-"),),
         choices=get_args(kind) if get_origin(kind) is Literal else None,
         words=tuple(
-            word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)
+            word for member in get_args(kind) if get_origin(member) is Literal for word in get_args(member)
         ),
         least=least,
         numeric=numeric,

@@ -29,7 +29,7 @@ class LoadOptions:
     device        "auto" takes a GPU where the backend can use it
     cache         owns keys and values
     decoding      what a generated token sees
-    form          how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
+    dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
     layers        settings of the model's layer kinds, by the names of their options
     pool_bytes    of memory for sessions that wait while others take their turn
     folder        where sessions are written that memory has no room for, and those that are there in the end
@@ -44,7 +44,7 @@ class LoadOptions:
     device: DeviceChoice = "auto"
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
-    form: DenseChoice = "auto"
+    dense_form: DenseChoice = "auto"
     layers: LayerSettings = field(default_factory=dict)
     pool_bytes: int = 0
     folder: str | Path | None = None

@@ -31,10 +31,10 @@ class CudaTransfers:
 
     def load(self, source: NDArray[Any], target: CudaArray, runs: Runs | None = None) -> None:
         for start, stop in [(0, len(source))] if runs is None else runs:
-            piece = source[start:stop]
-            if piece.nbytes:
-                self.loaded += piece.nbytes
-                self._stream.upload(piece, target[start:stop].address)
+            rows = source[start:stop]
+            if rows.nbytes:
+                self.loaded += rows.nbytes
+                self._stream.upload(rows, target[start:stop].address)
 
     def store(self, source: CudaArray, target: NDArray[Any]) -> None:
         if source.nbytes:

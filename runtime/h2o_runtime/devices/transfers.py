@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.devices.tensor import Tensor
 
-PIECE = 4 << 20  # bytes that are copied at once
+BLOCK_BYTES = 4 << 20  # bytes that are copied at once
 Array = NDArray[Any]
 Runs: TypeAlias = Sequence[tuple[int, int]]  # of rows: the first, and the one behind the last; rising
 
@@ -55,10 +55,10 @@ class Transfers(Protocol):
 class HostTransfers:
     """A thread that copies. The device is the host: what it was given is done, and it waits by waiting here.
 
-    `drop` is told of every piece of the host's side that was copied, which is not needed for a while.
+    `drop` is told of the host's rows that were copied, which are not needed for a while.
     """
 
-    def __init__(self, drop: Callable[[Array], None] = lambda piece: None) -> None:
+    def __init__(self, drop: Callable[[Array], None] = lambda rows: None) -> None:
         self.loaded = self.stored = 0
         self.waited = 0.0
         self._asked = 0
@@ -110,16 +110,16 @@ class _Copy:
     runs: Runs
 
     def make(self, drop: Callable[[Array], None]) -> None:
-        """Of what lies apart the whole extent is dropped once: that costs no more than a single piece."""
-        rows, done, since = max(1, PIECE // max(self.source[:1].nbytes, 1)), 0, -1
+        """Of what lies apart the whole extent is dropped once: that costs no more than a single block."""
+        rows, done, since = max(1, BLOCK_BYTES // max(self.source[:1].nbytes, 1)), 0, -1
         for begin, end in self.runs:
             for start in range(begin, end, rows):
-                piece = slice(start, min(start + rows, end))
-                np.copyto(self.target[piece], self.source[piece])
+                block = slice(start, min(start + rows, end))
+                np.copyto(self.target[block], self.source[block])
                 since = start if since < 0 else since
-                done += piece.stop - start
+                done += block.stop - start
                 if done >= rows:
-                    drop(self.host[since : piece.stop])
+                    drop(self.host[since : block.stop])
                     done, since = 0, -1
         if done:
             drop(self.host[since : self.runs[-1][1]])

@@ -110,7 +110,7 @@ class Forward:
         device: Device,
     ) -> None:
         self.model = manifest.model
-        self.parts = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
+        self.dense_graphs = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
         self.backend = backend
         self.layers = layers
         self.decoding = decoding
@@ -154,7 +154,7 @@ class Forward:
         self.layers.settle(policy, past, n)
 
     def layer(self, layer: int, prompt: PromptRun) -> None:
-        """All of one layer for a prompt that has begun: dense part, cache rows, attention."""
+        """All of one layer for a prompt that has begun: dense graph, cache rows, attention."""
         session, n = prompt.session, len(prompt.tokens)
         with session.store.open(layer) as cache:
 
@@ -196,15 +196,17 @@ class Forward:
         if bound.whole is not None:
             bound.whole()
             return self.buffers.logits[:1]
-        for layer, part in enumerate(bound.layers):
+        for layer, bound_layer in enumerate(bound.layers):
             with session.store.open(layer) as cache:
-                part.run()
+                bound_layer.run()
                 new = cache.uncommitted(rows) if self.decoding.appends else None
                 if new is None:
                     cache.commit(rows)
                 kv = cache.view(length)
-                self.decoding.observe(layer, kv, rows, part.provider, state)
-                call = StepCall(layer, part.q, part.o, kv, part.provider, new, cache.fetch)
+                self.decoding.observe(layer, kv, rows, bound_layer.provider, state)
+                call = StepCall(
+                    layer, bound_layer.q, bound_layer.o, kv, bound_layer.provider, new, cache.fetch
+                )
                 self.decoding.attend(call, state)
         bound.head()
         return self.buffers.logits[:1]
@@ -224,7 +226,7 @@ class Forward:
         self.device.upload(tokens, self.buffers.tokens[: len(tokens)])
 
     def dense(self, layer: int, tile: Span, session: Session, cache: LayerStore) -> None:
-        """Dense part `layer` on rows of the call's new tokens, whose keys and values go into the cache."""
+        """Dense graph `layer` on rows of the call's new tokens, whose keys and values go into the cache."""
         past, first = session.length, session.next_position
         rows = Rows(past + tile.start, past + tile.stop)
         tokens = self.buffers.tokens[tile.start : tile.stop]
@@ -232,7 +234,9 @@ class Forward:
         target = cache.target(rows)
         if layer:
             self.layers[layer - 1].before(layer - 1, tile)
-        self.backend.infer(self.parts[layer], *self._part_tensors(layer, tile, tokens, positions, target))
+        self.backend.infer(
+            self.dense_graphs[layer], *self._dense_tensors(layer, tile, tokens, positions, target)
+        )
         cache.commit(rows)
         self.layers[layer].after(layer, tile, past, cache, target, self._flow)
 
@@ -240,7 +244,7 @@ class Forward:
         """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
         last = self.model.layers - 1
         self.layers[last].before(last, rows)
-        self.backend.infer(self.parts[-1], *self._head_tensors(rows))
+        self.backend.infer(self.dense_graphs[-1], *self._head_tensors(rows))
         return self.buffers.logits[: len(rows)]
 
     def logits(self, rows: Span) -> Float32:
@@ -275,22 +279,26 @@ class Forward:
 
     def _bind_layer(self, layer: int, rows: Rows, session: Session) -> BoundLayer:
         with session.store.open(layer) as cache:
-            tensors = self._part_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows))
-        dense = self.backend.bound(self.parts[layer], *tensors)
+            tensors = self._dense_tensors(
+                layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows)
+            )
+        dense = self.backend.bound(self.dense_graphs[layer], *tensors)
         before = self.layers[layer - 1].bound_before(layer - 1) if layer else ()
         run = _in_turn(*before, dense, *self.layers[layer].bound_after(layer))
         return BoundLayer(run, *self.layers[layer].step(layer), self.layers.providers[layer])
 
     def _bind_head(self) -> Callable[[], None]:
-        head = self.backend.bound(self.parts[-1], *self._head_tensors(Span(0, 1)))
+        head = self.backend.bound(self.dense_graphs[-1], *self._head_tensors(Span(0, 1)))
         last = self.model.layers - 1
         return _in_turn(*self.layers[last].bound_before(last), head)
 
     def _bind_whole_step(self, session: Session) -> Callable[[], None] | None:
         """Where a step is nothing but exact attention of our own kernels to rows that stay where they are."""
         caches = session.store.fixed_rows()
-        plain = self.device.memory == "cpu" and self.layers.in_step_graph and self.decoding.plain
-        if caches is None or not plain:
+        fusible = (
+            self.device.memory == "cpu" and self.layers.in_step_graph and self.decoding.full_attention_only
+        )
+        if caches is None or not fusible:
             return None
         position, length = self._where[0:1], self._where[2:3]
         logits = self.buffers.logits[:1]
@@ -298,10 +306,10 @@ class Forward:
             StepTensors(self._token, position, length, caches, logits, self.model.attention.scale)
         )
 
-    def _part_tensors(
+    def _dense_tensors(
         self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Inputs and outputs of dense part `layer` on rows of the buffers."""
+        """Inputs and outputs of dense graph `layer` on rows of the buffers."""
         b = self.buffers
         cut = slice(tile.start, tile.stop)
         outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **target}

@@ -6,11 +6,11 @@ The file of the same name in h2o_export.layers makes its dense graphs.
 from __future__ import annotations
 
 from h2o_runtime.components.registry import Registry
-from h2o_runtime.layers.base import LayerKind, LayerParts, LoadedLayers
+from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.grouped_query import GroupedQuery
 from h2o_runtime.layers.latent import Latent
 
-__all__ = ["LAYERS", "LayerKind", "LayerParts", "LoadedLayers"]
+__all__ = ["LAYERS", "LayerKind", "LayerResources", "LoadedLayers"]
 
 LAYERS: Registry[LayerKind] = Registry(
     GroupedQuery,

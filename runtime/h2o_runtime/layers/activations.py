@@ -13,7 +13,7 @@ LOGITS_BYTES = 16 << 20  # the head runs on as many rows at once as fit
 
 
 def logits_rows(model: ModelSpec, capacity: int) -> int:
-    """How many rows of logits are held at once, at least one."""
+    """How many rows of logits there are at once, at least one."""
     return max(1, min(capacity, LOGITS_BYTES // (4 * model.vocab_size)))
 
 
@@ -44,9 +44,9 @@ class Activations:
         self.logits = device.empty((logits_rows(model, capacity), model.vocab_size), np.float32)
         self._residual = [device.empty((capacity, model.hidden_size), dtype) for _ in range(2)]
 
-    def residual(self, part: int) -> Tensor:
-        """Output buffer of dense part `part`, [cap, D]; part + 1 reads it."""
-        return self._residual[part % 2]
+    def residual(self, index: int) -> Tensor:
+        """Output buffer of dense graph `index`, [cap, D]; graph `index` + 1 reads it."""
+        return self._residual[index % 2]
 
     @property
     def nbytes(self) -> int:

@@ -20,8 +20,8 @@ from h2o_runtime.schedule import Span
 
 
 @dataclass(frozen=True)
-class LayerParts:
-    """What a kind finds when it is loaded: the model's parts, for `capacity` tokens.
+class LayerResources:
+    """What a kind is loaded with: the model and what runs it, for `capacity` tokens.
 
     provide  an active provider for a shape, the same one for the same shape; it is closed with the model
     """
@@ -46,8 +46,8 @@ class LoadedLayers:
 
     in_step_graph: bool = True
 
-    def __init__(self, parts: LayerParts) -> None:
-        self._buffers = parts.buffers
+    def __init__(self, resources: LayerResources) -> None:
+        self._buffers = resources.buffers
 
     def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
         """A prompt of n tokens behind `past` cached ones is about to run. Raises ConfigError, and then has changed
@@ -104,9 +104,9 @@ class LayerKind(ABC):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def load(self, parts: LayerParts) -> LoadedLayers:
+    def load(self, resources: LayerResources) -> LoadedLayers:
         """Raises ConfigError for settings that contradict what was loaded."""
-        return LoadedLayers(parts)
+        return LoadedLayers(resources)
 
     def buffer_bytes(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
         """What the buffers of `load` take."""

@@ -1,4 +1,4 @@
-"""Latent attention: one set of weights, two forms of the same numbers.
+"""Latent attention: one set of weights, two modes that compute the same numbers.
 
 Absorbed, queries are carried into the space of latents and see the cache itself. A pair of query and key then costs
 2 (2r + dr) operations a head, and nothing is done for a key. Expanded, keys and values of every head are made of
@@ -20,13 +20,13 @@ from h2o_runtime.components.options import option
 from h2o_runtime.devices import Flow, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
-from h2o_runtime.layers.base import LayerKind, LayerParts, LoadedLayers
+from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.model import AttentionShape, LatentSpec, LayerSpec, ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span, spans
 
-LatentForm: TypeAlias = Literal["absorbed", "expanded"]
+LatentMode: TypeAlias = Literal["absorbed", "expanded"]
 
 EXPANDED_AT_ONCE = 4096  # rows of the past
 
@@ -44,16 +44,16 @@ class Latent(LayerKind):
         "operations.",
     )
 
-    def load(self, parts: LayerParts) -> LatentLayers:
-        choice, model = self.latent, parts.model
+    def load(self, resources: LayerResources) -> LatentLayers:
+        choice, model = self.latent, resources.model
         shape = expanded_shape(model)
-        if choice == "expanded" and not is_plain(model, parts.cache):
+        if choice == "expanded" and not can_expand_past(model, resources.cache):
             raise ConfigError(
                 "--latent expanded reads latents back as they were computed: keep --cache contiguous and "
                 "--cache-dtype model with it, or leave it out",
                 field="latent",
             )
-        if not parts.provider.takes(shape):
+        if not resources.provider.takes(shape):
             if choice == "expanded":
                 raise ConfigError(
                     f"--latent expanded has heads of {shape.head_size} and {shape.value_size} elements, which no "
@@ -61,8 +61,8 @@ class Latent(LayerKind):
                     field="latent",
                 )
             choice = "absorbed"
-        expanded = None if choice == "absorbed" else parts.provide(shape)
-        return LatentLayers(replace(self, latent=choice), parts, expanded)
+        expanded = None if choice == "absorbed" else resources.provide(shape)
+        return LatentLayers(replace(self, latent=choice), resources, expanded)
 
     def buffer_bytes(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
         spec = _layer(model)
@@ -71,7 +71,7 @@ class Latent(LayerKind):
         return spec.query_heads * (absorbed + expanded) * np.dtype(model.dtype).itemsize
 
     def absorbed_rows(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
-        """Rows that buffers of the absorbed form have: as many as it may be chosen for, and one for decode.
+        """Rows that buffers of the absorbed mode have: as many as it may be chosen for, and one for decode.
 
         The more rows see a past under full attention, the sooner it pays to expand it: beyond this many, always.
         """
@@ -79,7 +79,7 @@ class Latent(LayerKind):
             return 1
         sizes = _sizes(model)
         more = _more_a_pair(sizes)
-        if self.latent == "absorbed" or not is_plain(model, cache) or more <= 0:
+        if self.latent == "absorbed" or not can_expand_past(model, cache) or more <= 0:
             return capacity
         return max(1, min(capacity, sizes.rank * (sizes.nope_size + sizes.value_size) // more))
 
@@ -120,34 +120,34 @@ class Latent(LayerKind):
 
 
 class LatentLayers(LoadedLayers):
-    """What a latent model's layers do between their dense graphs and attention; the form of a prompt.
+    """What a latent model's layers do between their dense graphs and attention; the mode of a prompt.
 
     `expanded` executes operators on expanded keys and values; None: prompts are read absorbed.
     """
 
     in_step_graph = False
 
-    def __init__(self, kind: Latent, parts: LayerParts, expanded: AttentionProvider | None) -> None:
-        super().__init__(parts)
-        model, spec, device = parts.model, _layer(parts.model), parts.device
-        self._model, self._sizes, self._backend = model, _sizes(model), parts.backend
+    def __init__(self, kind: Latent, resources: LayerResources, expanded: AttentionProvider | None) -> None:
+        super().__init__(resources)
+        model, spec, device = resources.model, _layer(resources.model), resources.device
+        self._model, self._sizes, self._backend = model, _sizes(model), resources.backend
         self._provider, self._choice = expanded, kind.latent
-        self._plain = is_plain(model, parts.cache)
-        rows, heads = kind.absorbed_rows(model, parts.capacity, parts.cache), spec.query_heads
+        self._can_expand_past = can_expand_past(model, resources.cache)
+        rows, heads = kind.absorbed_rows(model, resources.capacity, resources.cache), spec.query_heads
         self.absorbed = device.empty((rows, heads, spec.head_size), model.dtype)
         self.context = device.empty((rows, heads, spec.value_size), model.dtype)
-        self.form: LatentForm = "absorbed" if rows == parts.capacity else "expanded"
+        self.mode: LatentMode = "absorbed" if rows == resources.capacity else "expanded"
         # Of the layer at work: all layers share them, see `after`.
-        rows = 0 if kind.latent == "absorbed" else parts.capacity
+        rows = 0 if kind.latent == "absorbed" else resources.capacity
         self.k = device.empty((rows, heads, spec.query_size), model.dtype)
         self.v = device.empty((rows, heads, spec.out_size), model.dtype)
 
     def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
-        able = _forms(policy)
-        if past and not self._plain:
-            able = tuple(form for form in able if form == "absorbed")
+        able = _modes(policy)
+        if past and not self._can_expand_past:
+            able = tuple(mode for mode in able if mode == "absorbed")
         if self._choice != "auto":
-            wanted: LatentForm = self._choice
+            wanted: LatentMode = self._choice
         elif "expanded" not in able or (
             "absorbed" in able
             and n <= len(self.absorbed)
@@ -163,7 +163,7 @@ class LatentLayers(LoadedLayers):
                 f"--latent {other}, or use another policy",
                 field="policy",
             )
-        self.form = wanted
+        self.mode = wanted
 
     def after(
         self, layer: int, rows: Span, past: int, cache: LayerStore, new: dict[str, Tensor], flow: Flow
@@ -175,7 +175,7 @@ class LatentLayers(LoadedLayers):
         graph does not wait, so that the two still overlap, and a second buffer is not needed: that would be a
         third of the cache once more.
         """
-        if self.form == "absorbed":
+        if self.mode == "absorbed":
             self._backend.infer(f"absorb_{layer:02d}", *self._absorption(layer, _cut(rows)))
             return
         if rows.start == 0:
@@ -186,7 +186,7 @@ class LatentLayers(LoadedLayers):
 
     def call(self, call: LayerCall) -> LayerCall:
         n, length = len(call.q), call.past + len(call.q)
-        if self.form == "absorbed":
+        if self.mode == "absorbed":
             return replace(call, q=self.absorbed[:n], o=self.context[:n])
         new = slice(call.past, length)
         assert self._provider is not None
@@ -194,7 +194,7 @@ class LatentLayers(LoadedLayers):
         return replace(call, k=self.k[new], v=self.v[new], kv=kv, provider=self._provider)
 
     def before(self, layer: int, rows: Span) -> None:
-        if self.form == "absorbed":
+        if self.mode == "absorbed":
             self._backend.infer(f"contract_{layer:02d}", *self._contraction(layer, _cut(rows)))
 
     def step(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -208,7 +208,7 @@ class LatentLayers(LoadedLayers):
         return (self._backend.bound(f"contract_{layer:02d}", *self._contraction(layer, slice(0, 1))),)
 
     def report(self) -> dict[str, Any]:
-        return {"latent": self.form}
+        return {"latent": self.mode}
 
     def _absorption(self, layer: int, rows: slice) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return {"q": self._buffers.q[layer][rows]}, {"absorbed": self.absorbed[rows]}
@@ -224,7 +224,7 @@ class LatentLayers(LoadedLayers):
 
     @property
     def nbytes(self) -> int:
-        return sum(int(part.nbytes) for part in (self.absorbed, self.context, self.k, self.v))
+        return sum(int(buffer.nbytes) for buffer in (self.absorbed, self.context, self.k, self.v))
 
 
 def expanded_shape(model: ModelSpec) -> AttentionShape:
@@ -236,7 +236,7 @@ def expanded_shape(model: ModelSpec) -> AttentionShape:
     )
 
 
-def is_plain(model: ModelSpec, cache: Cache) -> bool:
+def can_expand_past(model: ModelSpec, cache: Cache) -> bool:
     """Whether a cache holds latents as dense graphs write them, row by row: only then past ones can be expanded."""
     return isinstance(cache, Contiguous) and cache.stored_dtype(model) == model.dtype
 
@@ -244,15 +244,15 @@ def is_plain(model: ModelSpec, cache: Cache) -> bool:
 def absorbed_cheaper(sizes: LatentSpec, pairs: int, past: int) -> bool:
     """Whether a prompt costs fewer operations absorbed: `pairs` of query and key a head, behind `past` latents.
 
-    What is done for the prompt's own rows is the same in both forms: absorbing and contracting is as much as
+    What is done for the prompt's own rows is the same in both modes: absorbing and contracting is as much as
     expanding.
     """
     key = sizes.rank * (sizes.nope_size + sizes.value_size)
     return pairs * _more_a_pair(sizes) < past * key
 
 
-def _forms(policy: PrefillPolicy[Any]) -> tuple[LatentForm, ...]:
-    """Those that a policy's operators take. Expanded, every head has its own keys, and heads share a list."""
+def _modes(policy: PrefillPolicy[Any]) -> tuple[LatentMode, ...]:
+    """The modes that a policy's operators take. Expanded, every head has its own keys, and heads share a list."""
     if not policy.value_sizes:
         return ()
     return ("absorbed", "expanded") if policy.spanning_lists else ("absorbed",)

@@ -13,7 +13,7 @@ from h2o_runtime.caches import Cache
 from h2o_runtime.components.options import Option, options_of
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.layers import LAYERS, LayerKind, LayerParts, LoadedLayers
+from h2o_runtime.layers import LAYERS, LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.model import AttentionShape, ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
@@ -90,11 +90,13 @@ class Layers:
     def load(
         self, backend: Backend, buffers: Activations, capacity: int, device: Device, cache: Cache
     ) -> LiveLayers:
-        """Raises ConfigError for settings that contradict these parts."""
+        """Raises ConfigError for settings that contradict these resources."""
         provider = self.providers[0]
-        parts = LayerParts(self.model, backend, buffers, capacity, device, cache, provider, self.provide)
+        resources = LayerResources(
+            self.model, backend, buffers, capacity, device, cache, provider, self.provide
+        )
         return LiveLayers(
-            self.model, {name: kind.load(parts) for name, kind in self.kinds.items()}, self.providers
+            self.model, {name: kind.load(resources) for name, kind in self.kinds.items()}, self.providers
         )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which form of integer weights is best on this machine: measured once by h2o-bench dense, and kept in a file."""
+"""The best dense form for integer weights on this machine: h2o-bench dense measures it once and writes a file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from h2o_runtime.ort.library import import_onnxruntime
 
 log = logging.getLogger(__name__)
 
-# What `best` weighs a form by: a prompt of so many tokens, and an answer.
+# What `best` weighs a dense form by: a prompt of so many tokens, and an answer.
 PROMPT_TOKENS, ANSWER_TOKENS = 4096, 128
 MOST_LOSS = 0.003  # of log-probability a token against "exact", in the mean: so much of perplexity
 
 
-class FormTimes(BaseModel):
-    """One form of one bundle's dense graphs on this machine.
+class DenseFormTimes(BaseModel):
+    """One dense form of one bundle's dense graphs on this machine.
 
     row_s   seconds of all dense graphs for one token
     many_s  seconds a token where a call has many
@@ -51,39 +51,40 @@ class Measured(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     machine: dict[str, Any]
-    forms: dict[DenseForm, FormTimes]
+    forms: dict[DenseForm, DenseFormTimes]
 
     @property
     def best(self) -> DenseForm:
         """The fastest that loses little; the default where none does."""
         good = [name for name, times in self.forms.items() if times.loss <= MOST_LOSS]
-        return min(good, key=lambda name: self.forms[name].weighed_s, default=default_form())
+        return min(good, key=lambda name: self.forms[name].weighed_s, default=default_dense_form())
 
 
-def default_form() -> DenseForm:
+def default_dense_form() -> DenseForm:
     """What keeps what the weights keep on any machine, and is fast on this one."""
     return "native" if native.is_fast() else "blocks"
 
 
-def chosen_form(manifest: Manifest, threads: int) -> DenseForm:
+def chosen_dense_form(manifest: Manifest, threads: int) -> DenseForm:
     """The best as it was measured, or the default."""
     path = choice_file(manifest, threads)
     try:
         measured = Measured.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError:
         log.info(
-            "form of integer weights: %s, not measured; h2o-bench dense measures it once", default_form()
+            "form of integer weights: %s, not measured; h2o-bench dense measures it once",
+            default_dense_form(),
         )
-        return default_form()
+        return default_dense_form()
     except ValidationError as error:
         log.warning("%s: not what h2o-bench dense writes (%s); it is ignored", path, error.errors()[0]["msg"])
-        return default_form()
+        return default_dense_form()
     log.info("form of integer weights: %s, measured in %s", measured.best, path)
     return measured.best
 
 
 def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
-    """Write what was measured where `chosen_form` finds it. Raises OutputError."""
+    """Write what was measured where `chosen_dense_form` finds it. Raises OutputError."""
     path = choice_file(manifest, threads)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,4 +21,4 @@ def import_onnxruntime() -> Any:
 
 def version_of(ort: Any) -> tuple[int, ...]:
     """Major and minor."""
-    return tuple(int(part) for part in ort.__version__.split(".")[:2])
+    return tuple(int(number) for number in ort.__version__.split(".")[:2])

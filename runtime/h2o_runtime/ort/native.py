@@ -100,7 +100,7 @@ class _Before:
 
 @dataclass(frozen=True)
 class _After:
-    """Where a part's result goes.
+    """Where a product's result goes.
 
     addend    what is added to it, or ""
     heads     how many heads it is cut into, or 0
@@ -115,9 +115,9 @@ class _After:
 
 @dataclass(frozen=True)
 class _Node:
-    """One PackedProduct, of parts that are multiplied with the same activations, first those that are turned."""
+    """One PackedProduct of matrices that read the same activations; those with rotated results come first."""
 
-    parts: tuple[Product, ...]
+    products: tuple[Product, ...]
     before: _Before
     after: tuple[_After, ...]
     head: bool
@@ -126,16 +126,16 @@ class _Node:
         """The node, with what adds biases behind it, and its weights."""
         from onnx import helper
 
-        kind = Kind.of(self.parts[0])
-        packed = pack_matrices(self.parts, tensors, folder)
+        kind = Kind.of(self.products[0])
+        packed = pack_matrices(self.products, tensors, folder)
         name = self.after[0].out
         given = {"weights": packed.weights, "scales": packed.scales, "offsets": packed.offsets}
         arrays = {f"{name}/{key}": array for key, array in given.items() if array is not None}
         names = [f"{name}/{key}" if array is not None else "" for key, array in given.items()]
         biases = {
-            after.out: part.bias
-            for after, part in zip(self.after, self.parts, strict=True)
-            if isinstance(part, FloatProduct) and part.bias
+            after.out: one.bias
+            for after, one in zip(self.after, self.products, strict=True)
+            if isinstance(one, FloatProduct) and one.bias
         }
         outs = [f"{after.out}/product" if after.out in biases else after.out for after in self.after]
         turned = [after.rotation for after in self.after if after.rotation is not None]
@@ -170,13 +170,13 @@ def _nodes(view: GraphView) -> Iterator[_Node]:
     together: dict[tuple[str, Kind], list[Product]] = {}
     for one in products(view.graph):
         together.setdefault((one.product.input[0], Kind.of(one)), []).append(one)
-    for parts in together.values():
-        for start in range(0, len(parts), MOST_MATRICES):
-            some = parts[start : start + MOST_MATRICES]
-            ends = [(part, _after(part, view, rotations, alone=len(some) == 1)) for part in some]
+    for group in together.values():
+        for start in range(0, len(group), MOST_MATRICES):
+            some = group[start : start + MOST_MATRICES]
+            ends = [(product, _after(product, view, rotations, alone=len(some) == 1)) for product in some]
             ends.sort(key=lambda end: end[1].rotation is None)
             yield _Node(
-                tuple(part for part, _ in ends),
+                tuple(product for product, _ in ends),
                 _before(some[0].product.input[0], view),
                 tuple(after for _, after in ends),
                 head=some[0].output in view.results,  # its product alone is one; others go through more nodes
@@ -197,9 +197,9 @@ def _before(x: str, view: GraphView) -> _Before:
     return _Before(x)
 
 
-def _after(part: Product, view: GraphView, rotations: Mapping[str, Rotation], alone: bool) -> _After:
-    out = part.output
-    if isinstance(part, FloatProduct) and part.bias:
+def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation], alone: bool) -> _After:
+    out = product.output
+    if isinstance(product, FloatProduct) and product.bias:
         return _After(out)
     readers = view.readers(out)
     if len(readers) != 1 or out in view.results:

@@ -70,9 +70,9 @@ def products(graph: Any) -> list[Product]:
     return [*quantized_products(graph), *of_floats]
 
 
-def pack_matrices(parts: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
-    """Parts of one kind. `tensors` are initializers by their names, whose data lie in files below `folder`."""
-    made = [_pack(part, tensors, folder) for part in parts]
+def pack_matrices(matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
+    """Matrices of one kind. `tensors` are initializers by their names, whose data lie in files below `folder`."""
+    made = [_pack(product, tensors, folder) for product in matrices]
     return Packed(
         made[0].inputs,
         tuple(n for one in made for n in one.outputs),
@@ -91,17 +91,17 @@ def aligned(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(arrays, out=out)
 
 
-def _pack(part: Product, tensors: Mapping[str, Any], folder: Path) -> Packed:
-    if isinstance(part, FloatProduct):
-        matrix = floats(tensors[part.weight], folder)
+def _pack(product: Product, tensors: Mapping[str, Any], folder: Path) -> Packed:
+    if isinstance(product, FloatProduct):
+        matrix = floats(tensors[product.weight], folder)
         weights = pack_floats(matrix.astype(np.float32, copy=False)).reshape(-1).view(np.uint8)
         return Packed(matrix.shape[1], (matrix.shape[0],), weights, None, None)
-    read = Matrix.read(part, tensors, folder)
-    offsets = None if part.offset is None else floats(tensors[part.offset.input[1]], folder).T
+    read = Matrix.read(product, tensors, folder)
+    offsets = None if product.offset is None else floats(tensors[product.offset.input[1]], folder).T
     return Packed(
         read.q.shape[1],
         (read.q.shape[0],),
-        pack(read.q, part.bits, part.block_size).reshape(-1),
+        pack(read.q, product.bits, product.block_size).reshape(-1),
         pack_scales(read.scales).reshape(-1),
         None if offsets is None else pack_scales(offsets).reshape(-1),
     )

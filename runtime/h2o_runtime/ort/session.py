@@ -112,7 +112,7 @@ class BoundSession:
             self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._binding = session.io_binding()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._kept: Any = None  # arrays that must live as long as they are bound
+        self._bound_arrays: Any = None  # arrays that must live as long as they are bound
 
     def run(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         self.bind(inputs, outputs)
@@ -129,7 +129,7 @@ class BoundSession:
         """A run that is always on these arrays, beside all others: nothing is looked up or bound in it."""
         fixed = BoundSession(self._session, self._memory)
         fixed.bind(inputs, outputs)
-        fixed._kept = (inputs, outputs)
+        fixed._bound_arrays = (inputs, outputs)
         return fixed.run_again
 
     def run_again(self) -> None:

@@ -21,7 +21,7 @@ CARRIED = ("cos", "sin")  # from the first layer to all others
 
 
 @dataclass(frozen=True)
-class Part:
+class RewrittenGraph:
     """One dense graph as its own session has it: a ModelProto, and weights that it only names.
 
     native  whether its products are of our own
@@ -32,7 +32,7 @@ class Part:
     native: bool
 
 
-def whole_step(parts: Sequence[Part], tensors: StepTensors, threads: int) -> Part:
+def whole_step(graphs: Sequence[RewrittenGraph], tensors: StepTensors, threads: int) -> RewrittenGraph:
     """One graph of all dense graphs, in their order: a model's layers, then its head."""
     from onnx import ModelProto, helper
 
@@ -41,28 +41,28 @@ def whole_step(parts: Sequence[Part], tensors: StepTensors, threads: int) -> Par
     weights: dict[str, NDArray[Any]] = {}
     opsets: dict[str, Any] = {}
     made: dict[str, str] = {"tokens": "tokens", "positions": "positions"}  # by what the next graph calls it
-    for i, part in enumerate(parts):
-        graph = part.model.graph
-        names = _names(graph, i, made, last=i == len(parts) - 1)
+    for i, rewritten in enumerate(graphs):
+        graph = rewritten.model.graph
+        names = _names(graph, i, made, last=i == len(graphs) - 1)
         nodes.extend(_renamed(graph, names))
         for tensor in graph.initializer:
             copy = type(tensor)()
             copy.CopyFrom(tensor)
             copy.name = names[tensor.name]
             initializers.append(copy)
-        weights |= {names[name]: array for name, array in part.weights.items()}
-        opsets |= {opset.domain: opset for opset in part.model.opset_import}
+        weights |= {names[name]: array for name, array in rewritten.weights.items()}
+        opsets |= {opset.domain: opset for opset in rewritten.model.opset_import}
         results = {value.name: names[value.name] for value in graph.output}
-        if i < len(parts) - 1:
+        if i < len(graphs) - 1:
             made |= {"residual": results["residual_out"], "attention": f"{i}/attended"}
             made |= {name: results[name] for name in CARRIED if name in results}
             nodes.append(_attention(i, results, tensors, threads))
-    result = ModelProto(ir_version=parts[0].model.ir_version)
+    result = ModelProto(ir_version=graphs[0].model.ir_version)
     result.opset_import.extend(opsets.values())
     given = [_value(name, array) for name, array in tensors.inputs.items()]
     logits = _value("logits", tensors.logits)
     result.graph.CopyFrom(helper.make_graph(nodes, "step", given, [logits], initializers))
-    return Part(result, weights, native=True)
+    return RewrittenGraph(result, weights, native=True)
 
 
 def _names(graph: Any, i: int, made: Mapping[str, str], last: bool) -> dict[str, str]:
@@ -95,7 +95,7 @@ def _renamed(graph: Any, names: Mapping[str, str]) -> Iterator[Any]:
 def _attention(i: int, results: Mapping[str, str], tensors: StepTensors, threads: int) -> Any:
     from onnx import helper
 
-    k, v, *scales = (f"{i}/cache/{name}" for name in tensors.caches[i].parts)
+    k, v, *scales = (f"{i}/cache/{name}" for name in tensors.caches[i].tensors)
     return helper.make_node(
         "StepAttention",
         [*(results[name] for name in "qkv"), k, v, "length", *scales],

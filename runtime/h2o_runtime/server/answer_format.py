@@ -1,4 +1,4 @@
-"""What both kinds of answers share, and the contract that makes a stream and a plain answer one thing."""
+"""What both kinds of answers share, and the contract that makes a stream and a whole answer one thing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from h2o_runtime.completion import Completion, Prompt, TextPiece, Timings
+from h2o_runtime.completion import Completion, Prompt, TextDelta, Timings
 from h2o_runtime.server.inference import Progress
 
 Chunk = dict[str, Any]
@@ -18,11 +18,11 @@ IMPOSSIBLE = -9999.0  # OpenAI's logarithm of no probability: JSON knows no infi
 
 
 class ChoiceFormat(Protocol):
-    """One of an answer's choices. `begin`, `piece` any number of times, `end`; or only `whole`."""
+    """One of an answer's choices. `begin`, `text_delta` any number of times, `end`; or only `whole`."""
 
     def begin(self) -> Iterable[Chunk]: ...
 
-    def piece(self, piece: TextPiece) -> Iterable[Chunk]: ...
+    def text_delta(self, delta: TextDelta) -> Iterable[Chunk]: ...
 
     def end(self, completion: Completion) -> Iterable[Chunk]: ...
 
@@ -30,7 +30,7 @@ class ChoiceFormat(Protocol):
 
 
 class AnswerFormat(Protocol):
-    """One answer in OpenAI's form, whose choices come one after the other.
+    """One answer in OpenAI's format, whose choices come one after the other.
 
     In a stream the chunks of each choice, among them any number of `progress`, then `end`; else `whole`.
     """
@@ -54,7 +54,7 @@ class AnswerFormat(Protocol):
     def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]: ...
 
     def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
-        """The answer in one piece. choices: what `ChoiceFormat.whole` made of each."""
+        """The whole answer. choices: what `ChoiceFormat.whole` made of each."""
         ...
 
 

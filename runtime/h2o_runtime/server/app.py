@@ -49,8 +49,8 @@ def create_app(service: Service) -> FastAPI:
 
     failures = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
     router = APIRouter(route_class=JsonRoute, responses=failures)  # type: ignore[arg-type]
-    for part in (completions, text, info):
-        part.add_routes(router, service)
+    for routes in (completions, text, info):
+        routes.add_routes(router, service)
     app.include_router(router)
     _add_page(app)
     _add_middleware(app, service)

@@ -40,11 +40,11 @@ class Arguments:
     text: str
 
 
-Part = str | CallBegun | Arguments  # text is text
+Delta = str | CallBegun | Arguments  # text is text
 
 
 class _State(Enum):
-    OPEN = auto()  # what is held may still become a call
+    OPEN = auto()  # pending text may still become a call
     ARGUMENTS = auto()
     CLOSING = auto()  # after the arguments, before the call's last brace
     TEXT = auto()  # nothing more is a call
@@ -64,82 +64,82 @@ class CallReader:
         self._forced = forced
         self._only_one = only_one
         self._state = _State.OPEN if names else _State.TEXT
-        self._held = ""
+        self._pending = ""
         self._json = _Braces()
         self.calls = 0  # begun so far
         self.cut = False  # whether the last call's arguments are not whole; final after `finish`
 
-    def push(self, text: str) -> list[Part]:
+    def push(self, text: str) -> list[Delta]:
         """What is clear now that `text` has come."""
-        parts: list[Part] = []
+        deltas: list[Delta] = []
         rest: str | None = text
         while rest is not None:
-            rest = self._step(rest, parts)
-        return parts
+            rest = self._step(rest, deltas)
+        return deltas
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[Delta]:
         """What was held back, as no more text comes."""
         self.cut = self._state is _State.ARGUMENTS
         if self._state is not _State.OPEN:
             return []
-        held, self._held = self._held, ""
-        values = _objects(held, self._names)
+        pending, self._pending = self._pending, ""
+        values = _objects(pending, self._names)
         if values:
             values = values[:1] if self._only_one else values
-            return [part for name, arguments in values for part in self._whole(name, arguments)]
-        name = self._forced_name(held) if self.calls == 0 else None
+            return [delta for name, arguments in values for delta in self._whole(name, arguments)]
+        name = self._forced_name(pending) if self.calls == 0 else None
         if name is not None:
             self.cut = True
             return [self._begin(name)]
-        self.cut = self.calls > 0 and bool(held.strip(" \t\r\n;"))
-        return [held] if held and (self.calls == 0 or self.cut) else []
+        self.cut = self.calls > 0 and bool(pending.strip(" \t\r\n;"))
+        return [pending] if pending and (self.calls == 0 or self.cut) else []
 
-    def _step(self, text: str, parts: list[Part]) -> str | None:
+    def _step(self, text: str, deltas: list[Delta]) -> str | None:
         """Take what belongs to the state → what is left for the next one; None when nothing is."""
         if self._state is _State.TEXT:
-            parts.extend([text] if text else [])
+            deltas.extend([text] if text else [])
             return None
         if self._state is _State.IGNORED:
             return None
         if self._state is _State.OPEN:
-            return self._open(text, parts)
+            return self._open(text, deltas)
         end = self._json.end(text)
         taken, rest = (text, None) if end is None else (text[:end], text[end:])
         if self._state is _State.ARGUMENTS:
-            parts.extend([Arguments(self.calls - 1, taken)] if taken else [])
+            deltas.extend([Arguments(self.calls - 1, taken)] if taken else [])
             if rest is not None:
                 self._state, self._json = _State.CLOSING, _Braces(depth=1)
         elif rest is not None:
             self._state = _State.IGNORED if self._only_one else _State.OPEN
         return rest
 
-    def _open(self, text: str, parts: list[Part]) -> str | None:
-        self._held += text
-        begun = self._held
+    def _open(self, text: str, deltas: list[Delta]) -> str | None:
+        self._pending += text
+        begun = self._pending
         if self.calls:  # between two calls
             begun = begun.lstrip().removeprefix(";")
         head = _HEAD.match(begun)
         if head is not None and head["name"] in self._names:
-            self._state, self._json, self._held = _State.ARGUMENTS, _Braces(), ""
-            parts.append(self._begin(head["name"]))
+            self._state, self._json, self._pending = _State.ARGUMENTS, _Braces(), ""
+            deltas.append(self._begin(head["name"]))
             return begun[head.end() :]
         if head is None and may_become_call(begun):
             return None
-        self._state, self._held = _State.TEXT, ""
+        self._state, self._pending = _State.TEXT, ""
         return begun.lstrip() if self.calls else begun
 
     def _begin(self, name: str) -> CallBegun:
         self.calls += 1
         return CallBegun(self.calls - 1, name, f"call_{secrets.token_hex(12)}")
 
-    def _whole(self, name: str, arguments: str) -> list[Part]:
+    def _whole(self, name: str, arguments: str) -> list[Delta]:
         return [self._begin(name), Arguments(self.calls - 1, arguments)]
 
-    def _forced_name(self, held: str) -> str | None:
+    def _forced_name(self, pending: str) -> str | None:
         """The function whose call was cut before its arguments, where that can only be one."""
         if not self._forced:
             return None
-        cut = _CUT_NAME.match(held)
+        cut = _CUT_NAME.match(pending)
         begin = cut["name"] if cut else ""
         if cut and cut["whole"]:
             return begin

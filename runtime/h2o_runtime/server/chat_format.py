@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from h2o_runtime.answers.sampling import SampledToken
-from h2o_runtime.completion import Completion, Prompt, TextPiece
+from h2o_runtime.completion import Completion, Prompt, TextDelta
 from h2o_runtime.server.answer_format import (
     Chunk,
     Head,
@@ -17,7 +17,7 @@ from h2o_runtime.server.answer_format import (
     token_name,
     usage,
 )
-from h2o_runtime.server.call_reader import Arguments, CallBegun, CallReader, Part
+from h2o_runtime.server.call_reader import Arguments, CallBegun, CallReader, Delta
 from h2o_runtime.server.inference import Progress
 from h2o_runtime.server.schemas.chat import ChatRequest, ToolChoice
 
@@ -64,15 +64,15 @@ class ChatChoice:
         self._logprobs = bool(body.logprobs)
         self._token_bytes = token_bytes
         self._reader = call_reader(body)
-        self._held: tuple[SampledToken, ...] = ()  # tokens whose text was not told yet
+        self._pending: tuple[SampledToken, ...] = ()  # tokens whose text was not told yet
         self._given = 0  # tokens told so far
 
     def begin(self) -> Iterable[Chunk]:
         yield self._delta({"role": "assistant", "content": ""})
 
-    def piece(self, piece: TextPiece) -> Iterable[Chunk]:
-        self._held += piece.tokens
-        yield from self._deltas(self._reader.push(piece.text))
+    def text_delta(self, delta: TextDelta) -> Iterable[Chunk]:
+        self._pending += delta.tokens
+        yield from self._deltas(self._reader.push(delta.text))
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
         yield from self._deltas(self._reader.finish())
@@ -83,20 +83,20 @@ class ChatChoice:
         yield self._head.chunk([last], **extras([completion]))
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        parts = self._reader.push(completion.text) + self._reader.finish()
-        text = "".join(part for part in parts if isinstance(part, str))
+        deltas = self._reader.push(completion.text) + self._reader.finish()
+        text = "".join(delta for delta in deltas if isinstance(delta, str))
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if self._reader.calls:
-            message |= {"content": text or None, "tool_calls": _calls(parts)}
+            message |= {"content": text or None, "tool_calls": _calls(deltas)}
         return self._choice({"message": message}, self._told(completion.tokens), self._reason(completion))
 
     def _reason(self, completion: Completion) -> str:
         return finish_reason(self._reader, completion)
 
-    def _deltas(self, parts: Sequence[Part]) -> Iterable[Chunk]:
-        for part in parts:
-            held, self._held = self._held, ()
-            yield self._delta(_delta(part), self._told(held))
+    def _deltas(self, deltas: Sequence[Delta]) -> Iterable[Chunk]:
+        for delta in deltas:
+            tokens, self._pending = self._pending, ()
+            yield self._delta(_delta(delta), self._told(tokens))
 
     def _delta(self, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> Chunk:
         return self._head.chunk([self._choice({"delta": delta}, logprobs, None)])
@@ -138,23 +138,23 @@ def finish_reason(reader: CallReader, completion: Completion) -> str:
     return "tool_calls" if reader.calls and not reader.cut else completion.finish_reason
 
 
-def _delta(part: Part) -> dict[str, Any]:
-    if isinstance(part, str):
-        return {"content": part}
-    if isinstance(part, CallBegun):
-        return {"tool_calls": [{"index": part.index, **_call(part)}]}
-    return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
+def _delta(delta: Delta) -> dict[str, Any]:
+    if isinstance(delta, str):
+        return {"content": delta}
+    if isinstance(delta, CallBegun):
+        return {"tool_calls": [{"index": delta.index, **_call(delta)}]}
+    return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
 
 
 def _call(begun: CallBegun) -> dict[str, Any]:
     return {"id": begun.id, "type": "function", "function": {"name": begun.name, "arguments": ""}}
 
 
-def _calls(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _calls(deltas: Sequence[Delta]) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
-    for part in parts:
-        if isinstance(part, CallBegun):
-            calls.append(_call(part))
-        elif isinstance(part, Arguments):
-            calls[part.index]["function"]["arguments"] += part.text
+    for delta in deltas:
+        if isinstance(delta, CallBegun):
+            calls.append(_call(delta))
+        elif isinstance(delta, Arguments):
+            calls[delta.index]["function"]["arguments"] += delta.text
     return calls

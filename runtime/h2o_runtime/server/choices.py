@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from h2o_runtime.completion import Request
-from h2o_runtime.server.answer_form import AnswerForm
+from h2o_runtime.server.answer_constraint import AnswerConstraint
 
 
 @dataclass(frozen=True)
 class Choices:
-    """One request for each choice, and the form that all of them have to follow; None where they are free."""
+    """One request for each choice, and the constraint that all of them have to follow; None where they are free."""
 
     requests: list[Request]
-    form: AnswerForm | None
+    constraint: AnswerConstraint | None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from h2o_runtime.answers.sampling import SampledToken
-from h2o_runtime.completion import Completion, Prompt, TextPiece
+from h2o_runtime.completion import Completion, Prompt, TextDelta
 from h2o_runtime.server.answer_format import (
     Chunk,
     Head,
@@ -69,8 +69,8 @@ class CompletionChoice:
         if self._echo:
             yield self._head.chunk([self._choice(self._echo, (), None)])
 
-    def piece(self, piece: TextPiece) -> Iterable[Chunk]:
-        yield self._head.chunk([self._choice(piece.text, piece.tokens, None)])
+    def text_delta(self, delta: TextDelta) -> Iterable[Chunk]:
+        yield self._head.chunk([self._choice(delta.text, delta.tokens, None)])
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
         left = completion.tokens[self._given :]  # those without a text of their own at the end

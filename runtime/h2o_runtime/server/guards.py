@@ -78,7 +78,7 @@ class Admission:
 class BodyLimits:
     """Ends requests whose body is too long or takes too long to come, and those for which there is no memory left.
 
-    What a body costs is held from its arrival to the end of its request, and all of them share one budget.
+    What a body costs is reserved from its arrival to the end of its request, and all of them share one budget.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class BodyLimits:
         self._limits = limits
         self._room = room
         self._idle = idle
-        self._held = 0  # bytes of bodies
+        self._reserved = 0  # bytes of bodies
         self._large = False  # since when the memory was last given back
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,23 +105,23 @@ class BodyLimits:
         try:
             await self._app(scope, body, send)
         finally:
-            self._held -= body.taken
-            if self._large and self._held <= _SMALL:
+            self._reserved -= body.taken
+            if self._large and self._reserved <= _SMALL:
                 self._large = False
                 self._idle()
 
     def _take(self, size: int, taken: int) -> None:
-        """Hold `size` more bytes for a body that has `taken`. Raises Problem when the budget is spent."""
+        """Reserve `size` more bytes for a body that has `taken`. Raises Problem when the budget is spent."""
         if taken + size > _SMALL:
             self._large = True
-            if self._held + size > self._limits.memory_bytes:
+            if self._reserved + size > self._limits.memory_bytes:
                 raise unavailable(
                     f"the bodies of all requests together may take {self._limits.memory_bytes} bytes: try again "
                     "later, or start the server with --body-memory",
                     1,
                     "memory_budget",
                 )
-        self._held += size
+        self._reserved += size
 
 
 class _Limited:

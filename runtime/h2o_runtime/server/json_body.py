@@ -16,7 +16,7 @@ from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.room import Room
 
 _MARKS = (b",", b"[", b"{")
-_PIECE = 1 << 16  # bytes
+_BLOCK = 1 << 16  # bytes
 _MANY = 100  # of failures of a validation, and of members that are looked at when there are more
 _SMALL = 16 << 10  # bytes of a body that take less time than a change of threads
 _MOST_LEVELS = 100
@@ -123,20 +123,20 @@ def _beginning(value: Any, names: Collection[str] = ()) -> Any:
 def has_more_values(body: bytes, most: int) -> bool:
     """Whether JSON holds more than `most` values, more or less, without reading it.
 
-    Commas and opening brackets outside of strings are counted, piece by piece, so that other threads go on.
+    Commas and opening brackets outside of strings are counted, block by block, so that other threads go on.
     """
     if sum(map(body.count, _MARKS)) <= most:
         return False
     found, inside, start = 0, False, 0
     while start < len(body):
-        end = start + _PIECE
-        while body[end - 1 : end] == b"\\":  # an escape stays in one piece
+        end = start + _BLOCK
+        while body[end - 1 : end] == b"\\":  # an escape stays in one block
             end += 1
         # Without escapes every quotation mark begins or ends a string.
-        piece = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
-        for index, part in enumerate(piece.split(b'"')):
+        block = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
+        for index, segment in enumerate(block.split(b'"')):
             inside ^= index > 0
-            found += 0 if inside else sum(map(part.count, _MARKS))
+            found += 0 if inside else sum(map(segment.count, _MARKS))
         if found > most:
             return True
         start = end

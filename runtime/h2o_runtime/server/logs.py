@@ -26,11 +26,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=True)
 
 
-def start_logging(form: LogFormat, verbose: int) -> None:
+def start_logging(log_format: LogFormat, verbose: int) -> None:
     """Log to standard error. A log that cannot be written, as on a full disk, costs lines and nothing else."""
     logging.raiseExceptions = False
     handler = logging.StreamHandler()
-    if form == "json":
+    if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(

@@ -42,12 +42,12 @@ class MemorySnapshot:
         report, config, n = generator.report(), generator.session.origin.config, len(ids)
         assert config is not None, "there was a prefill"
         fresh = _ends_with(report.boundaries, report.last)
-        kept = report.last[None] if len(report.last) else np.zeros((0, 0, 0, 0), np.int32)
+        last = report.last[None] if len(report.last) else np.zeros((0, 0, 0, 0), np.int32)
         last_by = (report.last_by,) if report.last_by else ()
         return cls(
             name,
             ids,
-            sets=report.boundaries if fresh else kept,
+            sets=report.boundaries if fresh else last,
             seen_by=report.seen_by if fresh else last_by,
             chunks=config.algorithm.counts(n)["chunks"],
             dense=config.algorithm.visible_pairs(n) == n * (n + 1) // 2,
@@ -62,19 +62,20 @@ class MemorySnapshot:
         """
         boundaries, layers, heads, size = self.sets.shape
         stream = TextStream(tokenizer)
-        pieces = []
+        texts = []
         for token in self.ids:
             special = token in tokenizer.special_ids
-            pieces.append(
+            texts.append(
                 tokenizer.decode([token], skip_special_tokens=False) if special else stream.push(token)
             )
-        if pieces:
-            pieces[-1] += stream.finish()
+        if texts:
+            texts[-1] += stream.finish()
         return {
             "id": self.name,
-            "tokens": pieces,
+            "tokens": texts,
             "boundaries": boundaries,
-            "ends": [int(kept.max()) + 1 for kept in self.sets],  # the token before a boundary is always kept
+            # The token before a boundary is always selected.
+            "ends": [int(positions.max()) + 1 for positions in self.sets],
             "seen_by": [[rows.start, rows.stop - 1] for rows in self.seen_by],
             "layers": layers,
             "heads": heads,

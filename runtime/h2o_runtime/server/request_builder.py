@@ -17,7 +17,7 @@ from h2o_runtime.config.quality import configured, stands_for
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.names import QUALITIES
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.server.answer_form import AnswerForm, chat_form, own_form
+from h2o_runtime.server.answer_constraint import AnswerConstraint, chat_constraint, generation_constraint
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.json_body import parse
 from h2o_runtime.server.schemas.chat import AssistantMessage, ChatRequest, Message
@@ -48,10 +48,10 @@ class RequestBuilder:
             )
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
-        form, prompt = chat_form(body), self._chat_prompt(body)
+        constraint, prompt = chat_constraint(body), self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
-        return Choices(self._requests(body, prompt, limit, top), form)
+        return Choices(self._requests(body, prompt, limit, top), constraint)
 
     def _chat_prompt(self, body: ChatRequest) -> Prompt:
         try:
@@ -75,11 +75,11 @@ class RequestBuilder:
         prompts = body.prompts()
         _check_choices(body, len(prompts))
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
-        form, requests = own_form(body), []
+        constraint, requests = generation_constraint(body), []
         for given in prompts:
             prompt = self._text_prompt(given, bool(body.echo))
             requests += self._requests(body, prompt, limit, body.logprobs)
-        return Choices(requests, form)
+        return Choices(requests, constraint)
 
     def _text_prompt(self, given: str | list[int], echo: bool) -> Prompt:
         """echo: whether the text of bare ids will be wanted."""
@@ -190,11 +190,11 @@ class RequestBuilder:
             )
         return bias
 
-    def constraint(self, form: AnswerForm, cancelled: Callable[[], bool]) -> Constraint:
-        """What makes one answer follow the form; `cancelled` and errors are those of `GrammarCompiler`."""
-        if isinstance(form.grammar, str):
-            return self.grammars.gbnf(form.grammar, field=form.field, cancelled=cancelled)
-        return self.grammars.json_schema(form.grammar, field=form.field, cancelled=cancelled)
+    def constraint(self, wanted: AnswerConstraint, cancelled: Callable[[], bool]) -> Constraint:
+        """What makes one answer follow the constraint; `cancelled` and errors are those of `GrammarCompiler`."""
+        if isinstance(wanted.grammar, str):
+            return self.grammars.gbnf(wanted.grammar, field=wanted.field, cancelled=cancelled)
+        return self.grammars.json_schema(wanted.grammar, field=wanted.field, cancelled=cancelled)
 
 
 def _named(error: ContextOverflowError, field: str) -> ContextOverflowError:
@@ -253,19 +253,19 @@ def _template_names(body: ChatRequest) -> dict[str, Any]:
 
 def _message(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: text as one string, arguments of calls as objects."""
-    plain = message.model_dump(include=_TOLD, exclude_none=True)
-    if plain["role"] == "developer":
-        plain["role"] = "system"  # templates know only the older name
+    fields = message.model_dump(include=_TOLD, exclude_none=True)
+    if fields["role"] == "developer":
+        fields["role"] = "system"  # templates know only the older name
     if isinstance(message.content, list):
-        plain["content"] = "".join(part.text for part in message.content)
+        fields["content"] = "".join(content_part.text for content_part in message.content)
     if isinstance(message, AssistantMessage):
         if message.tool_calls:
-            plain["tool_calls"] = [
+            fields["tool_calls"] = [
                 _call(call.model_dump(include={"id", "type", "function"})) for call in message.tool_calls
             ]
         elif message.content is None:
             raise InputError("an assistant's message has neither content nor tool_calls: give one of them")
-    return plain
+    return fields
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.completion import Completion, Request, TextPiece
+from h2o_runtime.completion import Completion, Request, TextDelta
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError
 from h2o_runtime.process import give_back_memory
-from h2o_runtime.server.answer_form import AnswerForm
+from h2o_runtime.server.answer_constraint import AnswerConstraint
 from h2o_runtime.server.answer_format import AnswerFormat, ChoiceFormat, Chunk
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-Constrain = Callable[[AnswerForm, Callable[[], bool]], Constraint]
+Constrain = Callable[[AnswerConstraint, Callable[[], bool]], Constraint]
 
 LEFT_OUT = "X-Schema-Left-Out"  # a header that names a schema's keywords which the answer may break
 
@@ -104,9 +104,9 @@ class RequestHandler:
         if stream:
             response = EventStream(self._events(jobs, shape, progress), jobs.cancel)
         else:
-            response = await self._plain(http, jobs, shape)
-        if jobs.form is not None and jobs.form.left_out:
-            response.headers[LEFT_OUT] = ", ".join(sorted(jobs.form.left_out))
+            response = await self._whole(http, jobs, shape)
+        if jobs.constraint is not None and jobs.constraint.left_out:
+            response.headers[LEFT_OUT] = ", ".join(sorted(jobs.constraint.left_out))
         return response
 
     @property
@@ -147,7 +147,7 @@ class RequestHandler:
         try:
             choices = await self.in_text_thread(make)
             first, *others = choices.requests
-            first = await self._constrained(first, choices.form, constrain, left)
+            first = await self._constrained(first, choices.constraint, constrain, left)
         except Exception as error:
             ticket.refuse(error)
             return None
@@ -155,12 +155,12 @@ class RequestHandler:
         return replace(choices, requests=[first, *others])
 
     async def _constrained(
-        self, request: Request, form: AnswerForm | None, constrain: Constrain, left: threading.Event
+        self, request: Request, wanted: AnswerConstraint | None, constrain: Constrain, left: threading.Event
     ) -> Request:
-        if form is None:
+        if wanted is None:
             return request
         try:
-            constraint = await self._grammars.run(lambda: constrain(form, left.is_set))
+            constraint = await self._grammars.run(lambda: constrain(wanted, left.is_set))
         except Cancelled as error:
             raise ClientGone from error
         except H2OError as error:
@@ -231,14 +231,14 @@ class RequestHandler:
     async def _go_on(self, jobs: Jobs, job: Job) -> None:
         """The next of an answer's jobs, with a grammar of its own."""
         try:
-            job.request = await self._constrained(job.request, jobs.form, jobs.constrain, jobs.left)
+            job.request = await self._constrained(job.request, jobs.constraint, jobs.constrain, jobs.left)
         except (Problem, ClientGone) as error:
             job.put(Failure(error))
             job.done()
         else:
             self._submit(job)
 
-    async def _plain(self, http: HttpRequest, jobs: Jobs, shape: AnswerFormat) -> Response:
+    async def _whole(self, http: HttpRequest, jobs: Jobs, shape: AnswerFormat) -> Response:
         choices, completions = [], []
         try:
             for index, job in enumerate(jobs):
@@ -306,7 +306,7 @@ class Jobs(list[Job]):
 
     def __init__(self, choices: Choices, constrain: Constrain, left: threading.Event) -> None:
         super().__init__()
-        self.form, self.constrain, self.left = choices.form, constrain, left
+        self.constraint, self.constrain, self.left = choices.constraint, constrain, left
         self.going_on: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
@@ -340,8 +340,8 @@ def _chunks(
     """What a client is told of an event, which may be nothing. Raises Problem when it ended the answer."""
     if isinstance(happened, Progress):
         return [shape.progress(happened, time.monotonic() - job.work.began)] if progress else ()
-    if isinstance(happened, TextPiece):
-        return choice.piece(happened)
+    if isinstance(happened, TextDelta):
+        return choice.text_delta(happened)
     if isinstance(happened, (Completion, Failure)):
         return choice.end(_completion(happened))
     return ()

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from h2o_runtime.completion import Completion, Prompt, TextPiece
+from h2o_runtime.completion import Completion, Prompt, TextDelta
 from h2o_runtime.server.answer_format import Chunk, extras, usage
-from h2o_runtime.server.call_reader import CallBegun, CallReader, Part
+from h2o_runtime.server.call_reader import CallBegun, CallReader, Delta
 from h2o_runtime.server.chat_format import call_reader, finish_reason
 from h2o_runtime.server.inference import Progress
 from h2o_runtime.server.schemas.chat import ChatRequest
@@ -85,31 +85,31 @@ class ResponseItems:
         for kind in ("response.created", "response.in_progress"):
             yield self._response.event(kind, response=self._response.begun())
 
-    def piece(self, piece: TextPiece) -> Iterable[Chunk]:
-        yield from self._parts(self._reader.push(piece.text))
+    def text_delta(self, delta: TextDelta) -> Iterable[Chunk]:
+        yield from self._deltas(self._reader.push(delta.text))
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
-        yield from self._parts(self._reader.finish())
+        yield from self._deltas(self._reader.finish())
         if not self.items:
             yield from self._text("")
         self.cut = finish_reason(self._reader, completion) == "length"
         yield from self._close("incomplete" if self.cut else "completed")
 
     def whole(self, completion: Completion) -> list[Item]:
-        for _ in itertools.chain(self._parts(self._reader.push(completion.text)), self.end(completion)):
+        for _ in itertools.chain(self._deltas(self._reader.push(completion.text)), self.end(completion)):
             pass
         return self.items
 
-    def _parts(self, parts: Iterable[Part]) -> Iterable[Chunk]:
-        for part in parts:
-            if isinstance(part, str):
-                yield from self._text(part)
-            elif isinstance(part, CallBegun):
-                name = {"call_id": part.id, "name": part.name, "arguments": ""}
+    def _deltas(self, deltas: Iterable[Delta]) -> Iterable[Chunk]:
+        for delta in deltas:
+            if isinstance(delta, str):
+                yield from self._text(delta)
+            elif isinstance(delta, CallBegun):
+                name = {"call_id": delta.id, "name": delta.name, "arguments": ""}
                 yield from self._begin({"type": "function_call", **name}, "fc")
             else:
-                self.items[-1]["arguments"] += part.text
-                yield self._event("response.function_call_arguments.delta", delta=part.text)
+                self.items[-1]["arguments"] += delta.text
+                yield self._event("response.function_call_arguments.delta", delta=delta.text)
 
     def _text(self, text: str) -> Iterable[Chunk]:
         if not self._open or self.items[-1]["type"] != "message":

@@ -83,7 +83,7 @@ def _messages(body: ResponseRequest) -> Iterable[dict[str, Any]]:
 
 
 def _text(content: str | list[InputText] | list[InputText | OutputText]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+    return content if isinstance(content, str) else "".join(content_part.text for content_part in content)
 
 
 def _call(item: InputCall) -> dict[str, Any]:

@@ -24,14 +24,14 @@ def without_left_out(schema: Any) -> tuple[Any, frozenset[str]]:
         found.update(names)
         return schema
 
-    kept: dict[str, Any] = {}
+    followed: dict[str, Any] = {}
     for name, value in schema.items():
         if name in _LEFT_OUT:
             found.add(name)
         elif name in _BY_NAME and isinstance(value, Mapping):
-            kept[name] = {key: inner(member) for key, member in value.items()}
+            followed[name] = {key: inner(member) for key, member in value.items()}
         elif name in _LISTED and isinstance(value, list):
-            kept[name] = [inner(member) for member in value]
+            followed[name] = [inner(member) for member in value]
         else:
-            kept[name] = inner(value) if name in _ITSELF else value
-    return kept, frozenset(found)
+            followed[name] = inner(value) if name in _ITSELF else value
+    return followed, frozenset(found)

@@ -101,12 +101,12 @@ class Service:
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
-        parts = (generator.spec.cache, generator.spec.decoding)
         return footprint(
             generator.model,
             generator.context,
             self.prefill,
-            *parts,
+            generator.spec.cache,
+            generator.spec.decoding,
             generator.spec.layers.settings,
             generator.loaded.backend.most_rows,
         ).total

@@ -1,4 +1,4 @@
-"""All of a session as arrays by name: to be kept elsewhere, and to be gone on from."""
+"""All of a session as arrays by name: to be stored elsewhere, and to be gone on from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.caches import HeldRows, LayerStore, Rows
+from h2o_runtime.caches import LayerStore, RetainedRows, Rows
 from h2o_runtime.caches.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
@@ -29,7 +29,7 @@ class SessionShape:
     decode  the decode policy's name and settings
     logits  whether those after the last token are among the arrays
     state   numbers of the prefill policy's state
-    stored  the dtype that rows are kept as; None, in older files: the model's
+    stored  the dtype of rows; None, in older files: the model's
     """
 
     origin: Provenance
@@ -51,13 +51,13 @@ class SessionShape:
                 "only a whole session can be saved: raise --cache-tokens, or leave it out",
                 field="cache_tokens",
             )
-        kept = config.algorithm.kept(session.prefill_state, session.length)
-        if kept is None:
+        saved = config.algorithm.saved_state(session.prefill_state, session.length)
+        if saved is None:
             raise ConfigError(
                 f"policy {config.algorithm.name} cannot save what it remembers of a prompt: use another",
                 field="policy",
             )
-        has_logits, state = session.logits is not None, dict(kept.numbers)
+        has_logits, state = session.logits is not None, dict(saved.numbers)
         return cls(session.origin, spec.decode, session.length, has_logits, state, spec.stored_dtype)
 
     @property
@@ -88,9 +88,9 @@ def begins(session: KnownSession, other: KnownSession) -> bool:
     return shared == session.shape.length and same_arithmetic(session.shape.config, other.shape.config)
 
 
-def row_name(part: str, layer: int) -> str:
-    """Of a layer's array that is called `part` in `KV.parts`."""
-    return f"{part}{layer:03}"
+def row_name(name: str, layer: int) -> str:
+    """Of a layer's array that is called `name` in `KV.tensors`."""
+    return f"{name}{layer:03}"
 
 
 def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -105,23 +105,23 @@ def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Itera
         yield "logits", session.logits
     for layer in range(session.spec.model.layers if rows else 0):
         with session.store.open(layer) as cache:
-            for name, tensor in cache.view(shape.length).kept(shape.length).items():
+            for name, tensor in cache.view(shape.length).stored_rows(shape.length).items():
                 yield row_name(name, layer), download(tensor)
-    kept = shape.config.algorithm.kept(session.prefill_state, shape.length)
-    for name, tensor in kept.arrays.items() if kept else ():
+    saved = shape.config.algorithm.saved_state(session.prefill_state, shape.length)
+    for name, tensor in saved.arrays.items() if saved else ():
         yield f"state-{name}", download(tensor)
 
 
-def fill(session: Session, shape: SessionShape, read: Reader, held: HeldRows | None = None) -> None:
+def fill(session: Session, shape: SessionShape, read: Reader, retained: RetainedRows | None = None) -> None:
     """Make the session one of these arrays. What `read` raises leaves it empty.
 
-    held  keys and values that waited in the session's store; otherwise they are among the arrays
+    retained  keys and values that waited in the session's store; otherwise they are among the arrays
     """
     session.reset()
     session.prepare(shape.config)
     try:
         _fill_tokens(session, shape, read)
-        _fill_layers(session, shape, read, held)
+        _fill_layers(session, shape, read, retained)
         _fill_state(session, shape, read)
     except BaseException:
         session.reset()
@@ -131,8 +131,8 @@ def fill(session: Session, shape: SessionShape, read: Reader, held: HeldRows | N
 def _fill_tokens(session: Session, shape: SessionShape, read: Reader) -> None:
     vocab = session.spec.model.vocab_size
     for name in _ON_HOST:
-        kept = getattr(session, name)[: shape.length]
-        kept[:] = read(name, kept.shape, kept.dtype)
+        target = getattr(session, name)[: shape.length]
+        target[:] = read(name, target.shape, target.dtype)
     tokens = session.tokens[: shape.length]
     if tokens.min() < 0 or tokens.max() >= vocab:
         raise ValueError("a token is beyond the vocabulary")
@@ -142,14 +142,14 @@ def _fill_tokens(session: Session, shape: SessionShape, read: Reader) -> None:
     session.origin = shape.origin
 
 
-def _fill_layers(session: Session, shape: SessionShape, read: Reader, held: HeldRows | None) -> None:
+def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: RetainedRows | None) -> None:
     """The decode policy sees the rows as if they had just been written."""
-    if held is not None:
-        held.go_on()
+    if retained is not None:
+        retained.go_on()
     rows, spec = Rows(0, shape.length), session.spec
     for layer in range(spec.model.layers):
         with session.store.open(layer) as cache:
-            if held is None:
+            if retained is None:
                 _fill_layer(session, layer, cache, rows, read)
             provider = spec.layers.providers[layer]
             spec.decoding.observe(layer, cache.view(rows.stop), rows, provider, session.decode_state)
@@ -162,14 +162,14 @@ def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, rea
             spec.device.upload(read(row_name(name, layer), target.shape, target.dtype), target)
         cache.commit(rows)
     else:  # they were rounded, and must not be again
-        parts = cache.view(rows.stop).parts.items()
-        kinds = {name: ((rows.stop, *part.shape[1:]), part.dtype) for name, part in parts}
+        tensors = cache.view(rows.stop).tensors.items()
+        kinds = {name: ((rows.stop, *tensor.shape[1:]), tensor.dtype) for name, tensor in tensors}
         cache.restore({name: read(row_name(name, layer), *kind) for name, kind in kinds.items()})
 
 
 def _fill_state(session: Session, shape: SessionShape, read: Reader) -> None:
     policy, state = shape.config.algorithm, session.prefill_state
     policy.restore(state, shape.state)
-    kept = policy.kept(state, shape.length)
-    for name, target in kept.arrays.items() if kept else ():
+    saved = policy.saved_state(state, shape.length)
+    for name, target in saved.arrays.items() if saved else ():
         session.spec.device.upload(read(f"state-{name}", target.shape, target.dtype), target)

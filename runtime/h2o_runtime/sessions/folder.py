@@ -130,17 +130,17 @@ class SessionFolder:
         if known:
             self.used(known[0])
             return
-        parts = [
+        prefixes = [
             one for one in self.files() if begins(one, session)
         ]  # what it goes on from need not be there twice
-        self._make_room(self.most_bytes - session.nbytes, parts)
+        self._make_room(self.most_bytes - session.nbytes, prefixes)
         write_session(path, self._bundle, session.shape, session.arrays.items(), session.transcript)
         saved = SavedSession(
             path, self._bundle, session.shape, session.tokens, session.transcript, path.stat().st_size
         )
         with self._lock:
             self._files.append(saved)
-        self._remove(parts)
+        self._remove(prefixes)
 
     def _make_room(self, room: int, beside: list[SavedSession]) -> None:
         """All but those in `beside` are to take at most `room` bytes."""

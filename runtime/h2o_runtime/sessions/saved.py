@@ -37,7 +37,7 @@ ABOUT = "about"
 MOST_ABOUT = 1 << 20  # bytes
 TRANSCRIPT = "transcript"  # of a session that is a chat; older files have none
 TRANSCRIPT_BYTES = 4096  # a token, at most: fewer than its keys and values take
-PIECE = 1 << 20  # bytes read at once
+BLOCK = 1 << 20  # bytes read at once
 
 
 class _About(BaseModel):
@@ -173,10 +173,10 @@ class SavedSession:
                 f"{path}: answers in it were decoded under {shape.decode}, and this run asks for "
                 f"{spec.decode}: give the same settings, or run the prompt again"
             )
-        kept = shape.stored or spec.model.dtype
-        if kept != spec.stored_dtype:
+        stored = shape.stored or spec.model.dtype
+        if stored != spec.stored_dtype:
             raise InputError(
-                f"{path}: keys and values in it are {kept}, and this run keeps them as {spec.stored_dtype}: give "
+                f"{path}: keys and values in it are {stored}, and this run keeps them as {spec.stored_dtype}: give "
                 "the same --cache-dtype, or run the prompt again"
             )
         if spec.forgets(shape.length):
@@ -240,11 +240,11 @@ def _read(file: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dt
         array = np.empty(shape, dtype)
         left = memoryview(array.reshape(-1).view(np.uint8).data)
         while left:
-            piece = member.read(min(len(left), PIECE))
-            if not piece:
+            block = member.read(min(len(left), BLOCK))
+            if not block:
                 raise EOFError(name)
-            left[: len(piece)] = piece
-            left = left[len(piece) :]
+            left[: len(block)] = block
+            left = left[len(block) :]
         if member.read(1):  # at its end the checksum is looked at
             raise ValueError(f"{name} goes on")
     return array

@@ -71,7 +71,7 @@ class Session(TokenRows):
 
     def keep_logits(self, logits: Float32) -> Float32:
         """A copy of the logits after the last token. Read-only: it answers too when the prompt comes again."""
-        kept = logits.copy()
-        kept.flags.writeable = False
-        self.logits = kept
-        return kept
+        copy = logits.copy()
+        copy.flags.writeable = False
+        self.logits = copy
+        return copy

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.caches import HeldRows
+from h2o_runtime.caches import RetainedRows
 from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill, row_name
 from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.transcript import Transcript
@@ -19,27 +19,27 @@ from h2o_runtime.sessions.transcript import Transcript
 class WaitingSession:
     """Copies of a session's arrays on the host.
 
-    held  keys and values, where they are not among the arrays: they wait in the session's store
+    retained  keys and values, where they are not among the arrays: they wait in the session's store
     """
 
     shape: SessionShape
     arrays: Mapping[str, NDArray[Any]]
-    held: HeldRows | None = None
+    retained: RetainedRows | None = None
     transcript: Transcript | None = None
 
     @classmethod
     def of(cls, session: Session, shape: SessionShape, most_bytes: int) -> WaitingSession | None:
         """None where it takes more than `most_bytes`."""
-        held = session.store.hold(shape.length)
-        arrays, size = {}, sum(held.pieces.values()) if held else 0
-        for name, array in arrays_of(session, shape, rows=held is None):
+        retained = session.store.retain(shape.length)
+        arrays, size = {}, sum(retained.blocks.values()) if retained else 0
+        for name, array in arrays_of(session, shape, rows=retained is None):
             size += array.nbytes
             if size > most_bytes:
-                if held:
-                    held.release()
+                if retained:
+                    retained.release()
                 return None
             arrays[name] = array.copy()
-        return cls(shape, arrays, held, session.transcript)
+        return cls(shape, arrays, retained, session.transcript)
 
     @property
     def nbytes(self) -> int:
@@ -51,22 +51,22 @@ class WaitingSession:
 
     def load_into(self, session: Session) -> None:
         """Make the live session this one, which may wait on."""
-        fill(session, self.shape, self._read, self.held)
+        fill(session, self.shape, self._read, self.retained)
         session.transcript = self.transcript
 
     def copied(self, layers: int) -> WaitingSession:
         """With copies of all that waits in the store, of so many layers."""
-        if self.held is None:
+        if self.retained is None:
             return self
         arrays = dict(self.arrays)
         for layer in range(layers):
-            arrays |= {row_name(part, layer): rows for part, rows in self.held.kept(layer).items()}
+            arrays |= {row_name(name, layer): rows for name, rows in self.retained.stored_rows(layer).items()}
         return WaitingSession(self.shape, arrays, transcript=self.transcript)
 
     def release(self) -> None:
         """It waits no more."""
-        if self.held is not None:
-            self.held.release()
+        if self.retained is not None:
+            self.retained.release()
 
     def _read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         return self.arrays[name]
@@ -74,7 +74,7 @@ class WaitingSession:
 
 def bytes_of(sessions: Sequence[WaitingSession]) -> int:
     """Of all together: rows that several share count once."""
-    pieces: dict[int, int] = {}
-    for held in (one.held for one in sessions if one.held is not None):
-        pieces |= held.pieces
-    return sum(array.nbytes for one in sessions for array in one.arrays.values()) + sum(pieces.values())
+    blocks: dict[int, int] = {}
+    for retained in (one.retained for one in sessions if one.retained is not None):
+        blocks |= retained.blocks
+    return sum(array.nbytes for one in sessions for array in one.arrays.values()) + sum(blocks.values())

@@ -85,9 +85,9 @@ class ChatTemplate:
         names = {
             "documents": None,
             **self._special_tokens,
-            **{name: _plain(value, name) for name, value in variables.items()},
+            **{name: _json_value(value, name) for name, value in variables.items()},
             "messages": chat,
-            "tools": None if tools is None else _plain(list(tools), "tools"),
+            "tools": None if tools is None else _json_value(list(tools), "tools"),
             "add_generation_prompt": add_generation_prompt,
         }
         text = self._rendered(self._choose(tools is not None), names)
@@ -168,16 +168,16 @@ def _from_config(value: Any, source: Path) -> dict[str, str]:
 
 
 def _checked_message(message: Any, index: int) -> dict[str, Any]:
-    """A copy of the message in plain values, without absent ones; a client may send `"content": null`."""
+    """A copy of the message in JSON values, without absent ones; a client may send `"content": null`."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InputError(
             f'message {index} must be an object with a "role", as {{"role": "user", "content": …}}'
         )
-    plain = _plain(message, f"message {index}")
-    return {key: value for key, value in plain.items() if value is not None}
+    fields = _json_value(message, f"message {index}")
+    return {key: value for key, value in fields.items() if value is not None}
 
 
-def _plain(value: Any, where: str) -> Any:
+def _json_value(value: Any, where: str) -> Any:
     """A deep copy in JSON's types: other objects have methods that the sandbox does not know as dangerous."""
     if value is None or type(value) in (str, int, float, bool):
         return value
@@ -188,9 +188,9 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return float.__float__(value)  # NumPy's float64 is one
     if isinstance(value, Mapping):
-        return {_plain(key, where): _plain(item, where) for key, item in value.items()}
+        return {_json_value(key, where): _json_value(item, where) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, where) for item in value]
+        return [_json_value(item, where) for item in value]
     kind = type(value).__name__
     raise InputError(
         f"{where} holds a value of type {kind}: use what JSON has (text, numbers, lists, objects)"

@@ -23,7 +23,7 @@ _CONTEXT = 4  # tokens kept then: at least as many bytes as the longest characte
 
 
 class TextStream:
-    """Turns token ids into text one at a time: the pieces joined are what decoding all ids at once gives.
+    """Turns token ids into text one at a time: the deltas joined are what decoding all ids at once gives.
 
     A token may end in the middle of a character, and what a token looks like may depend on the one before it
     (a sentencepiece decoder drops the space of the very first). So each step decodes a short window of tokens
@@ -52,7 +52,7 @@ class TextStream:
         text = self._tokenizer.decode(self._window)
         begin = self._shown
         if not text.endswith(_REPLACEMENT):
-            self._restart(self._window[self._settled :], held="")
+            self._restart(self._window[self._settled :], pending="")
             return text[begin:]
         if len(self._window) - self._settled < _MAX_PENDING:
             end = len(text.rstrip(_REPLACEMENT))
@@ -60,9 +60,9 @@ class TextStream:
             return text[begin:end]
         # So many tokens cannot be one unfinished character. Only the last replacement may still become one.
         context = self._window[-_CONTEXT:]
-        held = _REPLACEMENT if self._tokenizer.decode(context).endswith(_REPLACEMENT) else ""
-        self._restart(context, held)
-        return text[begin:].removesuffix(held)
+        pending = _REPLACEMENT if self._tokenizer.decode(context).endswith(_REPLACEMENT) else ""
+        self._restart(context, pending)
+        return text[begin:].removesuffix(pending)
 
     def finish(self) -> str:
         """What was held back: the replacement of an unfinished character, or nothing. Then begins anew."""
@@ -70,10 +70,10 @@ class TextStream:
         self._window, self._settled, self._shown = [], 0, 0
         return text
 
-    def _restart(self, context: list[int], held: str) -> None:
-        """Make `context` the whole window, all of it shown but `held` at its end."""
+    def _restart(self, context: list[int], pending: str) -> None:
+        """Make `context` the whole window, all of it shown but `pending` at its end."""
         self._window, self._settled = context, len(context)
-        self._shown = len(self._tokenizer.decode(context).removesuffix(held))
+        self._shown = len(self._tokenizer.decode(context).removesuffix(pending))
 
 
 class StopStrings:
@@ -81,7 +81,7 @@ class StopStrings:
 
     Text that may be the beginning of a stop string is held back until it is clear. The stop string that is
     complete first wins, and of several that are complete with the same character the longest; so the outcome
-    does not depend on how the text was cut into pieces.
+    does not depend on how the text was cut.
 
     stopped: the stop string that was found, or None as long as there is none.
 
@@ -96,26 +96,26 @@ class StopStrings:
                     f"stop has {stop!r}: each stop string must be text, and not empty", field="stop"
                 )
         self._longest = max(map(len, self._stops), default=0)
-        self._held = ""
+        self._pending = ""
         self.stopped: str | None = None
 
     def push(self, text: str) -> str:
         """What of the text so far may be shown and was not yet; nothing once `stopped` is set."""
         if self.stopped is not None:
             return ""
-        text = self._held + text
+        text = self._pending + text
         found = [(text.find(stop), stop) for stop in self._stops if stop in text]
         if found:
             begin, self.stopped = min(found, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
-            self._held = ""
+            self._pending = ""
             return text[:begin]
         keep = self._unclear(text)
-        self._held = text[len(text) - keep :]
+        self._pending = text[len(text) - keep :]
         return text[: len(text) - keep]
 
     def finish(self) -> str:
         """What was held back, as no more text comes that could complete a stop string."""
-        text, self._held = self._held, ""
+        text, self._pending = self._pending, ""
         return text
 
     def _unclear(self, text: str) -> int:

@@ -15,8 +15,8 @@ from h2o_runtime.text.files import REMEDY, read_json, special_tokens
 
 __all__ = ["Tokenizer"]
 
-_PIECE = 1 << 16  # characters that are encoded at a time to find out whether a text is too long
-_MARGIN = 1.05  # a text cut into pieces has a few more tokens than it has as a whole
+_BLOCK = 1 << 16  # characters that are encoded at a time to find out whether a text is too long
+_MARGIN = 1.05  # a text cut into blocks has a few more tokens than it has as a whole
 
 
 class Tokenizer:
@@ -119,16 +119,16 @@ class Tokenizer:
     def encode_within(self, text: str, most: int, add_special_tokens: bool = True) -> list[int]:
         """As `encode`, for a text that should have at most `most` tokens and may have any number.
 
-        A text that has clearly more costs no more time and memory than one that fits: it is encoded piece by
-        piece until that shows, and ContextOverflowError tells how many tokens it has at least. One that has
+        A text that has clearly more costs no more time and memory than one that fits: it is encoded block by
+        block until that shows, and ContextOverflowError tells how many tokens it has at least. One that has
         slightly more is returned.
         """
         if self.longest_token is not None and len(text) > self.longest_token * most:
             raise ContextOverflowError(len(text) // self.longest_token, most, at_least=True)
-        if len(text) > _PIECE:
+        if len(text) > _BLOCK:
             found = 0
-            for start in range(0, len(text), _PIECE):
-                found += len(self.encode(text[start : start + _PIECE], add_special_tokens=False))
+            for start in range(0, len(text), _BLOCK):
+                found += len(self.encode(text[start : start + _BLOCK], add_special_tokens=False))
                 if found > _MARGIN * most + 64:
                     raise ContextOverflowError(found, most, at_least=True)
         return self.encode(text, add_special_tokens)
@@ -140,8 +140,8 @@ class Tokenizer:
         growth = _growth(self._raw)
         if growth is None:
             return None
-        plain = isinstance(self._raw.decoder, tokenizers.decoders.ByteLevel)  # a character for each byte
-        lengths = (len(token if plain else token.encode()) for token in self._raw.get_vocab(False))
+        byte_level = isinstance(self._raw.decoder, tokenizers.decoders.ByteLevel)  # a character for each byte
+        lengths = (len(token if byte_level else token.encode()) for token in self._raw.get_vocab(False))
         added = (len(entry.content.encode()) for entry in self._raw.get_added_tokens_decoder().values())
         return growth * max(max(lengths, default=1), max(added, default=1))
 
@@ -170,24 +170,24 @@ def _growth(raw: tokenizers.Tokenizer) -> int | None:
     if model is None or (model.get("fuse_unk") and not model.get("byte_fallback")):
         return None
     growth = 1
-    for part in _parts(raw.normalizer, "normalizers"):
-        if part["type"] == "NFC":
+    for step in _steps(raw.normalizer, "normalizers"):
+        if step["type"] == "NFC":
             growth *= 3
-        elif part["type"] == "Replace":
-            if len(part["content"]) < len(part["pattern"].get("String", part["content"] + " ")):
+        elif step["type"] == "Replace":
+            if len(step["content"]) < len(step["pattern"].get("String", step["content"] + " ")):
                 return None
-        elif part["type"] != "Prepend":
+        elif step["type"] != "Prepend":
             return None
-    for part in _parts(raw.pre_tokenizer, "pretokenizers"):
-        kept = part["type"] in ("ByteLevel", "Metaspace", "Digits") or (
-            part["type"] == "Split" and part["behavior"] != "Removed"
+    for step in _steps(raw.pre_tokenizer, "pretokenizers"):
+        keeps_text = step["type"] in ("ByteLevel", "Metaspace", "Digits") or (
+            step["type"] == "Split" and step["behavior"] != "Removed"
         )
-        if not kept:
+        if not keeps_text:
             return None
     return growth
 
 
-def _parts(step: Any, of_sequence: str) -> list[dict[str, Any]]:
+def _steps(step: Any, of_sequence: str) -> list[dict[str, Any]]:
     """A step of the tokenizer, or the steps of a sequence, as tokenizer.json describes them."""
     if step is None:
         return []

@@ -14,7 +14,7 @@ from tests.runtime.stored_cases import HKV, OPERATORS, Stored, assert_alike
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.base import append_rows
 from h2o_runtime.attention.cuda import NativeCudaProvider
-from h2o_runtime.attention.host_operators import plain_rows, quantized
+from h2o_runtime.attention.host_operators import contiguous_rows, quantized
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import Operator
@@ -79,7 +79,7 @@ def test_rows_are_converted_as_they_are_written(emulated_cuda: ModuleType, dtype
     rows = Stored(length=50, d=32, dtype=dtype)
     provider: Any = OnHost(rows)
     kv = rows.rows(form)
-    before = plain_rows(replace(kv, length=20), np.dtype(np.float32))[0]
+    before = contiguous_rows(replace(kv, length=20), np.dtype(np.float32))[0]
     k, v = rows.draw(30, HKV), rows.draw(30, HKV)[::-1].copy()
     k[1, 0] = 0
     append_rows(provider, k, v, 20, kv)
@@ -93,7 +93,7 @@ def test_rows_are_converted_as_they_are_written(emulated_cuda: ModuleType, dtype
         np.testing.assert_array_equal(kv.k[20:50], k.astype(np.float16))
         np.testing.assert_array_equal(kv.v[20:50], v.astype(np.float16))
     append_rows(provider, v[:1], k[:1], np.array([30]), kv)  # as a step does
-    again = plain_rows(replace(kv, length=50), np.dtype(np.float32))
+    again = contiguous_rows(replace(kv, length=50), np.dtype(np.float32))
     assert np.abs(again[0][30] - v[0].astype(np.float32)).max() <= 0.02
     np.testing.assert_array_equal(again[0][:20], before)
 

@@ -204,7 +204,7 @@ def test_values_are_counted_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> No
     dice = random.Random(0)
     parts = ['a"b', "\\", '\\"', ",[{", 'x\\\\",', 1, [1, 2], {"k\\,": "}"}, "é,", "\n"]
     for piece in (1, 2, 3, 5, 64):
-        monkeypatch.setattr("h2o_runtime.server.json_body._PIECE", piece)
+        monkeypatch.setattr("h2o_runtime.server.json_body._BLOCK", piece)
         for _ in range(100):
             value = dice.choices(parts, k=dice.randrange(1, 12))
             body = json.dumps(value, ensure_ascii=False).encode()

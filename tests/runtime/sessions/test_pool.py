@@ -43,10 +43,10 @@ def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config
         known = {one: list(opening) for one, opening in enumerate(OPENINGS)}
         for turn, question in enumerate(turns):
             for one, tokens in known.items():
-                held = len(tokens) if turn else 0
+                retained = len(tokens) if turn else 0
                 tokens += question if turn else []
                 answers[one].append(generator.prefill(tokens, config).copy())
-                assert generator.reused == held
+                assert generator.reused == retained
                 answers[one].append(generator.decode(7).copy())
                 tokens.append(7)
         assert len(generator.pool) == 2

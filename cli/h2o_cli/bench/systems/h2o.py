@@ -15,7 +15,7 @@ from h2o_runtime.policies.decode import DECODE
 
 
 class H2OSystem:
-    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention, form; and
+    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention, dense_form; and
     decoding (of a decode policy), where it is not exact.
     """
 
@@ -29,7 +29,10 @@ class H2OSystem:
             self._settings["bundle"],
             context=context,
             decoding=DECODE.make(self._settings.get("decoding", {})),
-            **{name: self._settings[name] for name in ("backend", "device", "attention", "threads", "form")},
+            **{
+                name: self._settings[name]
+                for name in ("backend", "device", "attention", "threads", "dense_form")
+            },
         )
 
     def prefill(self, ids: Ids) -> int:

@@ -1,4 +1,4 @@
-"""GGUF files, the form of llama.cpp: configuration, tokenizer and weights in one file, or in parts."""
+"""GGUF files, the format of llama.cpp: configuration, tokenizer and weights in one file, or in shards."""
 
 from __future__ import annotations
 

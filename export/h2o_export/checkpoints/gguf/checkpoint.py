@@ -1,4 +1,4 @@
-"""A model in a GGUF file, or in the parts of a split one."""
+"""A model in a GGUF file, or in the shards of a split one."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 if TYPE_CHECKING:
     from h2o_export.formats.quantized import QuantizedTensor
 
-_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 @dataclass(frozen=True)
 class GGUFCheckpoint(CheckpointInFiles):
-    """`header` has the tensors of all parts; `tokenizer` the text of each file of it.
+    """`header` has the tensors of all shards; `tokenizer` the text of each file of it.
 
     `own_names` knows a tensor by its name in transformers. Making it takes longer than reading a tensor.
     """
 
     header: Header
     own_names: gguf.TensorNameMap
-    parts: tuple[Path, ...]
+    shards: tuple[Path, ...]
     raw: dict[str, Any]
     tokenizer: dict[str, str]
 
@@ -59,12 +59,12 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     @classmethod
     def open(cls, path: Path, source: str) -> GGUFCheckpoint:
-        parts, header = _read_parts(path)
+        shards, header = _read_shards(path)
         raw = huggingface_config(header)
         config = model_config(header, raw)
         _check_kinds(header)
         names = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)], config.layers)
-        return cls(path, source, config, header, names, parts, raw, tokenizer_files(header))
+        return cls(path, source, config, header, names, shards, raw, tokenizer_files(header))
 
     @property
     def config_file(self) -> Path:
@@ -79,14 +79,14 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor as float32. The file is opened anew, so no mapping outlives the call."""
-        parts = [self._stored(name, own) for own in self._own(name)]
+        entries = [self._stored(name, own) for own in self._own(name)]
         with np.errstate(all="ignore"):  # whoever stores the values looks for those that are no numbers
-            values = [gguf.dequantize(_read(part), part.kind).reshape(part.shape) for part in parts]
+            values = [gguf.dequantize(_read(entry), entry.kind).reshape(entry.shape) for entry in entries]
         whole = values[0] if len(values) == 1 else latent.joined(*values)
         if whole.shape != shape:
             raise CheckpointError(
-                f"{parts[0].path}: tensor '{parts[0].name}' has shape {list(whole.shape)}, but the metadata imply "
-                f"{list(shape)}"
+                f"{entries[0].path}: tensor '{entries[0].name}' has shape {list(whole.shape)}, but the metadata "
+                f"imply {list(shape)}"
             )
         return torch.from_numpy(np.ascontiguousarray(self._halves(name, whole)))
 
@@ -108,9 +108,9 @@ class GGUFCheckpoint(CheckpointInFiles):
         return replace(matrix, q=rows(matrix.q), scales=rows(matrix.scales), offsets=offsets)
 
     def sha256(self) -> str:
-        """Hash over the hashes of the parts."""
+        """Hash over the hashes of the shards."""
         total = hashlib.sha256()
-        for path in self.parts:
+        for path in self.shards:
             total.update(bytes.fromhex(file_sha256(path)))
         return total.hexdigest()
 
@@ -163,9 +163,9 @@ def _read(stored: TensorEntry) -> NDArray[np.uint8]:
     return data.reshape(*stored.shape[:-1], -1)
 
 
-def _read_parts(path: Path) -> tuple[tuple[Path, ...], Header]:
-    """The file and, of a split one, all parts; the header is the first part's with the tensors of all."""
-    named = _PART.fullmatch(path.name)
+def _read_shards(path: Path) -> tuple[tuple[Path, ...], Header]:
+    """The file and, of a split one, all shards; the header is the first shard's with the tensors of all."""
+    named = _SHARD.fullmatch(path.name)
     header = read_header(path)
     count = header.metadata.get("split.count", 0)
     if not isinstance(count, int) or count <= 1:
@@ -175,22 +175,24 @@ def _read_parts(path: Path) -> tuple[tuple[Path, ...], Header]:
             f"{path}: one of {count} parts, which are found by names like model-00001-of-{count:05d}.gguf; "
             "give it its own name again"
         )
-    parts = tuple(path.with_name(f"{named['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1))
-    missing = [part.name for part in parts if not part.is_file()]
+    shards = tuple(
+        path.with_name(f"{named['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)
+    )
+    missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         raise CheckpointError(f"{path.parent}: part {missing[0]} is missing ({len(missing)} in all)")
-    headers = [read_header(part) for part in parts]
+    headers = [read_header(shard) for shard in shards]
     tensors: dict[str, TensorEntry] = {}
-    for index, part in enumerate(headers):
-        if part.metadata.get("split.no") != index or part.metadata.get("split.count") != count:
-            raise CheckpointError(f"{part.path}: not part {index + 1} of {count}, as its name says")
-        tensors.update(part.tensors)
+    for index, shard in enumerate(headers):
+        if shard.metadata.get("split.no") != index or shard.metadata.get("split.count") != count:
+            raise CheckpointError(f"{shard.path}: not part {index + 1} of {count}, as its name says")
+        tensors.update(shard.tensors)
     promised = headers[0].metadata.get("split.tensors.count")
     if promised != len(tensors):
         raise CheckpointError(
             f"{path}: its parts have {len(tensors)} tensors, not {promised}; download them again"
         )
-    return parts, replace(headers[0], tensors=tensors)
+    return shards, replace(headers[0], tensors=tensors)
 
 
 def _check_kinds(header: Header) -> None:

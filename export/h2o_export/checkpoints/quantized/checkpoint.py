@@ -40,10 +40,10 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
     method: Method
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
-        """What lies beside a packed matrix is a part of it, but for a bias other than AutoGPTQ's zeros."""
-        return frozenset(name for name in super().unused(used) if not self._is_part(name))
+        """What lies beside a packed matrix belongs to it, but for a bias other than AutoGPTQ's zeros."""
+        return frozenset(name for name in super().unused(used) if not self._belongs_to_packed(name))
 
-    def _is_part(self, name: str) -> bool:
+    def _belongs_to_packed(self, name: str) -> bool:
         module, _, kind = name.rpartition(".")
         if self.method.integers(module, self.files) is None:
             return False

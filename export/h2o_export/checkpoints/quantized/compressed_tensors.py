@@ -29,8 +29,10 @@ class CompressedTensors(Method):
         groups = settings.get("config_groups") or {}
         if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
             raise CheckpointError("config.json: config_groups must be an object of objects")
-        forms = {settings.get("format"), *(group.get("format") for group in groups.values())} - {None}
-        unknown = sorted(str(form) for form in forms if form not in (*FORMATS, "mixed-precision", "dense"))
+        formats = {settings.get("format"), *(group.get("format") for group in groups.values())} - {None}
+        unknown = sorted(
+            str(format) for format in formats if format not in (*FORMATS, "mixed-precision", "dense")
+        )
         if unknown:
             raise UnsupportedModelError(
                 f"compressed-tensors in the format '{unknown[0]}' is not supported; {', '.join(FORMATS)} are"

@@ -26,16 +26,16 @@ class GPTQ(Method):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
-        form, bits = settings.get("checkpoint_format") or "gptq", settings.get("bits")
-        if form not in _ADDED or settings.get("pack_dtype") not in (None, "int32"):
+        layout, bits = settings.get("checkpoint_format") or "gptq", settings.get("bits")
+        if layout not in _ADDED or settings.get("pack_dtype") not in (None, "int32"):
             raise UnsupportedModelError(
-                f"GPTQ in the format {form!r} is not supported; {' and '.join(_ADDED)} in 32-bit words are"
+                f"GPTQ in the format {layout!r} is not supported; {' and '.join(_ADDED)} in 32-bit words are"
             )
         if bits not in BITS:
             raise UnsupportedModelError(
                 f"GPTQ with {bits!r} bits is not supported; {', '.join(map(str, BITS))} are"
             )
-        self._added = _ADDED[form]
+        self._added = _ADDED[layout]
         self._bits = int(bits)
 
     def integers(self, module: str, names: Mapping[str, Any]) -> str | None:

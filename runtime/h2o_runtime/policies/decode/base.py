@@ -44,7 +44,7 @@ class DecodePolicy(ABC, Generic[State]):
     exact  whether a token sees everything before it
     shared_values whether its operators take values that are a part of keys
     mixed_rows whether layers may differ in what their caches keep of a token
-    plain  whether a step is attention to all that is kept, and nothing else
+    full_attention_only  whether a step is attention to all cached rows, and nothing else
     appends whether `attend` brings the token's row into the cache where it is given: as `step_attention` does
     """
 
@@ -53,7 +53,7 @@ class DecodePolicy(ABC, Generic[State]):
     exact: ClassVar[bool] = False
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
-    plain: ClassVar[bool] = False
+    full_attention_only: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Exact decode: the new token attends to every key that is kept."""
+"""Exact decode: the new token attends to every cached key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FullDecode(DecodePolicy[None]):
     exact: ClassVar[bool] = True
     shared_values: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
-    plain: ClassVar[bool] = True
+    full_attention_only: ClassVar[bool] = True
     appends: ClassVar[bool] = True
 
     def attend(self, call: StepCall, state: None) -> None:

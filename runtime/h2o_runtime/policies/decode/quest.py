@@ -66,8 +66,8 @@ class Quest(DecodePolicy[PageState]):
         if pages * self.quest_page <= self.quest_budget:
             return everything
         row = everything // (model.layers * context)
-        kept = (model.layers - layers) * context + layers * self.quest_budget
-        return kept * row + layers * pages * 2 * heads * size * 4
+        rows_read = (model.layers - layers) * context + layers * self.quest_budget
+        return rows_read * row + layers * pages * 2 * heads * size * 4
 
     def _shapes(self, model: ModelSpec, rows: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
         layers = max(model.layers - self.quest_dense_layers, 0)

@@ -115,8 +115,8 @@ def chunk_option() -> Any:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What of a state a session needs to go on: views on the device, and numbers, by their names."""
+class SavedState:
+    """What a session needs of a policy's state to go on: views on the device, and numbers, by their names."""
 
     arrays: Mapping[str, Tensor]
     numbers: Mapping[str, int]
@@ -197,12 +197,12 @@ class PrefillPolicy(ABC, Generic[State]):
         """As `visible_pairs` in the last layer, where only the prompt's last row is needed."""
         return self.visible_pairs(n)
 
-    def kept(self, state: Any, length: int) -> Kept | None:
-        """Of a session of `length` rows, to be written to a file and read into. None: it cannot be."""
-        return Kept({}, {}) if state is None else None
+    def saved_state(self, state: Any, length: int) -> SavedState | None:
+        """State of a session of `length` rows, to be written to a file and read into. None: it cannot be."""
+        return SavedState({}, {}) if state is None else None
 
     def restore(self, state: Any, numbers: Mapping[str, int]) -> None:
-        """Take over the numbers of `kept`, before its arrays are filled. Raises LookupError for one that lacks."""
+        """Take over the saved numbers, before the arrays are filled. Raises LookupError where one is missing."""
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
         """What was kept of the prompt that `origin` tells of. May wait for the device."""

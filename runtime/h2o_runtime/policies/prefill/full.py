@@ -36,8 +36,8 @@ class Full(PrefillPolicy[None]):
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """Any cached token is what a fresh run would compute, but for those that a sparse decode made."""
-        kept = min(origin.exact_rows(shared), n - 1)
-        return Reuse(Prefix.EXACT, kept) if kept else Reuse(Prefix.NONE, 0)
+        reused = min(origin.exact_rows(shared), n - 1)
+        return Reuse(Prefix.EXACT, reused) if reused else Reuse(Prefix.NONE, 0)
 
     def lasting_rows(self, n: int) -> int:
         return n

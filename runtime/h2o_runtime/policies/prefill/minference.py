@@ -20,12 +20,12 @@ from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
-from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState, chunk_option
 from h2o_runtime.schedule import Span, spans
 
 VOTES = 64  # last queries that estimate
 TILE = 64  # rows that see the same blocks of keys
-SINK, NEAR = 30, 100  # columns and distances that are always among those kept
+SINK, NEAR = 30, 100  # columns and distances that are always selected
 LEAST_COLUMNS, LEAST_DISTANCES = 30, 50
 SHARE_OF_COLUMNS, SHARE_OF_DISTANCES = 0.2, 0.8  # of a budget that is a fraction of the keys
 
@@ -147,9 +147,9 @@ class VerticalSlash(PrefillPolicy[LineStore]):
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         return Provenance() if reuse.prefix is Prefix.NONE else before
 
-    def kept(self, state: LineStore, length: int) -> Kept:
+    def saved_state(self, state: LineStore, length: int) -> SavedState:
         """Nothing: every chunk finds its lines anew."""
-        return Kept({}, {})
+        return SavedState({}, {})
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return 4 * model.query_heads * sum(self.line_counts(context))

@@ -9,7 +9,7 @@ from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
 from h2o_runtime.schedule import spans
 
@@ -69,8 +69,8 @@ class Subquadratic(PrefillPolicy[Landmarks]):
         """All of a conversation that goes on, generated tokens too; else what a fresh run would compute alike."""
         if shared == cached < n and origin.complete:
             return Reuse(Prefix.HISTORY, shared)
-        kept = min(shared, origin.sparse, n - 1)
-        return Reuse(Prefix.EXACT, kept) if kept else Reuse(Prefix.NONE, 0)
+        reused = min(shared, origin.sparse, n - 1)
+        return Reuse(Prefix.EXACT, reused) if reused else Reuse(Prefix.NONE, 0)
 
     def lasting_rows(self, n: int) -> int:
         return n
@@ -78,9 +78,9 @@ class Subquadratic(PrefillPolicy[Landmarks]):
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         return Provenance() if reuse.prefix is Prefix.NONE else before
 
-    def kept(self, state: Landmarks, length: int) -> Kept:
+    def saved_state(self, state: Landmarks, length: int) -> SavedState:
         """Nothing: every prompt makes its landmarks anew."""
-        return Kept({}, {})
+        return SavedState({}, {})
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return Landmarks.nbytes(self.pattern, model, 1, context)

@@ -68,8 +68,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
                 choices = builder.chat(chat)
             except (ConfigError, ContextOverflowError) as error:
                 raise renamed(error) from error
-            form = choices.form and replace(choices.form, field=own_name(choices.form.field))
-            return replace(choices, form=form)
+            constraint = choices.constraint and replace(
+                choices.constraint, field=own_name(choices.constraint.field)
+            )
+            return replace(choices, constraint=constraint)
 
         shape = ResponseFormat(body, chat, alias)
         return await service.handler.answer(

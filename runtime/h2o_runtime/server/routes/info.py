@@ -15,7 +15,7 @@ from h2o_runtime.server.inference import InferenceState
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE
 from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillRequest, form
+from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillRequest, prefill_options
 from h2o_runtime.server.schemas.responses import Health, ModelList, ModelObject
 from h2o_runtime.server.service import Service
 
@@ -130,7 +130,7 @@ def _props(service: Service) -> dict[str, Any]:
         "cache": {"name": model.generator.spec.cache.name, **asdict(model.generator.spec.cache)},
         "prefill": dict(service.prefill.settings),
         "prefill_summary": service.prefill.algorithm.summary(),
-        "prefill_options": form(),
+        "prefill_options": prefill_options(),
         "prefill_quality": {"meaning": MEANING, "choices": service.builder.qualities()},
         "limits": {
             "max_queue": limits.queue,

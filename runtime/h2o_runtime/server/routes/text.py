@@ -17,7 +17,7 @@ from h2o_runtime.server.schemas.text import (
 )
 from h2o_runtime.server.service import Service
 
-_PIECE = 1000  # tokens
+_BLOCK = 1000  # tokens
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -35,7 +35,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             ids = tokenizer.encode_within(body.content, room.tokens, add_special_tokens=body.add_special)
             if not body.with_pieces:
                 return _json(ids, lambda token: token)
-            return _json(ids, lambda token: {"id": token, "piece": _piece(grammars.token_bytes(token))})
+            return _json(ids, lambda token: {"id": token, "piece": _token_text(grammars.token_bytes(token))})
 
         # Written where it is made: a long list would keep the event loop from everybody else.
         return Response(await service.handler.in_text_thread(answer), media_type="application/json")
@@ -50,7 +50,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return DetokenizeResponse(content=text)
 
 
-def _piece(raw: bytes) -> str | list[int]:
+def _token_text(raw: bytes) -> str | list[int]:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -59,8 +59,8 @@ def _piece(raw: bytes) -> str | list[int]:
 
 def _json(ids: list[int], entry: Callable[[int], Any]) -> bytes:
     """A few at a time, so that other threads go on meanwhile, and most of it is never there but as text."""
-    starts = range(0, len(ids), _PIECE)
-    parts = (
-        json.dumps([entry(token) for token in ids[at : at + _PIECE]], ensure_ascii=False) for at in starts
+    starts = range(0, len(ids), _BLOCK)
+    blocks = (
+        json.dumps([entry(token) for token in ids[at : at + _BLOCK]], ensure_ascii=False) for at in starts
     )
-    return f'{{"tokens": [{", ".join(part[1:-1] for part in parts)}]}}'.encode()
+    return f'{{"tokens": [{", ".join(block[1:-1] for block in blocks)}]}}'.encode()

@@ -21,7 +21,7 @@ def _of_type(kind: type) -> Callable[[Any], Any]:
     return check
 
 
-def _nothing_kept(value: Any) -> Any:
+def _nothing_stored(value: Any) -> Any:
     if value is True:
         raise ValueError(
             "Input should be false: this server keeps no answers; send the conversation with each request"
@@ -37,7 +37,7 @@ def _whole(value: Any) -> Any:
 # The one value that can be honoured.
 One = Annotated[Literal[1], BeforeValidator(_of_type(int)), BeforeValidator(_whole)]
 No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
-NotKept = Annotated[Literal[False], BeforeValidator(_of_type(bool)), BeforeValidator(_nothing_kept)]
+NotStored = Annotated[Literal[False], BeforeValidator(_of_type(bool)), BeforeValidator(_nothing_stored)]
 
 WHOLE = BeforeValidator(_whole)
 Count = Annotated[int, Field(ge=0, le=MOST), WHOLE]

@@ -16,12 +16,12 @@ class Cacheable(Strict):
     cache_control: dict[str, Any] | None = None
 
 
-class TextPart(Cacheable):
+class TextContentPart(Cacheable):
     type: Literal["text"]
     text: str
 
 
-Content = str | list[TextPart]
+Content = str | list[TextContentPart]
 
 
 class FunctionCall(Strict):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from h2o_runtime.components.options import MOST
-from h2o_runtime.server.schemas.base import WHOLE, Count, No, NotKept, Real, Share, Stop, Strict
+from h2o_runtime.server.schemas.base import WHOLE, Count, No, NotStored, Real, Share, Stop, Strict
 from h2o_runtime.server.schemas.prefill import Prefill
 
 MOST_CHOICES = 64  # of all prompts of a request together
@@ -67,7 +67,7 @@ class Generation(Strict):
     # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
     user: str | None = None
     metadata: dict[str, Any] | None = None
-    store: NotKept | None = None
+    store: NotStored | None = None
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

@@ -57,8 +57,8 @@ class PrefillDescription(BaseModel):
     summary: str
 
 
-def form() -> list[dict[str, Any]]:
-    """The options for a form, in its order.
+def prefill_options() -> list[dict[str, Any]]:
+    """The options as the page shows them, in their order.
 
     Of each: name, label, meaning, type, default, choices, words, least, most, numeric, policies.
 

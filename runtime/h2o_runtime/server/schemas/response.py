@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from h2o_runtime.server.schemas.base import Count, No, NotKept, Share, Strict
+from h2o_runtime.server.schemas.base import Count, No, NotStored, Share, Strict
 from h2o_runtime.server.schemas.chat import FunctionCall, FunctionName
 from h2o_runtime.server.schemas.prefill import Prefill
 
@@ -111,7 +111,7 @@ class ResponseRequest(Strict):
     prefill: Prefill | None = None
 
     # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
-    store: NotKept | None = None
+    store: NotStored | None = None
     background: No | None = None
     truncation: Literal["disabled"] | None = None
     include: list[Literal["reasoning.encrypted_content"]] | None = None

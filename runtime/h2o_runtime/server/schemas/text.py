@@ -13,7 +13,7 @@ class TokenizeRequest(Strict):
     with_pieces: bool = Field(False, description="Tell each token's text too.")
 
 
-class Piece(BaseModel):
+class TokenWithText(BaseModel):
     """piece: the token's text, or its bytes where it holds only a part of a character."""
 
     id: int
@@ -21,7 +21,7 @@ class Piece(BaseModel):
 
 
 class TokenizeResponse(BaseModel):
-    tokens: list[int] | list[Piece]
+    tokens: list[int] | list[TokenWithText]
 
 
 class DetokenizeRequest(Strict):

@@ -19,7 +19,7 @@ from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
-from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillPolicy, chunk_option
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState, chunk_option
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
@@ -248,9 +248,9 @@ class H2O(PrefillPolicy[Store]):
             pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
         return pairs
 
-    def kept(self, state: Any, length: int) -> Kept | None:
-        kept: Kept = state.kept(length)
-        return kept
+    def saved_state(self, state: Any, length: int) -> SavedState | None:
+        saved: SavedState = state.saved_state(length)
+        return saved
 
     def restore(self, state: Any, numbers: Mapping[str, int]) -> None:
         state.restore(numbers)

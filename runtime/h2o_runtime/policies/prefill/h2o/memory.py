@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import AttentionProvider, NextMemory
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.operators import MEMORY_STEP, SCATTER_SCORES
-from h2o_runtime.policies.prefill.base import Kept
+from h2o_runtime.policies.prefill.base import SavedState
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span
 
@@ -78,8 +78,10 @@ class LayerMemory:
         `values` [Hs, size] go into the scores of what it saw itself, unless they are None.
         """
         store, index = self._store, rows.stop // self._store.chunk_size - 1
-        kept = (self._sets[index], self._set_scores[index]) if fresh else (None, None)
-        self._choose(self.score, rows, values, add, rule, NextMemory(store.next_memory, self._last, *kept))
+        boundary = (self._sets[index], self._set_scores[index]) if fresh else (None, None)
+        self._choose(
+            self.score, rows, values, add, rule, NextMemory(store.next_memory, self._last, *boundary)
+        )
 
     def recall(self, length: int, rule: Selection) -> None:
         """Choose a memory of a conversation's first `length` tokens."""
@@ -165,14 +167,14 @@ class LastTurn:
         self._score: Tensor = store.device.zeros(store.score.shape, np.float32)
         self._last: Tensor = store.device.zeros(store.last.shape, np.int32)
         self._had_last = False
-        self._rows = 0  # that it found; 0 where nothing is kept
+        self._rows = 0  # that it found; 0 where nothing is saved
 
     def begin(self, rows: int) -> None:
         """A turn begins behind `rows` rows: go back to what the last one found there, or keep what it finds."""
         store, copy = self._store, self._store.device.copy
         again = rows == self._rows
-        for kept, now in zip(self._score, store.score, strict=True):
-            copy(*(kept[:rows], now[:rows]) if again else (now[:rows], kept[:rows]))
+        for saved, current in zip(self._score, store.score, strict=True):
+            copy(*(saved[:rows], current[:rows]) if again else (current[:rows], saved[:rows]))
         copy(*(self._last, store.last) if again else (store.last, self._last))
         if again:
             store.has_last = self._had_last
@@ -240,7 +242,7 @@ class MemoryStore(PartialScratch):
         self._layers[index].provider = provider
         return self._layers[index]
 
-    def kept(self, length: int) -> Kept:
+    def saved_state(self, length: int) -> SavedState:
         """Of a session of `length` rows."""
         boundaries, arrays = length // self.chunk_size, {"last": self.last, **self.turn.arrays}
         for layer in range(len(self._layers)):
@@ -248,10 +250,10 @@ class MemoryStore(PartialScratch):
             arrays[f"fresh-score{layer}"] = self.fresh_score[layer][:length]
             arrays[f"sets{layer}"] = self.sets[layer][:boundaries]
             arrays[f"set-scores{layer}"] = self.set_scores[layer][:boundaries]
-        return Kept(arrays, {"has_last": self.has_last, **self.turn.numbers})
+        return SavedState(arrays, {"has_last": self.has_last, **self.turn.numbers})
 
     def restore(self, numbers: Mapping[str, int]) -> None:
-        """The numbers of `kept`."""
+        """The numbers of `saved_state`."""
         self.has_last = bool(numbers["has_last"])
         self.turn.restore(numbers)
 

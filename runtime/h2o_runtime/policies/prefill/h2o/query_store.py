@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill.base import Kept
+from h2o_runtime.policies.prefill.base import SavedState
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span
 
@@ -115,14 +115,14 @@ class QueryStore(PartialScratch):
             self.last = self._before_turn
         self._turn, self._before_turn = past, self.last
 
-    def kept(self, tiles: int) -> Kept:
+    def saved_state(self, tiles: int) -> SavedState:
         """Sets of so many tiles."""
         arrays = {f"sets{layer}": self._sets[layer][:tiles] for layer in range(len(self._sets))}
         numbers = LastTile.numbers(self.last, "last") | LastTile.numbers(self._before_turn, "before")
-        return Kept(arrays, numbers | {"turn": self._turn})
+        return SavedState(arrays, numbers | {"turn": self._turn})
 
     def restore(self, numbers: Mapping[str, int]) -> None:
-        """The numbers of `kept`. Raises LookupError for one that lacks, ValueError for sets that there are not."""
+        """The saved numbers. Raises LookupError where one is missing, ValueError for sets that do not exist."""
         last, before = (LastTile.of_numbers(numbers, prefix) for prefix in ("last", "before"))
         room = self._short.shape[0] // self._heads
         for one in (last, before):

@@ -22,14 +22,15 @@ from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Quality
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
-from h2o_runtime.policies.prefill.base import Kept, LayerCall, PrefillReport, PromptCall
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState
 from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O, score_rule
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, StoreSizes
 from h2o_runtime.schedule import Span, spans
 
 VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past
-# Of `heavy="auto"`: such a part of the past is remembered, AUTO_LEAST keys at least, out of so many times more.
-AUTO_PART = 4
+# With `heavy="auto"` a memory has 1 / AUTO_DIVISOR of the past's keys, at least AUTO_LEAST, chosen among
+# AUTO_CANDIDATES times as many.
+AUTO_DIVISOR = 4
 AUTO_LEAST = 512
 AUTO_CANDIDATES = 4
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
@@ -93,7 +94,7 @@ class OwnQueries(H2O[QueryStore]):
     def memory_at(self, past: int) -> int:
         if self.heavy != AUTO:
             return super().memory_at(past)
-        grown = max(past // AUTO_PART, AUTO_LEAST)
+        grown = max(past // AUTO_DIVISOR, AUTO_LEAST)
         return max(min(grown, self.chunk_size * 15 // 16), self.local)
 
     @property
@@ -264,9 +265,9 @@ class OwnQueries(H2O[QueryStore]):
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return self.store_sizes(model, context).nbytes(model)
 
-    def kept(self, state: QueryStore, length: int) -> Kept:
+    def saved_state(self, state: QueryStore, length: int) -> SavedState:
         """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
-        return state.kept(self.tiles_before(length) + 1)
+        return state.saved_state(self.tiles_before(length) + 1)
 
     def report(self, state: QueryStore, origin: Provenance) -> PrefillReport:
         """The set of every tile that has a memory, in the order of the prompt; -1 where one has fewer keys."""

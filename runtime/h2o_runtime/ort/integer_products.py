@@ -1,4 +1,4 @@
-"""Forms in which ONNX Runtime multiplies with integer weights on a CPU: a dense graph rewritten as it is loaded.
+"""Dense forms: how ONNX Runtime multiplies with integer weights on a CPU. Graphs are rewritten as they are loaded.
 
 exact   as the graph says: every call makes floats of all weights, and multiplies those
 native  products of our own: see h2o_runtime.ort.native
@@ -22,7 +22,7 @@ INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
 
 
 def multiply_integers(model: Any, folder: Path) -> Any:
-    """A ModelProto with files in `folder` → one with products of the form "blocks".
+    """A ModelProto with files in `folder` → one with products of the dense form "blocks".
 
     Weights that change are inside. What rounding a head's inputs loses goes straight into the logits, so they have
     15 bits; but where activations are float16 a head is like all other products.
@@ -108,11 +108,11 @@ class _Rewritten:
 
     def _multiply(self, products: Sequence[QuantizedProduct], x: str, out: str) -> list[int]:
         """Returns how many columns of `out` each product has."""
-        parts = [Matrix.read(product, self._given, self._folder) for product in products]
-        bits, block_size, k = products[0].bits, products[0].block_size, parts[0].q.shape[1]
-        q = np.concatenate([_unsigned(part.q, bits) for part in parts])
+        matrices = [Matrix.read(product, self._given, self._folder) for product in products]
+        bits, block_size, k = products[0].bits, products[0].block_size, matrices[0].q.shape[1]
+        q = np.concatenate([_unsigned(matrix.q, bits) for matrix in matrices])
         weight = self._add(products[0].weight, q.reshape(len(q), k // block_size, block_size * bits // 8))
-        scales = self._add(products[0].scales, np.concatenate([part.scales for part in parts]))
+        scales = self._add(products[0].scales, np.concatenate([matrix.scales for matrix in matrices]))
         self._node(
             "MatMulNBits",
             [x, weight, scales],
@@ -124,7 +124,7 @@ class _Rewritten:
             block_size=block_size,
             accuracy_level=INTEGER_ACTIVATIONS,
         )
-        return [len(part.q) for part in parts]
+        return [len(matrix.q) for matrix in matrices]
 
     def _constant(self, name: str, value: Any) -> str:
         name = f"blocks/{name}"

@@ -1,4 +1,4 @@
-"""What an answer has to look like, by the several parameters that can say so."""
+"""Constraints on an answer, by the several parameters that can ask for one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from h2o_runtime.server.tools import call_schema
 
 
 @dataclass(frozen=True)
-class AnswerForm:
-    """grammar: a JSON schema, or text in GBNF. field: the parameter that asks for it.
+class AnswerConstraint:
+    """What an answer has to look like.
+
+    grammar: a JSON schema, or text in GBNF. field: the parameter that asks for it.
 
     left_out: keywords of the schema that an answer may break.
     """
@@ -25,14 +27,14 @@ class AnswerForm:
     left_out: frozenset[str] = frozenset()
 
     @classmethod
-    def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerForm:
+    def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerConstraint:
         followed, left_out = without_left_out(schema)
         return cls(followed, field, left_out)
 
 
-def chat_form(body: ChatRequest) -> AnswerForm | None:
-    """The form of a chat's answer; None when it is free. Raises ConfigError where two parameters decide."""
-    tools, own, asked = _forced_tools(body), own_form(body), _response_format(body)
+def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:
+    """The constraint on a chat's answer; None when it is free. Raises ConfigError where two parameters decide."""
+    tools, own, asked = _forced_tools(body), generation_constraint(body), _response_format(body)
     other = asked or own
     if tools and other is not None:
         name = "response_format" if other is asked else other.field
@@ -41,24 +43,24 @@ def chat_form(body: ChatRequest) -> AnswerForm | None:
         raise ConfigError(
             f"response_format cannot be honoured together with {own.field}", field="response_format"
         )
-    return AnswerForm.of_schema(call_schema(tools), "tools") if tools else other
+    return AnswerConstraint.of_schema(call_schema(tools), "tools") if tools else other
 
 
-def own_form(body: Generation) -> AnswerForm | None:
-    """The form that llama.cpp's parameters ask for. Errors are those of `chat_form`."""
+def generation_constraint(body: Generation) -> AnswerConstraint | None:
+    """The constraint that llama.cpp's parameters ask for. Errors are those of `chat_constraint`."""
     if body.grammar is not None and body.json_schema is not None:
         raise ConfigError("grammar and json_schema exclude each other: give one of the two", field="grammar")
     if body.grammar is not None:
-        return AnswerForm(body.grammar, "grammar")
-    return None if body.json_schema is None else AnswerForm.of_schema(body.json_schema, "json_schema")
+        return AnswerConstraint(body.grammar, "grammar")
+    return None if body.json_schema is None else AnswerConstraint.of_schema(body.json_schema, "json_schema")
 
 
-def _response_format(body: ChatRequest) -> AnswerForm | None:
+def _response_format(body: ChatRequest) -> AnswerConstraint | None:
     if isinstance(body.response_format, JsonObjectFormat):
-        return AnswerForm({"type": "object"}, "response_format")
+        return AnswerConstraint({"type": "object"}, "response_format")
     if isinstance(body.response_format, JsonSchemaFormat):
         schema = body.response_format.json_schema.schema_ or {"type": "object"}
-        return AnswerForm.of_schema(schema, "response_format.json_schema.schema")
+        return AnswerConstraint.of_schema(schema, "response_format.json_schema.schema")
     return None
 
 
