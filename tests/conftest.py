@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -117,6 +117,42 @@ def emulated_cuda(_emulated_cuda_module: ModuleType, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "h2o_plugins._cuda", _emulated_cuda_module)
     monkeypatch.setattr(h2o_plugins, "_cuda", _emulated_cuda_module, raising=False)
     return _emulated_cuda_module
+
+
+@pytest.fixture
+def dense_graphs_wait(emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime has the emulation's memory, and knows nothing of streams: a dense graph runs when it is called.
+
+    So the call waits until the dense lane has done what came before, and what that waits for. Attention is as late
+    as it may be.
+    """
+    from h2o_runtime.backends.base import Tensors
+    from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
+    from h2o_runtime.devices.cuda import CudaDevice
+
+    infer, bound = OnnxRuntimeBackend.infer, OnnxRuntimeBackend.bound
+
+    def wait(backend: OnnxRuntimeBackend) -> None:
+        if isinstance(backend.device, CudaDevice):
+            backend.device.lanes.dense.synchronize()
+
+    def infer_then(self: OnnxRuntimeBackend, graph: str, inputs: Tensors, outputs: Tensors) -> None:
+        wait(self)
+        infer(self, graph, inputs, outputs)
+
+    def bound_then(
+        self: OnnxRuntimeBackend, graph: str, inputs: Tensors, outputs: Tensors
+    ) -> Callable[[], None]:
+        run = bound(self, graph, inputs, outputs)
+
+        def call() -> None:
+            wait(self)
+            run()
+
+        return call
+
+    monkeypatch.setattr(OnnxRuntimeBackend, "infer", infer_then)
+    monkeypatch.setattr(OnnxRuntimeBackend, "bound", bound_then)
 
 
 @pytest.fixture(scope="session")

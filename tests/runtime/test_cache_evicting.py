@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -222,10 +221,7 @@ def test_memory_is_flat_over_20_000_tokens(shared_folder: Path) -> None:
         assert sizes[1] - sizes[0] < 2 << 20  # all rows of two layers would take 10 MB
 
 
-def test_a_gpu_forgets_alike(
-    bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
+def test_a_gpu_forgets_alike(bundle: Path, dense_graphs_wait: None) -> None:
     cache = Evicting(cache_tokens=ROWS)
     with Generator.load(bundle, context=CONTEXT, device="cuda", cache=cache) as gpu, forgetful(bundle) as cpu:
         for n in (50, 90):

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -366,11 +365,9 @@ def test_a_gpu_offloads_alike(
     bundle: Path,
     plain: Generator,
     buffers: int,
-    emulated_cuda: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
+    dense_graphs_wait: None,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
     decoding = QUEST if buffers == 2 else FullDecode()
     with Generator.load(bundle, context=CONTEXT, device="cuda", decoding=decoding) as other:
         expected = conversation(other, 40, FULL)

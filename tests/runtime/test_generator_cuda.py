@@ -1,7 +1,7 @@
 """The runtime on a GPU, whose place the emulation takes: equal to the runtime on the CPU.
 
-ONNX Runtime executes the dense graphs on the emulation's memory, which is the host's. It knows nothing of streams;
-so all work runs at once here. That streams are in order is for test_backend_tensorrt.py to show.
+ONNX Runtime executes the dense graphs on the emulation's memory, which is the host's, each after what its lane has.
+Attention runs as late as it may.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.execution.forward import Watch
 
+pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
+
 CONTEXT = 400
 SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}
 CONFIGS = {
@@ -32,11 +34,6 @@ CONFIGS = {
     "query heads": PrefillConfig(**SMALL, score="colsum", score_heads="query", dense_tail=130),
     "window, query heads": PrefillConfig(**SMALL, score="window", score_window=12, score_heads="query"),
 }
-
-
-@pytest.fixture(autouse=True)
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
 
 
 @pytest.fixture

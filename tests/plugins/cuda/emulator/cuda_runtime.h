@@ -49,13 +49,14 @@ T __ldg(const T* pointer) {
 inline void __syncthreads() {
     emulator::block_barrier();
 }
-inline void __syncwarp(unsigned = 0xffffffffu) {
-    int nothing = 0;
-    emulator::warp_collective(&nothing, +[](void* const*) {});
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+    emulator::check_mask(mask);
+    emulator::warp_barrier();
 }
 
 template <class T>
-T __shfl_xor_sync(unsigned, T value, int lane_mask) {
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
+    emulator::check_mask(mask);
     struct Slot {
         T in, out;
         int lane_mask;
@@ -71,7 +72,8 @@ T __shfl_xor_sync(unsigned, T value, int lane_mask) {
 }
 
 template <class T>
-T __shfl_sync(unsigned, T value, int lane) {
+T __shfl_sync(unsigned mask, T value, int lane) {
+    emulator::check_mask(mask);
     struct Slot {
         T in, out;
         int lane;
@@ -87,7 +89,8 @@ T __shfl_sync(unsigned, T value, int lane) {
 }
 
 template <class T>
-T __shfl_up_sync(unsigned, T value, int delta) {
+T __shfl_up_sync(unsigned mask, T value, int delta) {
+    emulator::check_mask(mask);
     struct Slot {
         T in, out;
         int delta;
@@ -102,7 +105,8 @@ T __shfl_up_sync(unsigned, T value, int delta) {
     return slot.out;
 }
 
-inline unsigned __ballot_sync(unsigned, int predicate) {
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    emulator::check_mask(mask);
     struct Slot {
         int in;
         unsigned out;
@@ -131,17 +135,17 @@ inline unsigned __float_as_uint(float value) {
     return bits;
 }
 
-// Lanes run one at a time between switches, so a plain read-modify-write is atomic here.
+// Threads run one at a time between switches, so a plain read-modify-write is atomic here.
 template <class T>
-T atomicAdd(T* address, T value) {
+__attribute__((noinline, no_sanitize("thread"))) T atomicAdd(T* address, T value) {
     T old = *address;
     *address = old + value;
     return old;
 }
 
 template <class K>
-cudaError_t cudaFuncSetAttribute(K*, cudaFuncAttribute, int) {
-    return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(K* kernel, cudaFuncAttribute, int shared_bytes) {
+    return emulator::opt_in(reinterpret_cast<const void*>(kernel), static_cast<size_t>(shared_bytes));
 }
 
 // As the calculator would have it, as far as shared memory and threads go; registers are not emulated.
@@ -159,6 +163,8 @@ template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {
     const dim3 grid = config->gridDim, block = config->blockDim;
     const size_t shared_bytes = config->dynamicSmemBytes;
+    const auto* const which = reinterpret_cast<const void*>(kernel);
+    if (const cudaError_t error = emulator::check_launch(which, grid, block, shared_bytes)) return error;
     return emulator::enqueue(config->stream, [=, copies = std::tuple<P...>(arguments...)] {
         emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); });
     });

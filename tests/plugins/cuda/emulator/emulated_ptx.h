@@ -25,6 +25,7 @@ inline void copy4_async(shared_t to, const void* from, bool valid) {
     emulator::copy_async(reinterpret_cast<void*>(to), from, 4, valid ? 4 : 0);
 }
 inline void store16(shared_t to, uint4 x) {
+    emulator::check_alignment(reinterpret_cast<const void*>(to), 16);
     std::memcpy(reinterpret_cast<void*>(to), &x, 16);
 }
 inline void copy_commit() {
@@ -49,10 +50,7 @@ inline void fence_between_blocks() {
     emulator::fence_between_blocks();
 }
 inline unsigned count_arrival(unsigned* count, unsigned all) {
-    emulator::check_arrival();
-    const unsigned before = *count;
-    *count = before + 1 >= all ? 0 : before + 1;
-    return before;
+    return emulator::count_arrival(count, all);
 }
 
 struct MatricesSlot {
@@ -61,6 +59,7 @@ struct MatricesSlot {
 };
 
 inline void load_matrices(uint32_t (&r)[4], shared_t row) {
+    emulator::check_alignment(reinterpret_cast<const void*>(row), 16);
     MatricesSlot slot{row, r};
     emulator::warp_collective(
         &slot, +[](void* const* lanes) {
@@ -76,6 +75,7 @@ inline void load_matrices(uint32_t (&r)[4], shared_t row) {
 }
 
 inline void load_matrices_transposed(uint32_t (&r)[4], shared_t row) {
+    emulator::check_alignment(reinterpret_cast<const void*>(row), 16);
     MatricesSlot slot{row, r};
     emulator::warp_collective(
         &slot, +[](void* const* lanes) {

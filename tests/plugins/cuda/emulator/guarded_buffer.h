@@ -17,12 +17,13 @@ class GuardedBuffer {
         const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
         const size_t rounded = (bytes + 15) / 16 * 16;
         mapped_ = (rounded + page - 1) / page * page + page;
-        void* base = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* base = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (base == MAP_FAILED) throw std::bad_alloc();
         base_ = static_cast<unsigned char*>(base);
         mprotect(base_ + mapped_ - page, page, PROT_NONE);
         data_ = base_ + mapped_ - page - rounded;
-        std::memset(data_, 0xff, rounded);  // NaN, whatever the type
+        if (rounded <= kMostFilled) std::memset(data_, 0xff, rounded);  // NaN, whatever the type
     }
     ~GuardedBuffer() { munmap(base_, mapped_); }
     GuardedBuffer(const GuardedBuffer&) = delete;
@@ -31,6 +32,8 @@ class GuardedBuffer {
     unsigned char* data() const { return data_; }
 
   private:
+    static constexpr size_t kMostFilled = size_t{256} << 20;  // more is only reserved, and zeros
+
     unsigned char* base_;
     unsigned char* data_;
     size_t mapped_;

@@ -11,13 +11,30 @@
 
 #include "emulator.h"
 #include "guarded_buffer.h"
+#include "races.h"
 
 namespace emulator {
 namespace {
 
+struct Unmap {
+    size_t bytes;
+    void operator()(DeviceCell* cells) const { munmap(cells, bytes); }
+};
+using Cells = std::unique_ptr<DeviceCell, Unmap>;
+
+// Of all that is allocated, few pages are touched.
+Cells cells_of(size_t bytes) {
+    const size_t size = (bytes / 4 + 1) * sizeof(DeviceCell);
+    void* const mapped =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) throw std::bad_alloc();
+    return Cells(static_cast<DeviceCell*>(mapped), Unmap{size});
+}
+
 struct Allocation {
     std::unique_ptr<GuardedBuffer> buffer;
     size_t bytes;
+    Cells cells;
 };
 
 // Device memory, or pinned memory.
@@ -31,7 +48,7 @@ class Heap {
         try {
             auto buffer = std::make_unique<GuardedBuffer>(bytes);
             unsigned char* const data = buffer->data();
-            all_[data] = {std::move(buffer), bytes};
+            all_.emplace(data, Allocation{std::move(buffer), bytes, cells_of(bytes)});
             used_ += bytes;
             *pointer = data;
             return cudaSuccess;
@@ -54,6 +71,12 @@ class Heap {
         auto after = all_.upper_bound(at);
         return after != all_.begin() && at < std::prev(after)->first + std::prev(after)->second.bytes;
     }
+    std::vector<DeviceRange> ranges() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        std::vector<DeviceRange> found;
+        for (const auto& [begin, one] : all_) found.push_back({begin, begin + one.bytes, one.cells.get()});
+        return found;
+    }
     size_t used() {
         const std::lock_guard<std::mutex> lock(mutex_);
         return used_;
@@ -67,7 +90,7 @@ class Heap {
 
 Heap device_heap, pinned_heap;
 
-// Every time: a test changes its mind. What is allocated is also written to, so all of the machine's is too
+// Every time: a test changes its mind. What is allocated is mostly written to, so all of the machine's is too
 // much.
 size_t memory_of_the_device() {
     const char* const megabytes = std::getenv("H2O_EMULATION_MEMORY_MB");
@@ -75,6 +98,10 @@ size_t memory_of_the_device() {
 }
 
 }  // namespace
+
+std::vector<DeviceRange> device_ranges() {
+    return device_heap.ranges();
+}
 
 size_t shared_bytes_of_a_multiprocessor() {
     const char* const kilobytes = std::getenv("H2O_EMULATION_SHARED_KB");
@@ -173,6 +200,8 @@ const char* cudaGetErrorString(cudaError_t error) {
             return "invalid argument";
         case cudaErrorMemoryAllocation:
             return "out of memory";
+        case cudaErrorInvalidConfiguration:
+            return "invalid configuration argument";
         case cudaErrorNoKernelImageForDevice:
             return "no kernel image is available for execution on the device";
         case cudaErrorInvalidResourceHandle:

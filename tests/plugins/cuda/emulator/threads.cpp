@@ -14,6 +14,7 @@
 #include "cuda_runtime.h"
 #include "emulator.h"
 #include "guarded_buffer.h"
+#include "races.h"
 
 uint3 threadIdx;
 uint3 blockIdx;
@@ -25,19 +26,15 @@ namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
 
-[[noreturn]] void fail(const char* what) {
-    std::fprintf(stderr, "cuda emulator: %s (block %u,%u,%u thread %u)\n", what, blockIdx.x, blockIdx.y,
-                 blockIdx.z, threadIdx.x);
-    std::abort();
-}
-
 struct Copy {
     void* to;
     const void* from;
     int bytes, valid_bytes, group;
+    bool landed;
 };
 
 void land(const Copy& copy) {
+    if (copy.landed) return;
     std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.valid_bytes));
     std::memset(static_cast<char*>(copy.to) + copy.valid_bytes, 0,
                 static_cast<size_t>(copy.bytes - copy.valid_bytes));
@@ -97,6 +94,7 @@ void run(unsigned thread) {
     current = thread;
     threadIdx = {thread, 0, 0};
     Fiber& fiber = *fibers[thread];
+    watch_stack(fiber.stack.data(), fiber.stack.size());
     if (_setjmp(scheduler_jump) != 0) return;
     if (fiber.started) _longjmp(fiber.jump, 1);
     fiber.started = true;
@@ -122,8 +120,11 @@ void run_block() {
     while (done < threads) {
         // Mostly stay on one warp, so that warps drift far apart.
         if (random_bits() % 8 == 0 || idle > 0) warp = (warp + 1 + random_bits() % warp_count) % warp_count;
+        // Lanes, too, in an order of chance.
+        const unsigned order = random_bits(), first = order / 64, step = 2 * (order / 2048) + 1;
         bool progress = false;
-        for (unsigned i = warp * 32; i < warp * 32 + 32; ++i) {
+        for (unsigned n = 0; n < 32; ++n) {
+            const unsigned i = warp * 32 + (first + n * step) % 32;
             if (fibers[i]->state != Fiber::kReady) continue;
             run(i);
             progress = true;
@@ -141,11 +142,18 @@ void run_block() {
         if (waiting + done < threads) fail("some lanes of a warp never reached a warp-wide operation");
         for (unsigned i = 0; i < threads; ++i)
             if (fibers[i]->state == Fiber::kBlock) fibers[i]->state = Fiber::kReady;
+        watch_barrier();
         idle = 0;
     }
 }
 
 }  // namespace
+
+[[noreturn]] void fail(const char* what) {
+    std::fprintf(stderr, "cuda emulator: %s (block %u,%u,%u thread %u)\n", what, blockIdx.x, blockIdx.y,
+                 blockIdx.z, threadIdx.x);
+    std::abort();
+}
 
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
     threads = block.x;
@@ -160,24 +168,32 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
         for (unsigned y = 0; y < grid.y; ++y)
             for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
     for (size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[random_bits() % i]);
+    watch_launch();
     for (const dim3& each : blocks) {
         blockIdx = {each.x, each.y, each.z};
-        shared = std::make_unique<GuardedBuffer>((shared_bytes + 127) / 128 * 128);  // so aligned
+        const size_t aligned = (shared_bytes + 127) / 128 * 128;
+        shared = std::make_unique<GuardedBuffer>(aligned);
+        watch_block(shared->data(), aligned);
         told.assign(threads, Told());
         run_block();
         for (Told& thread : told) left_over.splice(left_over.end(), thread.put);
     }
+    watch_end();
     shared.reset();
     for (const Put& put : left_over) put.reach_memory();
     left_over.clear();
 }
 
 void put_between_blocks(void* to, const void* from, size_t bytes) {
+    check_alignment(to, bytes);
+    watch_put(to, bytes);
     const auto* first = static_cast<const unsigned char*>(from);
     told[current].put.push_back({static_cast<unsigned char*>(to), {first, first + bytes}});
 }
 
 void take_between_blocks(void* to, const void* from, size_t bytes) {
+    check_alignment(from, bytes);
+    watch_take(from, bytes);
     if (told[current].up_to_date)
         std::memcpy(to, from, bytes);
     else
@@ -191,11 +207,22 @@ void fence_between_blocks() {
     own.fenced = own.up_to_date = true;
 }
 
-void check_arrival() {
+unsigned count_arrival(unsigned* count, unsigned all) {
     for (Told& thread : told) {
         if (!thread.fenced) fail("a block was counted before all its threads had fenced what they put");
         thread.fenced = thread.up_to_date = false;
     }
+    const unsigned before = *count;
+    *count = before + 1 >= all ? 0 : before + 1;
+    return before;
+}
+
+void check_alignment(const void* pointer, size_t bytes) {
+    if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) fail("an access to a misaligned address");
+}
+
+void check_mask(unsigned lanes) {
+    if (lanes != 0xffffffffu) fail("a warp function that not all lanes take part in");
 }
 
 unsigned char* shared_memory() {
@@ -204,6 +231,11 @@ unsigned char* shared_memory() {
 
 void block_barrier() {
     block_until_woken(Fiber::kBlock);
+}
+
+void warp_barrier() {
+    int nothing = 0;
+    warp_collective(&nothing, +[](void* const*) { watch_warp(current / 32); });
 }
 
 void warp_collective(void* slot, void (*compute)(void* const*)) {
@@ -223,15 +255,16 @@ void warp_collective(void* slot, void (*compute)(void* const*)) {
 }
 
 void copy_async(void* to, const void* from, int bytes, int valid_bytes) {
-    if (reinterpret_cast<uintptr_t>(to) % static_cast<unsigned>(bytes) != 0)
-        fail("cp.async to a misaligned address");
-    if (reinterpret_cast<uintptr_t>(from) % static_cast<unsigned>(bytes) != 0)
-        fail("cp.async from a misaligned address");
-    const Copy copy{to, from, bytes, valid_bytes, fibers[current]->group};
-    if (random_bits() % 2 == 0)
+    check_alignment(to, static_cast<size_t>(bytes));
+    check_alignment(from, static_cast<size_t>(bytes));
+    watch_write(to, static_cast<size_t>(bytes));
+    if (valid_bytes > 0) watch_read(from, static_cast<size_t>(valid_bytes));
+    Copy copy{to, from, bytes, valid_bytes, fibers[current]->group, false};
+    if (random_bits() % 2 == 0) {
         land(copy);
-    else
-        fibers[current]->copies.push_back(copy);
+        copy.landed = true;
+    }
+    fibers[current]->copies.push_back(copy);
 }
 
 void copy_commit() {
@@ -242,10 +275,12 @@ void copy_wait(int groups_left) {
     Fiber& fiber = *fibers[current];
     size_t kept = 0;
     for (const Copy& copy : fiber.copies) {
-        if (copy.group < fiber.group - groups_left)
-            land(copy);
-        else
+        if (copy.group >= fiber.group - groups_left) {
             fiber.copies[kept++] = copy;
+            continue;
+        }
+        land(copy);
+        watch_write(copy.to, static_cast<size_t>(copy.bytes));  // until now the copy was under way
     }
     fiber.copies.resize(kept);
 }

@@ -1,0 +1,206 @@
+#include "races.h"
+
+#include <execinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "cuda_runtime.h"
+
+namespace emulator {
+namespace {
+
+constexpr uint32_t kFlag = 1u << 31;  // of a writer: it put. Of a reader: another block read, too
+constexpr size_t kSharedGrain = 2;    // bytes, for threads store halves
+constexpr size_t kDeviceGrain = 4;
+
+// An access to shared memory. `phase` counts the barriers of all blocks there ever were, `warp_phase` the
+// __syncwarps of the thread's warp.
+struct Access {
+    uint32_t phase = 0;
+    uint16_t thread = 0, warp_phase = 0;
+};
+struct SharedCell {
+    Access write, read;
+    bool other_lanes = false, other_warps = false;  // read too
+};
+
+// Only the host's thread that runs a kernel has it set: others run instrumented code of the host.
+thread_local bool watching __attribute__((tls_model("initial-exec"))) = false;
+
+std::vector<DeviceRange> ranges;
+const DeviceRange* latest = nullptr;
+uint32_t first_of_launch = 1, block = 0;  // serial numbers
+const unsigned char *shared_begin, *shared_end, *stack_begin, *stack_end;
+std::vector<SharedCell> shared_cells;
+std::vector<uint16_t> warp_phases(32);
+uint32_t phase = 0;
+
+[[noreturn]] void race(const char* what) {
+    watching = false;
+    void* frames[12];
+    backtrace_symbols_fd(frames, backtrace(frames, 12), STDERR_FILENO);
+    fail(what);
+}
+
+// Whether the thread that runs now may do so after `before`, of which one is a write.
+bool races_with(const Access& before, unsigned thread) {
+    if (before.phase != phase || before.thread == thread) return false;
+    return before.thread / 32 != thread / 32 || before.warp_phase == warp_phases[thread / 32];
+}
+
+void touch_shared(SharedCell& cell, bool writes) {
+    const auto thread = static_cast<uint16_t>(threadIdx.x);
+    const Access now = {phase, thread, warp_phases[thread / 32]};
+    if (races_with(cell.write, thread)) race("two threads race in shared memory: one of them wrote before");
+    if (writes) {
+        const bool is_read = cell.read.phase == phase;
+        const bool lanes = is_read && cell.other_lanes && cell.read.warp_phase == now.warp_phase;
+        if ((is_read && cell.other_warps) || lanes || races_with(cell.read, thread))
+            race("two threads race in shared memory: one of them writes what others read");
+        cell.write = now;
+    } else if (cell.read.phase != phase) {
+        cell.read = now;
+        cell.other_lanes = cell.other_warps = false;
+    } else if (cell.read.thread / 32 != thread / 32) {
+        cell.other_warps = true;
+    } else if (cell.read.warp_phase != now.warp_phase) {
+        cell.read = now;
+        cell.other_lanes = false;
+    } else if (cell.read.thread != thread) {
+        cell.other_lanes = true;
+    }
+}
+
+bool of_another_block(uint32_t cell) {
+    const uint32_t serial = cell & ~kFlag;
+    return serial >= first_of_launch && serial != block;
+}
+
+void touch_device(DeviceCell& cell, bool writes, bool between_blocks) {
+    const bool put = (cell.writer & kFlag) != 0;
+    if (of_another_block(cell.writer) && !(between_blocks && !writes && put))
+        race("two blocks race in device memory: one of them wrote before");
+    if (writes) {
+        const bool several = (cell.reader & kFlag) != 0 && (cell.reader & ~kFlag) >= first_of_launch;
+        if (several || of_another_block(cell.reader))
+            race("two blocks race in device memory: one of them writes what others read");
+        cell.writer = block | (between_blocks ? kFlag : 0);
+    } else if (!between_blocks && cell.reader != block) {
+        cell.reader = block | (of_another_block(cell.reader) ? kFlag : 0);
+    }
+}
+
+void touch(const void* at, size_t bytes, bool writes, bool between_blocks = false) {
+    const auto* const from = static_cast<const unsigned char*>(at);
+    if (!watching || (from >= stack_begin && from < stack_end)) return;
+    if (from >= shared_begin && from < shared_end) {
+        const auto first = static_cast<size_t>(from - shared_begin) / kSharedGrain;
+        const size_t last = (static_cast<size_t>(from - shared_begin) + bytes - 1) / kSharedGrain;
+        for (size_t i = first; i <= last; ++i) touch_shared(shared_cells[i], writes);
+        return;
+    }
+    if (!latest || from < latest->begin || from >= latest->end) {
+        const auto after = std::upper_bound(ranges.begin(), ranges.end(), from,
+                                            [](const auto* a, const DeviceRange& b) { return a < b.begin; });
+        if (after == ranges.begin() || from >= (after - 1)->end) return;
+        latest = &*(after - 1);
+    }
+    const auto first = static_cast<size_t>(from - latest->begin) / kDeviceGrain;
+    const size_t last = (static_cast<size_t>(from - latest->begin) + bytes - 1) / kDeviceGrain;
+    for (size_t i = first; i <= last; ++i) touch_device(latest->cells[i], writes, between_blocks);
+}
+
+}  // namespace
+
+void watch_launch() {
+    ranges = device_ranges();
+    latest = nullptr;
+    first_of_launch = block + 1;
+    watching = true;
+}
+
+void watch_block(const unsigned char* shared, size_t shared_bytes) {
+    if (++block == kFlag) fail("more blocks than there are serial numbers");
+    ++phase;
+    shared_begin = shared;
+    shared_end = shared + shared_bytes;
+    if (shared_cells.size() < shared_bytes / kSharedGrain) shared_cells.resize(shared_bytes / kSharedGrain);
+}
+
+void watch_stack(const void* begin, size_t bytes) {
+    stack_begin = static_cast<const unsigned char*>(begin);
+    stack_end = stack_begin + bytes;
+}
+
+void watch_barrier() {
+    ++phase;
+}
+
+void watch_warp(unsigned warp) {
+    ++warp_phases[warp];
+}
+
+void watch_end() {
+    watching = false;
+}
+
+void watch_read(const void* at, size_t bytes) {
+    touch(at, bytes, false);
+}
+void watch_write(const void* at, size_t bytes) {
+    touch(at, bytes, true);
+}
+void watch_put(const void* at, size_t bytes) {
+    touch(at, bytes, true, true);
+}
+void watch_take(const void* at, size_t bytes) {
+    touch(at, bytes, false, true);
+}
+
+}  // namespace emulator
+
+// The names that compilers call.
+extern "C" {
+#define H2O_WATCH(bytes)                                 \
+    void __tsan_read##bytes(const void* at) {            \
+        emulator::watch_read(at, bytes);                 \
+    }                                                    \
+    void __tsan_write##bytes(const void* at) {           \
+        emulator::watch_write(at, bytes);                \
+    }                                                    \
+    void __tsan_unaligned_read##bytes(const void* at) {  \
+        emulator::watch_read(at, bytes);                 \
+    }                                                    \
+    void __tsan_unaligned_write##bytes(const void* at) { \
+        emulator::watch_write(at, bytes);                \
+    }                                                    \
+    void __tsan_volatile_read##bytes(const void* at) {   \
+        emulator::watch_read(at, bytes);                 \
+    }                                                    \
+    void __tsan_volatile_write##bytes(const void* at) {  \
+        emulator::watch_write(at, bytes);                \
+    }
+H2O_WATCH(1)
+H2O_WATCH(2)
+H2O_WATCH(4)
+H2O_WATCH(8)
+H2O_WATCH(16)
+#undef H2O_WATCH
+
+void __tsan_read_range(const void* at, size_t bytes) {
+    emulator::watch_read(at, bytes);
+}
+void __tsan_write_range(const void* at, size_t bytes) {
+    emulator::watch_write(at, bytes);
+}
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+// Of the guards of constants within functions.
+unsigned char __tsan_atomic8_load(const volatile unsigned char* at, int) {
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+}
