@@ -5,6 +5,7 @@
 
 #include "attention_args.h"
 #include "numbers.cuh"
+#include "parts.h"
 #include "ptx.cuh"
 #include "row_range.cuh"
 
@@ -30,50 +31,107 @@ __device__ __forceinline__ bool is_last_part(unsigned* arrivals, int parts, unsi
     return true;
 }
 
-// A row's states of all parts become its output [dv]. A warp takes a row, a lane every 32nd column. `weights`
-// are parts.count floats of shared memory for each warp.
-template <int DV, class T>
-__device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row, float* weights, T* out) {
-    constexpr int kNumbers = (DV + 31) / 32;  // that a lane has
-    constexpr int kTogether = 64 / kNumbers;  // parts that are on their way at once
+// What the output of each part counts in its row: weights [rows, parts.count] of shared memory, which sum to
+// 1 in a row, or are 0 where no part saw a key. Called by a warp, for at most ROWS rows. Every m and l is
+// loaded once, all of them together, so that the warp waits for memory once.
+template <int ROWS, class RowAt>
+__device__ __forceinline__ void weigh_parts(const PartStates& parts, int rows, RowAt&& row_at,
+                                            float* weights) {
+    constexpr int kEach = kMostParts / 32;  // parts of a lane
     const int lane = threadIdx.x % 32;
-    const auto l_of = [&](int p) { return take_between_blocks(parts.l + p * parts.rows + row); };
-    const auto m_of = [&](int p) { return take_between_blocks(parts.m + p * parts.rows + row); };
-    float top = -INFINITY, total = 0;
-    for (int p = lane; p < parts.count; p += 32)
-        if (l_of(p) > 0) top = fmaxf(top, m_of(p));
-    top = lanes_max<32>(top);
-    for (int p = lane; p < parts.count; p += 32) {
-        const float l = l_of(p);
-        weights[p] = l > 0 ? l * expf(m_of(p) - top) : 0.f;
-        total += weights[p];
-    }
-    total = lanes_sum<32>(total);
-    __syncwarp();  // the weights of all parts
-
-    float sum[kNumbers] = {};
-    for (int first = 0; first < parts.count; first += kTogether) {
-        float x[kTogether][kNumbers];
+    float m[ROWS][kEach], l[ROWS][kEach];
 #pragma unroll
-        for (int i = 0; i < kTogether; ++i)
+    for (int r = 0; r < ROWS; ++r) {
+        const int64_t row = row_at(min(r, rows - 1));
 #pragma unroll
-            for (int j = 0; j < kNumbers; ++j) {
-                const int p = first + i, c = lane + 32 * j;
-                // An empty part's output need not be read.
-                const bool counts = p < parts.count && c < DV && weights[p < parts.count ? p : 0] > 0;
-                x[i][j] = counts ? take_between_blocks(parts.o + (p * parts.rows + row) * DV + c) : 0.f;
-            }
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
-            const float weight = first + i < parts.count ? weights[first + i] : 0.f;
-#pragma unroll
-            for (int j = 0; j < kNumbers; ++j) sum[j] = fmaf(weight, x[i][j], sum[j]);
+        for (int e = 0; e < kEach; ++e) {
+            const int64_t at = min(lane + 32 * e, parts.count - 1) * parts.rows + row;
+            m[r][e] = take_between_blocks(parts.m + at);
+            l[r][e] = take_between_blocks(parts.l + at);
         }
     }
 #pragma unroll
-    for (int j = 0; j < kNumbers; ++j)
-        if (lane + 32 * j < DV) put(out + lane + 32 * j, total > 0 ? sum[j] / total : 0.f);
-    __syncwarp();  // the weights are read
+    for (int r = 0; r < ROWS; ++r) {
+        float top = -INFINITY, total = 0;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+            if (lane + 32 * e >= parts.count) l[r][e] = 0;
+            if (l[r][e] > 0) top = fmaxf(top, m[r][e]);
+        }
+        top = lanes_max<32>(top);
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+            l[r][e] = l[r][e] > 0 ? l[r][e] * expf(m[r][e] - top) : 0.f;
+            total += l[r][e];
+        }
+        total = lanes_sum<32>(total);
+        const float factor = total > 0 ? 1.f / total : 0.f;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e)
+            if (r < rows && lane + 32 * e < parts.count)
+                weights[r * parts.count + lane + 32 * e] = l[r][e] * factor;
+    }
+}
+
+__device__ __forceinline__ void put4(float* to, float4 x) {
+    *reinterpret_cast<float4*>(to) = x;
+}
+__device__ __forceinline__ void put4(half* to, float4 x) {
+    *reinterpret_cast<uint2*>(to) = {pack_half2(x.x, x.y), pack_half2(x.z, x.w)};
+}
+
+// A row's output [dv] from the outputs of all parts and what each counts. Called by a warp. A lane loads four
+// columns at once, of an empty part too, which has zeros; where a row is narrower than the warp, it takes
+// several parts side by side.
+template <int DV, class T>
+__device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row, const float* weights,
+                                            T* out) {
+    constexpr int kPieces = DV / 4;                            // of four columns
+    constexpr int kNumbers = (kPieces + 31) / 32;              // of them that a lane has
+    constexpr int kBeside = kPieces <= 16 ? 32 / kPieces : 1;  // parts side by side
+    constexpr int kTogether = 16 / kNumbers;                   // loads of a lane under way at once
+    static_assert(kBeside == 1 || 32 % kPieces == 0, "all lanes have a piece");
+    const int lane = threadIdx.x % 32, piece = lane % kPieces, beside = lane / kPieces;
+    const bool idle = kBeside == 1 && lane >= kPieces;
+    const char* const from = reinterpret_cast<const char*>(parts.o + row * DV + 4 * (idle ? 0 : piece));
+    const unsigned stride = static_cast<unsigned>(parts.rows) * DV * 4;  // bytes; the host bounds the rows
+    float4 sum[kNumbers] = {};
+    for (int round = 0; round < parts.count; round += kTogether * kBeside) {
+        const int first = round + (kBeside == 1 ? 0 : beside);
+        float4 x[kTogether][kNumbers];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            // One multiply-add of 32 bits by 32 and 64 more.
+            const unsigned p = static_cast<unsigned>(min(first + i * kBeside, parts.count - 1));
+            const char* const part = from + static_cast<uint64_t>(p) * stride;
+#pragma unroll
+            for (int j = 0; j < kNumbers; ++j)
+                x[i][j] = take_between_blocks(reinterpret_cast<const float4*>(part + 512 * j));
+        }
+        __syncwarp();  // a compiler would load one after the other, in few registers
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            const int p = first + i * kBeside;
+            const float weight = p < parts.count ? weights[p] : 0.f;
+#pragma unroll
+            for (int j = 0; j < kNumbers; ++j) {
+                sum[j].x = fmaf(weight, x[i][j].x, sum[j].x);
+                sum[j].y = fmaf(weight, x[i][j].y, sum[j].y);
+                sum[j].z = fmaf(weight, x[i][j].z, sum[j].z);
+                sum[j].w = fmaf(weight, x[i][j].w, sum[j].w);
+            }
+        }
+    }
+#pragma unroll
+    for (int distance = kPieces; distance < kPieces * kBeside; distance *= 2) {  // kNumbers is 1
+        sum[0].x += __shfl_xor_sync(kAllLanes, sum[0].x, distance);
+        sum[0].y += __shfl_xor_sync(kAllLanes, sum[0].y, distance);
+        sum[0].z += __shfl_xor_sync(kAllLanes, sum[0].z, distance);
+        sum[0].w += __shfl_xor_sync(kAllLanes, sum[0].w, distance);
+    }
+    if (idle || (kBeside > 1 && beside > 0)) return;
+#pragma unroll
+    for (int j = 0; j < kNumbers; ++j) put4(out + 4 * (piece + 32 * j), sum[j]);
 }
 
 // What a block of a parted launch does at its end, where it has counters: all threads come, and `shared` is
@@ -84,12 +142,19 @@ __device__ __forceinline__ void combine_if_last(const AttentionArgs& args, const
     unsigned* const flag = reinterpret_cast<unsigned*>(shared);
     if (!is_last_part(args.arrivals, args.splits, flag)) return;
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    float* const weights = reinterpret_cast<float*>(shared) + 4 + warp * args.splits;
+    constexpr int kTogether = 4;  // rows
+    float* const weights = reinterpret_cast<float*>(shared) + 4 + warp * kTogether * args.splits;
     const PartStates parts = {args.partial_o, args.partial_m, args.partial_l, args.splits,
                               static_cast<int64_t>(args.rows.tokens) * args.rows.heads};
-    for (int row = first_row + warp; row <= last_row; row += warps) {
-        const int64_t index = row_index(args.rows, extent, set, row);
-        combine_row<DV>(parts, index, weights, static_cast<T*>(args.o) + index * DV);
+    for (int first = first_row + warp; first <= last_row; first += kTogether * warps) {
+        const int count = min((last_row - first) / warps + 1, kTogether);
+        const auto row_at = [&](int i) { return row_index(args.rows, extent, set, first + i * warps); };
+        __syncwarp();  // the weights before are read
+        weigh_parts<kTogether>(parts, count, row_at, weights);
+        __syncwarp();
+        for (int i = 0; i < count; ++i)
+            combine_row<DV>(parts, row_at(i), weights + i * args.splits,
+                            static_cast<T*>(args.o) + row_at(i) * DV);
     }
 }
 

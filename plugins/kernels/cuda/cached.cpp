@@ -12,7 +12,6 @@ using namespace h2o::cuda;
 
 namespace {
 
-constexpr int kMaxParts = 128;
 // Of one token's parts that a warp adds up behind the attention, in less than another launch takes.
 constexpr int64_t kBytesAddedInside = 96 * 1024;
 
@@ -23,7 +22,7 @@ int multiprocessors() {
         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess && count > 0)
         return count;
     (void)cudaGetLastError();
-    return kMaxParts;
+    return kMostParts;
 }
 
 // No part gets less than one.
@@ -44,7 +43,7 @@ int parts_of(const h2o_shape& shape, int n, int capacity, int processors, bool l
     const int64_t wanted = static_cast<int64_t>(form.at_once) * processors / blocks;
     const int64_t most = key_tiles(capacity);
     int64_t parts = wanted < most ? wanted : most;
-    if (parts > kMaxParts) parts = kMaxParts;
+    if (parts > kMostParts) parts = kMostParts;
     return parts < 1 ? 1 : static_cast<int>(parts);
 }
 
@@ -74,7 +73,7 @@ Cut cut_of_one(const h2o_shape& shape, int capacity, int processors, bool latent
 // rows are bounded by that too.
 int64_t most_states(const h2o_shape& shape, int n, int capacity, int processors) {
     const int64_t tiles = key_tiles(capacity);
-    const int64_t most_parts = tiles < kMaxParts ? tiles : kMaxParts;
+    const int64_t most_parts = tiles < kMostParts ? tiles : kMostParts;
     int64_t states = 0;
     for (const bool latent : {false, true})
         for (const int tokens : {kSmallTileRows / (shape.query_heads / shape.kv_heads), n}) {

@@ -17,8 +17,10 @@ __global__ void __launch_bounds__(kThreads) combine_parts(PartStates parts, T* o
     const int warp = threadIdx.x / 32;
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + warp;
     if (row >= parts.rows) return;  // the whole warp
-    combine_row<D>(parts, row, reinterpret_cast<float*>(dynamic_shared()) + warp * parts.count,
-                   out + row * D);
+    float* const weights = reinterpret_cast<float*>(dynamic_shared()) + warp * parts.count;
+    weigh_parts<1>(parts, 1, [row](int) { return row; }, weights);
+    __syncwarp();
+    combine_row<D>(parts, row, weights, out + row * D);
 }
 
 // The same for rows of any size: every thread adds up columns of its own.

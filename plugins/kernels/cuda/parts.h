@@ -8,6 +8,8 @@
 
 namespace h2o::cuda {
 
+constexpr int kMostParts = 128;  // that outputs are put together from
+
 // States of `parts` softmaxes over the same rows, [parts, rows] each, and their normalised float32 outputs
 // [parts, rows, d], become o [rows, d] in the model's dtype.
 h2o_status launch_combine_parts(const float* o, const float* m, const float* l, int parts, int64_t rows,
