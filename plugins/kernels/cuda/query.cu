@@ -3,7 +3,7 @@
 // The votes of all tiles are copied next to each other. Then, for all tiles in one launch each, as in
 // CandidateScore: the states of a tile's votes over all keys that it looks at, cut into parts so that a few
 // rows fill the device, and column sums under them: two passes over the keys, 4 * d FLOP for each (vote,
-// key), and no values are read. One launch more selects.
+// key), and no values are read. One launch more ranks the candidates, and one selects.
 
 #include "attention.h"
 #include "checks.h"
@@ -17,6 +17,7 @@ namespace {
 constexpr int kKeysAPart = 128;
 constexpr int kMaxParts = 16;
 constexpr int kCopyThreads = 256;
+constexpr int kRankThreads = 256;
 constexpr int kMostRows = 1 << 30;
 
 struct Tiles {
@@ -43,22 +44,6 @@ __global__ void __launch_bounds__(kCopyThreads)
     if (row < n) out[i] = __ldg(q + row * row_pieces + (i - vote * row_pieces));
 }
 
-struct Candidates {
-    const float* score;   // of this head and tile, by place
-    const int32_t* list;  // or null: place i is row i
-    int places, reach, sink;
-
-    __device__ __forceinline__ int position(int i) const { return list ? list[i] : i; }
-    // With a quarter of what its neighbours have.
-    __device__ __forceinline__ uint32_t bits(int i) const {
-        const int at = position(i);
-        float beside = 0;
-        for (int j = i - 1; j >= 0 && at - position(j) <= reach; --j) beside += score[j];
-        for (int j = i + 1; j < places && position(j) - at <= reach; ++j) beside += score[j];
-        return rank_bits(score[i] + 0.25f * beside, at < sink);
-    }
-};
-
 // How many rows of a sorted list lie below `border`.
 __device__ __forceinline__ int rows_below(const int32_t* list, int count, int border) {
     int low = 0;
@@ -72,28 +57,72 @@ __device__ __forceinline__ int rows_below(const int32_t* list, int count, int bo
     return low;
 }
 
-// One block a score head and tile. score [tiles, Hs, places].
-__global__ void __launch_bounds__(kSelectThreads)
-    select_by_votes(const float* score, int places, const int32_t* candidates, const int64_t* past,
-                    Tiles tiles, int32_t* out) {
-    const int head = blockIdx.x, heads = gridDim.x, tile = blockIdx.y;
+// What one tile and score head look at.
+struct Looked {
+    const int32_t* list;  // or null: place i is row i
+    int filled;           // places
+    int count;            // of them before the tile's local window
+    int border;           // first row of that window
+
+    __device__ __forceinline__ int position(int i) const { return list ? list[i] : i; }
+};
+
+__device__ __forceinline__ Looked looked_at(const Tiles& tiles, const int32_t* candidates,
+                                            const int64_t* past, int places, int tile, int head, int heads) {
     const int64_t list = static_cast<int64_t>(tile / tiles.share) * heads + head;
     const int32_t* own = tiles.listed > 0 ? candidates + list * tiles.listed : nullptr;
-    const int64_t set = static_cast<int64_t>(tile) * heads + head;
     const int rows = bounded(past[tile], tiles.local, own ? kMostRows : places);
     const int border = rows - tiles.local;
-    const int count = own ? rows_below(own, tiles.listed, border) : border;
-    const int filled = own ? tiles.listed : rows;
+    if (!own) return {own, rows, border, border};
+    return {own, tiles.listed, rows_below(own, tiles.listed, border), border};
+}
+
+// bits [tiles, Hs, places] = what score [tiles, Hs, places], with a quarter of what its neighbours have,
+// ranks as. A thread a candidate; z counts tiles, y heads. By itself, for the search below reads it five
+// times.
+__global__ void __launch_bounds__(kRankThreads)
+    rank_votes(const float* score, int places, const int32_t* candidates, const int64_t* past, Tiles tiles,
+               uint32_t* bits) {
+    const int head = blockIdx.y, heads = gridDim.y, tile = blockIdx.z;
+    const Looked looked = looked_at(tiles, candidates, past, places, tile, head, heads);
+    const int i = blockIdx.x * kRankThreads + threadIdx.x;
+    if (i >= looked.count) return;
+    const int64_t first = (static_cast<int64_t>(tile) * heads + head) * places;
+    score += first;
+    const int at = looked.position(i);
+    float beside = 0;
+    for (int j = i - 1; j >= 0 && at - looked.position(j) <= tiles.reach; --j) beside += score[j];
+    for (int j = i + 1; j < looked.filled && looked.position(j) - at <= tiles.reach; ++j) beside += score[j];
+    bits[first + i] = rank_bits(score[i] + 0.25f * beside, at < tiles.sink);
+}
+
+struct Ranked {
+    Looked looked;
+    const uint32_t* all;
+
+    __device__ __forceinline__ int position(int i) const { return looked.position(i); }
+    __device__ __forceinline__ uint32_t bits(int i) const { return all[i]; }
+};
+
+// One block a score head and tile.
+__global__ void __launch_bounds__(kSelectThreads)
+    select_by_votes(const uint32_t* bits, int places, const int32_t* candidates, const int64_t* past,
+                    Tiles tiles, int32_t* out) {
+    const int head = blockIdx.x, heads = gridDim.x, tile = blockIdx.y;
+    const Looked looked = looked_at(tiles, candidates, past, places, tile, head, heads);
+    const int64_t set = static_cast<int64_t>(tile) * heads + head;
     out += set * (tiles.local + tiles.heavy);
-    const Candidates all{score + set * places, own, filled, tiles.reach, tiles.sink};
-    take_best(all, count, min(tiles.heavy, count), *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
-    for (int i = threadIdx.x; i < tiles.local; i += kSelectThreads) out[tiles.heavy + i] = border + i;
+    const Ranked all{looked, bits + set * places};
+    take_best(all, looked.count, min(tiles.heavy, looked.count),
+              *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
+    for (int i = threadIdx.x; i < tiles.local; i += kSelectThreads) out[tiles.heavy + i] = looked.border + i;
 }
 
 struct Scratch {
     int parts, places;
     void* votes;
     float *m_parts, *l_parts, *m, *l, *score;
+    uint32_t* bits;
 
     Scratch(const h2o_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
         places = tiles.listed > 0 ? tiles.listed : capacity;
@@ -108,7 +137,9 @@ struct Scratch {
         l_parts = workspace.take<float>(parts * rows);
         m = workspace.take<float>(rows);
         l = workspace.take<float>(rows);
-        score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * places);
+        const int64_t candidates = static_cast<int64_t>(tiles.count()) * shape.score_heads * places;
+        score = workspace.take<float>(candidates);
+        bits = workspace.take<uint32_t>(candidates);
     }
 };
 
@@ -173,9 +204,15 @@ struct Query {
         h2o_status status = copy_votes(scratch);
         if (status == H2O_OK) status = score(scratch);
         if (status != H2O_OK) return status;
-        const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
-        return launch(select_by_votes, grid, kSelectThreads, sizeof(SelectShared), stream,
-                      static_cast<const float*>(scratch.score), scratch.places, candidates, past, tiles, out);
+        const auto heads = static_cast<unsigned>(shape.score_heads);
+        const auto all = static_cast<unsigned>(tiles.count());
+        status = launch(rank_votes, dim3(ceil_div(scratch.places, kRankThreads), heads, all), kRankThreads, 0,
+                        stream, static_cast<const float*>(scratch.score), scratch.places, candidates, past,
+                        tiles, scratch.bits);
+        if (status != H2O_OK) return status;
+        return launch(select_by_votes, dim3(heads, all, 1), kSelectThreads, sizeof(SelectShared), stream,
+                      static_cast<const uint32_t*>(scratch.bits), scratch.places, candidates, past, tiles,
+                      out);
     }
 };
 
