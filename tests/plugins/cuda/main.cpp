@@ -1,6 +1,6 @@
 // Tests of the CUDA kernels. h2o_cuda_test [--small] [--seed N] [--head-size D] [group ...]
 //
-// Groups: attention candidate rows select subquadratic pages lines products arguments graph bounds; all of
+// Groups: attention candidate rows select subquadratic pages lines products arguments graph bounds far; all of
 // them when none is named. Exit code 0 when every check held. The same program runs on a GPU, and on a CPU
 // through the emulation beside it.
 
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
                             {"arguments", test::test_arguments}, {"graph", test::test_graph},
                             {"bounds", test::test_bounds},       {"subquadratic", test::test_subquadratic},
                             {"pages", test::test_page_lists},    {"lines", test::test_line_lists},
-                            {"products", test::test_products}};
+                            {"products", test::test_products},   {"far", test::test_far}};
     test::Options options;
     std::vector<std::string> wanted;
     for (int i = 1; i < argc; ++i) {

@@ -1,4 +1,5 @@
-// MemorySelect against a plain sort, with ties, sinks, negligible scores, short histories and long ones.
+// MemorySelect against a plain sort, with ties, sinks, negligible scores, short histories and long ones; and
+// QuerySelect against float64.
 
 #include "cases.h"
 
@@ -101,6 +102,101 @@ void test_selection(const Selection& s, std::mt19937& random) {
     for (const int values : {0, 1, 2}) test_step(s, score, memory, memory_buffer, values, random);
 }
 
+struct Query {
+    int n, tile, stride, reach, local, heavy, sink;
+    std::vector<int64_t> past;  // of each tile
+    bool listed;                // candidates are every second row of the past
+    int d;
+    h2o_dtype dtype;
+};
+
+// The rows of a tile's past with what the votes of one key/value head's queries gave them, neighbours added.
+std::vector<double> votes_of(const Query& s, int set, int tile, const std::vector<int32_t>& rows,
+                             const Numbers& q, const Numbers& k) {
+    constexpr int heads = 4, sets = 2;
+    std::vector<double> sum(rows.size()), smooth(rows.size());
+    for (int row = tile * s.tile; row < std::min(s.n, (tile + 1) * s.tile); row += s.stride)
+        for (int h = set * heads / sets; h < (set + 1) * heads / sets; ++h) {
+            std::vector<double> p(rows.size());
+            double top = -INFINITY, total = 0;
+            for (size_t j = 0; j < rows.size(); ++j) {
+                for (int c = 0; c < s.d; ++c)
+                    p[j] += q.exact[(size_t(row) * heads + h) * s.d + c] *
+                            k.exact[(size_t(rows[j]) * sets + set) * s.d + c];
+                top = std::fmax(top, p[j] *= 1 / std::sqrt(s.d));
+            }
+            for (double& x : p) total += x = std::exp(x - top);
+            for (size_t j = 0; j < rows.size(); ++j) sum[j] += p[j] / total;
+        }
+    for (size_t j = 0; j < rows.size(); ++j)
+        for (size_t i = 0; i < rows.size(); ++i)
+            if (std::abs(rows[i] - rows[j]) <= s.reach) smooth[j] += (i == j ? 1 : 0.25) * sum[i];
+    return smooth;
+}
+
+// The best of the rows, in order, then the local window. Rows whose votes are nearly equal may change places.
+void check_query(const Query& s, const std::vector<double>& votes, const std::vector<int32_t>& rows,
+                 int border, const int32_t* got) {
+    std::vector<double> before;  // the window
+    for (size_t j = 0; j < rows.size() && rows[j] < border; ++j)
+        before.push_back(rows[j] < s.sink ? INFINITY : votes[j]);
+    std::vector<double> best = before;
+    std::sort(best.rbegin(), best.rend());
+    const double least = best[size_t(s.heavy) - 1], near = s.dtype == H2O_F16 ? 2e-2 : 1e-4;
+    for (size_t j = 0; j < before.size(); ++j) {
+        const bool in = std::binary_search(got, got + s.heavy, rows[j]);
+        EXPECT(in ? before[j] >= least * (1 - near) : before[j] <= least * (1 + near));
+    }
+    for (int i = 1; i < s.heavy; ++i) EXPECT(got[i - 1] < got[i]);
+    for (int i = 0; i < s.local; ++i) EXPECT(got[s.heavy + i] == border + i);
+}
+
+void test_query(const Query& s, std::mt19937& random) {
+    constexpr int heads = 4, sets = 2;
+    const int count = static_cast<int>(s.past.size());
+    const int longest = static_cast<int>(*std::max_element(s.past.begin(), s.past.end()));
+    char name[160];
+    std::snprintf(name, sizeof name, "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d", s.n, s.tile,
+                  longest, s.reach, s.listed, s.d, s.dtype == H2O_F16);
+    context = name;
+    Numbers q(size_t(s.n) * heads * s.d, s.dtype), k(size_t(longest) * sets * s.d, s.dtype);
+    fill_normal(q, s.dtype, 2, random);
+    fill_normal(k, s.dtype, 1, random);
+    std::vector<int32_t> list;
+    for (int row = 0; s.listed && row < longest; row += 2) list.push_back(row);
+    const int slots = static_cast<int>(list.size());
+    std::vector<int32_t> lists;
+    for (int i = 0; i < count * sets; ++i) lists.insert(lists.end(), list.begin(), list.end());
+    Buffer candidates(lists.size() * 4, false), past(s.past.size() * 8, false);
+    if (slots) fill_ints(candidates, lists);
+    std::memcpy(past.host().data(), s.past.data(), s.past.size() * 8);
+    past.reset();
+    h2o::calls::QuerySelect call;
+    call.shape = {heads, sets, sets, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d};
+    call.n = s.n, call.cap = longest, call.t = call.c = count, call.Mp = slots, call.M = s.local + s.heavy;
+    call.tile = s.tile, call.stride = s.stride, call.share = 1, call.reach = s.reach;
+    call.local = s.local, call.heavy = s.heavy, call.sink = s.sink;
+    Buffer next(size_t(count) * sets * (s.local + s.heavy) * 4, true);
+    Buffer workspace(h2o::cuda::workspace(call), true);
+    const h2o_kv kv = cache_of(k, k, longest);
+    call.q = q.buffer.device(), call.kv = &kv, call.past = past.device<int64_t>();
+    call.candidates = candidates.device<int32_t>(), call.memory_next = next.device<int32_t>();
+    call.workspace = workspace.device(), call.workspace_bytes = workspace.host().size();
+    run_twice({&next}, [&] {
+        workspace.reset();
+        return h2o::cuda::run(call);
+    });
+    const std::vector<int32_t> got = next.values<int32_t>();
+    for (int tile = 0; tile < count; ++tile)
+        for (int set = 0; set < sets; ++set) {
+            std::vector<int32_t> rows = list;
+            for (int row = 0; !s.listed && row < s.past[size_t(tile)]; ++row) rows.push_back(row);
+            const auto border = static_cast<int>(s.past[size_t(tile)]) - s.local;
+            check_query(s, votes_of(s, set, tile, rows, q, k), rows, border,
+                        got.data() + (size_t(tile) * sets + set) * size_t(s.local + s.heavy));
+        }
+}
+
 }  // namespace
 
 void test_select(const Options& options) {
@@ -128,6 +224,13 @@ void test_select(const Options& options) {
         s.capacity = s.stop + 10;
         test_selection(s, random);
     }
+    for (const h2o_dtype dtype : {H2O_F32, H2O_F16}) {
+        test_query({30, 30, 1, 0, 1, 2, 0, {10}, false, 64, dtype}, random);  // more votes than keys
+        test_query({40, 16, 3, 2, 4, 9, 2, {70, 70, 86}, false, 64, dtype}, random);
+        test_query({40, 16, 3, 5, 4, 9, 2, {90, 90, 90}, true, 48, dtype}, random);
+    }
+    // More candidates than are kept at hand.
+    test_query({4, 4, 1, 3, 8, 300, 4, {9000}, false, 32, H2O_F32}, random);
 }
 
 }  // namespace test

@@ -1,0 +1,185 @@
+// Rows at the end of a cache of 131,072 and of 1,048,576 tokens, where elements and bytes count beyond 2^31
+// and 2^32. The same rows lie at the beginning of a short cache, and both must give the same bytes.
+
+#include "cases.h"
+
+namespace test {
+namespace {
+
+constexpr int kNear = 64, kPage = 16, kHeads = 16, kD = 128, kWords = 4 * kD;
+
+// Device memory without a copy on the host. The emulation only reserves so much, and it reads as zeros.
+class Reserved {
+  public:
+    explicit Reserved(size_t bytes) {
+        if (cudaMalloc(&pointer_, bytes) != cudaSuccess) pointer_ = nullptr;
+    }
+    ~Reserved() { cudaFree(pointer_); }
+    Reserved(const Reserved&) = delete;
+    Reserved& operator=(const Reserved&) = delete;
+
+    unsigned char* at(size_t byte) { return static_cast<unsigned char*>(pointer_) + byte; }
+    explicit operator bool() const { return pointer_ != nullptr; }
+
+  private:
+    void* pointer_ = nullptr;
+};
+
+struct Far {
+    int rows;
+    h2o_shape shape = {kHeads, kHeads, kHeads, kD, 0.125f, H2O_F16, kD};
+    size_t row_bytes = size_t(kHeads) * kD * 2;
+    Numbers q, near_k, near_v;
+    Reserved far_k, far_v;
+    h2o_kv near, far;
+
+    Far(int tokens, std::mt19937& random)
+        : rows(tokens),
+          q(8 * kHeads * kD, H2O_F16),
+          near_k(kNear * kHeads * kD, H2O_F16),
+          near_v(kNear * kHeads * kD, H2O_F16),
+          far_k(row_bytes * size_t(tokens)),
+          far_v(row_bytes * size_t(tokens)) {
+        for (Numbers* one : {&q, &near_k, &near_v}) fill_normal(*one, H2O_F16, 1, random);
+        near = cache_of(near_k, near_v, kNear);
+        far = cache_of(far_k.at(0), far_v.at(0), tokens);
+        if (!far_k || !far_v) return;
+        const size_t first = row_bytes * size_t(tokens - kNear), bytes = row_bytes * kNear;
+        must(cudaMemcpy(far_k.at(first), near_k.buffer.device(), bytes, cudaMemcpyDeviceToDevice));
+        must(cudaMemcpy(far_v.at(first), near_v.buffer.device(), bytes, cudaMemcpyDeviceToDevice));
+    }
+};
+
+// Runs `call(cache, first row, first page, output)` near and far.
+template <class F>
+void same_near_and_far(const char* what, Far& f, size_t bytes, F&& call) {
+    char name[80];
+    std::snprintf(name, sizeof name, "far %s rows=%d", what, f.rows);
+    context = name;
+    std::vector<unsigned char> found[2];
+    for (const bool far : {false, true}) {
+        Buffer out(bytes, true);
+        out.reset();
+        const int first = far ? f.rows - kNear : 0;
+        EXPECT(call(far ? f.far : f.near, first, out) == H2O_OK);
+        must(cudaDeviceSynchronize());
+        found[far] = out.download();
+    }
+    EXPECT(found[0] == found[1]);
+}
+
+Buffer& filled(Buffer& buffer, const std::vector<int32_t>& values) {
+    fill_ints(buffer, values);
+    return buffer;
+}
+
+void test_rows_of(Far& f) {
+    constexpr int n = 8, slots = 16, states = n * kHeads;
+    std::vector<float> ones(states, 1);
+    Buffer o_intra(size_t(states) * kD * 2, false), m(states * 4, false), l(states * 4, false);
+    std::memcpy(l.host().data(), ones.data(), states * 4);
+    for (Buffer* one : {&o_intra, &m, &l}) one->reset();
+    same_near_and_far("memory", f, size_t(states) * kD * 2, [&](const h2o_kv& kv, int first, Buffer& out) {
+        std::vector<int32_t> rows(slots * kHeads);
+        for (size_t i = 0; i < rows.size(); ++i) rows[i] = first + int(i * 7 % slots) * 4 + int(i % 3);
+        Buffer memory(rows.size() * 4, false), colsum(rows.size() * 4, true);
+        Buffer workspace(h2o_cuda_memory_attention_workspace(&f.shape, n, slots), true);
+        const h2o_cuda_state intra = {o_intra.device(), m.device<float>(), l.device<float>()};
+        const h2o_cuda_state fused = {out.device(), nullptr, nullptr};
+        const h2o_status status = h2o_cuda_memory_fused_attention(
+            nullptr, &f.shape, n, slots, f.q.buffer.device(), &kv, filled(memory, rows).device<int32_t>(),
+            &intra, &fused, colsum.device<float>(), workspace.device(), workspace.host().size());
+        must(cudaDeviceSynchronize());
+        return status;
+    });
+    same_near_and_far("pages", f, kHeads * kD * 2, [&](const h2o_kv& kv, int first, Buffer& out) {
+        std::vector<int32_t> pages(2 * kHeads);
+        for (size_t i = 0; i < pages.size(); ++i) pages[i] = first / kPage + 1 + int(i % 2) * 2;
+        Buffer list(pages.size() * 4, false), length(8, false);
+        const int64_t rows = first + kNear - 3;
+        std::memcpy(length.host().data(), &rows, 8);
+        length.reset();
+        const h2o_status status = h2o_cuda_page_attention(
+            nullptr, &f.shape, f.q.buffer.device(), &kv, length.device<int64_t>(), kPage, 2,
+            filled(list, pages).device<int32_t>(), out.device());
+        must(cudaDeviceSynchronize());
+        return status;
+    });
+    same_near_and_far("votes", f, 2 * kHeads * 4, [&](const h2o_kv& kv, int first, Buffer& out) {
+        std::vector<int32_t> rows(kHeads * 24);
+        for (size_t i = 0; i < rows.size(); ++i) rows[i] = first + int(i % 24) * 2;
+        Buffer list(rows.size() * 4, false), past(8, false), chosen(kHeads * 3 * 4, true);
+        const int64_t end = first + kNear;
+        std::memcpy(past.host().data(), &end, 8);
+        past.reset();
+        h2o::calls::QuerySelect vote;
+        vote.shape = f.shape;
+        vote.n = vote.tile = n, vote.cap = f.rows, vote.t = vote.c = vote.stride = vote.share = 1;
+        vote.Mp = 24, vote.M = 3, vote.reach = 2, vote.local = 1, vote.heavy = 2;
+        Reserved workspace(h2o::cuda::workspace(vote));
+        vote.workspace = workspace.at(0), vote.workspace_bytes = h2o::cuda::workspace(vote);
+        vote.q = f.q.buffer.device(), vote.kv = &kv, vote.past = past.device<int64_t>();
+        vote.candidates = filled(list, rows).device<int32_t>();
+        vote.memory_next = chosen.device<int32_t>();
+        const h2o_status status = h2o::cuda::run(vote);
+        must(cudaDeviceSynchronize());
+        std::vector<int32_t> heavy;
+        const std::vector<int32_t> all = chosen.values<int32_t>();
+        for (size_t i = 0; i < all.size(); ++i)
+            if (i % 3 < 2) heavy.push_back(all[i] - first);
+        must(cudaMemcpy(out.device(), heavy.data(), heavy.size() * 4, cudaMemcpyHostToDevice));
+        return status;
+    });
+}
+
+// The last block of landmarks, of which some rows are new.
+void test_landmarks_of(Far& f) {
+    same_near_and_far("landmarks", f, size_t(kHeads) * kWords * 2,
+                      [&](const h2o_kv& kv, int first, Buffer& out) {
+                          const int blocks = (first + kNear) / kPage;
+                          const size_t block = size_t(kHeads) * kWords;
+                          Reserved k(block * size_t(blocks)), v(block * size_t(blocks));
+                          if (!k || !v) return H2O_OUT_OF_WORKSPACE;
+                          const size_t last = block * size_t(blocks - 1);
+                          must(cudaMemset(k.at(last), 0, block));
+                          must(cudaMemset(v.at(last), 0, block));
+                          const int64_t range[2] = {first + kNear - kPage, first + kNear};
+                          Buffer at(16, false);
+                          std::memcpy(at.host().data(), range, 16);
+                          at.reset();
+                          auto* const means = reinterpret_cast<float*>(k.at(0));
+                          auto* const values = reinterpret_cast<float*>(v.at(0));
+                          const h2o_status status = h2o_cuda_landmark_update(
+                              nullptr, &f.shape, &kv, at.device<int64_t>(), at.device<int64_t>() + 1, kPage,
+                              kPage, blocks, means, values, means, values);
+                          auto* const to = out.device<unsigned char>();
+                          must(cudaMemcpy(to, k.at(last), block, cudaMemcpyDeviceToDevice));
+                          must(cudaMemcpy(to + block, v.at(last), block, cudaMemcpyDeviceToDevice));
+                          return status;
+                      });
+}
+
+}  // namespace
+
+void test_far(const Options& options) {
+#ifdef H2O_EMULATED
+    const char* const before = std::getenv("H2O_EMULATION_MEMORY_MB");
+    const std::string restored = before ? before : "4096";
+    setenv("H2O_EMULATION_MEMORY_MB", "65536", 1);
+#endif
+    std::mt19937 random(options.seed + 11);
+    for (const int rows : {1 << 17, 1 << 20}) {
+        Far f(rows, random);
+        if (!f.far_k || !f.far_v) {
+            std::printf("far: no memory for %d rows, not run\n", rows);
+            continue;
+        }
+        test_rows_of(f);
+        test_landmarks_of(f);
+    }
+#ifdef H2O_EMULATED
+    setenv("H2O_EMULATION_MEMORY_MB", restored.c_str(), 1);
+#endif
+}
+
+}  // namespace test
