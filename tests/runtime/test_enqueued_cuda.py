@@ -82,7 +82,7 @@ class Layer:
 
 
 @pytest.mark.parametrize(
-    ("score", "a_chunk", "a_batch"), [("colsum", 4, 9), ("window", 6, 9), ("query", 0, 18)]
+    ("score", "a_chunk", "a_batch"), [("colsum", 4, 9), ("window", 6, 9), ("query", 0, 20)]
 )
 def test_operations_of_a_chunk_and_of_a_logical_batch(
     emulated_cuda: ModuleType, score: Any, a_chunk: int, a_batch: int

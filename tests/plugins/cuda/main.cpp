@@ -1,7 +1,7 @@
 // Tests of the CUDA kernels. h2o_cuda_test [--small] [--seed N] [--head-size D] [group ...]
 //
-// Groups: attention candidate rows select subquadratic pages lines products arguments graph bounds far; all of
-// them when none is named. Exit code 0 when every check held. The same program runs on a GPU, and on a CPU
+// Groups: attention candidate rows select subquadratic pages lines products arguments graph bounds far; all
+// of them when none is named. Exit code 0 when every check held. The same program runs on a GPU, and on a CPU
 // through the emulation beside it.
 
 #include "support.h"
