@@ -99,9 +99,9 @@ void test_rows_of(Far& f) {
         const int64_t rows = first + kNear - 3;
         std::memcpy(length.host().data(), &rows, 8);
         length.reset();
-        const h2o_status status = h2o_cuda_page_attention(
-            nullptr, &f.shape, f.q.buffer.device(), &kv, length.device<int64_t>(), kPage, 2,
-            filled(list, pages).device<int32_t>(), out.device());
+        const h2o_status status =
+            h2o_cuda_page_attention(nullptr, &f.shape, f.q.buffer.device(), &kv, length.device<int64_t>(),
+                                    kPage, 2, filled(list, pages).device<int32_t>(), out.device());
         must(cudaDeviceSynchronize());
         return status;
     });
@@ -134,29 +134,29 @@ void test_rows_of(Far& f) {
 
 // The last block of landmarks, of which some rows are new.
 void test_landmarks_of(Far& f) {
-    same_near_and_far("landmarks", f, size_t(kHeads) * kWords * 2,
-                      [&](const h2o_kv& kv, int first, Buffer& out) {
-                          const int blocks = (first + kNear) / kPage;
-                          const size_t block = size_t(kHeads) * kWords;
-                          Reserved k(block * size_t(blocks)), v(block * size_t(blocks));
-                          if (!k || !v) return H2O_OUT_OF_WORKSPACE;
-                          const size_t last = block * size_t(blocks - 1);
-                          must(cudaMemset(k.at(last), 0, block));
-                          must(cudaMemset(v.at(last), 0, block));
-                          const int64_t range[2] = {first + kNear - kPage, first + kNear};
-                          Buffer at(16, false);
-                          std::memcpy(at.host().data(), range, 16);
-                          at.reset();
-                          auto* const means = reinterpret_cast<float*>(k.at(0));
-                          auto* const values = reinterpret_cast<float*>(v.at(0));
-                          const h2o_status status = h2o_cuda_landmark_update(
-                              nullptr, &f.shape, &kv, at.device<int64_t>(), at.device<int64_t>() + 1, kPage,
-                              kPage, blocks, means, values, means, values);
-                          auto* const to = out.device<unsigned char>();
-                          must(cudaMemcpy(to, k.at(last), block, cudaMemcpyDeviceToDevice));
-                          must(cudaMemcpy(to + block, v.at(last), block, cudaMemcpyDeviceToDevice));
-                          return status;
-                      });
+    same_near_and_far(
+        "landmarks", f, size_t(kHeads) * kWords * 2, [&](const h2o_kv& kv, int first, Buffer& out) {
+            const int blocks = (first + kNear) / kPage;
+            const size_t block = size_t(kHeads) * kWords;
+            Reserved k(block * size_t(blocks)), v(block * size_t(blocks));
+            if (!k || !v) return H2O_OUT_OF_WORKSPACE;
+            const size_t last = block * size_t(blocks - 1);
+            must(cudaMemset(k.at(last), 0, block));
+            must(cudaMemset(v.at(last), 0, block));
+            const int64_t range[2] = {first + kNear - kPage, first + kNear};
+            Buffer at(16, false);
+            std::memcpy(at.host().data(), range, 16);
+            at.reset();
+            auto* const means = reinterpret_cast<float*>(k.at(0));
+            auto* const values = reinterpret_cast<float*>(v.at(0));
+            const h2o_status status = h2o_cuda_landmark_update(nullptr, &f.shape, &kv, at.device<int64_t>(),
+                                                               at.device<int64_t>() + 1, kPage, kPage, blocks,
+                                                               means, values, means, values);
+            auto* const to = out.device<unsigned char>();
+            must(cudaMemcpy(to, k.at(last), block, cudaMemcpyDeviceToDevice));
+            must(cudaMemcpy(to + block, v.at(last), block, cudaMemcpyDeviceToDevice));
+            return status;
+        });
 }
 
 }  // namespace

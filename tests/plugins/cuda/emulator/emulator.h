@@ -5,8 +5,8 @@
 // lanes exactly as the PTX manual says), a missing cp.async wait (a copy lands at random either at once or as
 // late as its wait allows; memory starts as NaN), an access past the end of a buffer (each one ends at an
 // unmapped page), a misaligned access, a barrier that not all threads reach, a missing barrier, also within a
-// warp, and blocks that race (races.h), what depends on an order of blocks, warps or lanes (all are random), a
-// launch beyond the device's limits, a missing wait between two streams or between a stream and the host
+// warp, and blocks that race (races.h), what depends on an order of blocks, warps or lanes (all are random),
+// a launch beyond the device's limits, a missing wait between two streams or between a stream and the host
 // (streams run as late as they can and in a random order), what may not be done during a capture. What it
 // cannot: speed, bank conflicts, races between kernels but by the values that come of them, and the order in
 // which a device's memory lets stores be seen; but see put_between_blocks.
