@@ -59,7 +59,7 @@ class Layer:
     def enqueued(self, chunks: int) -> int:
         """Stream operations of a layer for a prompt of so many chunks: launches, copies, events, waits."""
         n = chunks * CHUNK
-        self._policy.begin(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self._state)
+        self._policy.start_prompt(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self._state)
         flow = self._device.flow([Span(0, n)])
         rows = {name: array[:n] for name, array in self._rows.items()}
         call = LayerCall(

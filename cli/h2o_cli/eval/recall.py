@@ -111,9 +111,9 @@ class Watched(PrefillPolicy[list[Tally]]):
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> list[Tally]:
         return [Tally(rule, model, capacity, device) for rule in self.rules]
 
-    def begin(self, prompt: PromptCall, state: list[Tally]) -> None:
+    def start_prompt(self, prompt: PromptCall, state: list[Tally]) -> None:
         for tally in state:
-            tally.rule.begin(prompt, tally.state)
+            tally.rule.start_prompt(prompt, tally.state)
 
     def attend(self, call: LayerCall, state: list[Tally]) -> None:
         n, mass = len(call.q), LayerMass(call.q, call.k, self.scale)

@@ -146,7 +146,7 @@ class Forward:
         past = session.length
         self.settle(prompt.policy, past, n)
         call = PromptCall(n, past, prompt.prefix, session.generated[:past])
-        prompt.policy.begin(call, session.prefill_state)
+        prompt.policy.start_prompt(call, session.prefill_state)
         self._flow = self.device.flow(self._tiles)
 
     def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:

@@ -90,7 +90,7 @@ class PolicyAttention(_OneLayer):
     def prefill(self, ids: Ids) -> int:
         n = len(ids)
         self._stopwatch = self._device.stopwatch(self._policy.phases)
-        self._policy.begin(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self._state)
+        self._policy.start_prompt(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self._state)
         with self._store.open(0) as layer:
             new = layer.target(Rows(0, n))
             call = LayerCall(

@@ -166,7 +166,7 @@ class PrefillPolicy(ABC, Generic[State]):
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""
         return None
 
-    def begin(self, prompt: PromptCall, state: Any) -> None:
+    def start_prompt(self, prompt: PromptCall, state: Any) -> None:
         """Once a prompt, before layer 0."""
 
     @abstractmethod

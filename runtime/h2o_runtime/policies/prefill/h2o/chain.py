@@ -36,7 +36,7 @@ class MemoryChain(H2O[MemoryStore]):
             device=device,
         )
 
-    def begin(self, prompt: PromptCall, state: MemoryStore) -> None:
+    def start_prompt(self, prompt: PromptCall, state: MemoryStore) -> None:
         if prompt.prefix is not Prefix.HISTORY:
             state.turn.forget()
             return

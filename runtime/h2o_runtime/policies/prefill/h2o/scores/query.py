@@ -141,7 +141,7 @@ class OwnQueries(H2O[QueryStore]):
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> QueryStore:
         return QueryStore(self.store_sizes(model, capacity), model, device)
 
-    def begin(self, prompt: PromptCall, state: QueryStore) -> None:
+    def start_prompt(self, prompt: PromptCall, state: QueryStore) -> None:
         chunks = prompt.past + np.arange(0, prompt.n, self.chunk_size, dtype=np.int64)
         tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(prompt.n)]
         state.begin(prompt.past, chunks, tiles, prompt.past <= self.memory_at(prompt.past))
