@@ -28,6 +28,19 @@ from h2o_runtime.text import decode_utf8
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class NotNegative(click.FloatRange):
+    """A number from 0 on. click's own range lets "nan" through, which no limit ever stops."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number from 0 on.", param, ctx)
+        return number
+
+
 class Exit(IntEnum):
     """Exit codes of every command."""
 

@@ -56,7 +56,7 @@ Progress = Callable[[str], None]
     "--prompt-file", type=click.Path(path_type=Path), help="Text to run.  [default: Python's manual]"
 )
 @click.option(
-    "-n", "--tokens", type=click.IntRange(min=2), default=1100, show_default=True, help="Prompt length."
+    "-n", "--tokens", type=click.IntRange(2, 32768), default=1100, show_default=True, help="Prompt length."
 )
 @click.option(
     "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."

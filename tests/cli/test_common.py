@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 
+import click
 import pytest
 
-from h2o_cli.common import Exit, guarded
+from h2o_cli.common import Exit, NotNegative, guarded
 from h2o_runtime.errors import ConfigError, H2OError
 
 
@@ -103,3 +104,10 @@ def test_other_errors_of_destructors_are_still_mentioned(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "unraisablehook", lambda lost: mentioned.append(lost.exc_type))
     guarded(Broken)()
     assert mentioned == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize("value", ["nan", "-0.1", "-inf", "x"])
+def test_a_limit_that_nothing_reaches_is_refused(value: str) -> None:
+    with pytest.raises(click.BadParameter):
+        NotNegative().convert(value, None, None)
+    assert NotNegative().convert("0.5", None, None) == 0.5

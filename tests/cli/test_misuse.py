@@ -75,7 +75,7 @@ COMPARE: dict[str, Misuse] = {
         1,
         "{bundle}/tokenizer.json: is inside the bundle",
     ),
-    "one token": (lambda p: p, ("{bundle}", "-n", 1), 2, "1 is not in the range x>=2"),
+    "one token": (lambda p: p, ("{bundle}", "-n", 1), 2, "1 is not in the range 2<=x<=32768"),
     "unknown stage": (lambda p: p, ("{bundle}", "--stage", "last"), 2, "'last' is not one of"),
     "unknown provider": (lambda p: p, ("{bundle}", "--against", "abacus"), 2, "'abacus' is not one of"),
     "M >= S": (lambda p: p, ("{bundle}", "--h2o-heavy", 192), 2, "64 + 192 = 256, which must be below"),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from h2o_cli.bench.model import default_work_dir
-from h2o_cli.common import json_option, threads_option, verbose_option
+from h2o_cli.common import NotNegative, json_option, threads_option, verbose_option
 from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_options
 from h2o_runtime.policies.prefill import PREFILL
@@ -78,7 +78,7 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         ),
         click.option(
             "--time-limit",
-            type=click.FloatRange(min=0),
+            type=NotNegative(),
             default=600.0,
             show_default=True,
             help="Leave out who would need more seconds for one run.",

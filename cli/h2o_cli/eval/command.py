@@ -14,6 +14,7 @@ from rich.markup import escape
 from h2o_cli.bench.picture import import_pyplot
 from h2o_cli.common import (
     Exit,
+    NotNegative,
     guarded,
     print_json,
     show,
@@ -79,7 +80,7 @@ def main() -> None:
 @eval_options
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=NotNegative(),
     metavar="PERCENT",
     help="Exit with 3 where the rule's perplexity rises by more.",
 )
