@@ -23,7 +23,7 @@ SOURCES = {
     "cuda": [
         TOY / "cuda.cu",
         *(KERNELS / "cuda" / name for name in ("registry.cpp", "last_error.cpp")),
-        *(EMULATOR / name for name in ("memory.cpp", "streams.cpp", "threads.cpp")),
+        *sorted(EMULATOR.glob("*.cpp")),
     ],
 }
 FLAGS = {
