@@ -108,7 +108,7 @@ class Drive:
 
     def run(self, inputs: list[tuple[np.ndarray, ...]], flow: Flow | None = None) -> Result:
         n, device = self.case.n, self.device
-        self.policy.begin(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self.state)
+        self.policy.start_prompt(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self.state)
         outputs, host, total = [], [], []
         for layer, (q, k, v) in enumerate(inputs):
             rows = Rows(0, n)
