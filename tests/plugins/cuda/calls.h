@@ -2,6 +2,8 @@
 // calls those that calls.cpp puts into libh2o_cuda for it, and reads this file for their arguments.
 #pragma once
 
+#include <type_traits>
+
 #include "h2o/cuda.h"
 #include "h2o/operator.h"
 #include "h2o/subquadratic.h"
@@ -25,46 +27,55 @@ typedef struct h2o_cuda_next_memory {
     float* set_scores;
 } h2o_cuda_next_memory;
 
+namespace calls {
+
+template <class Call, class = void>
+struct has_score_heads : std::false_type {};
+template <class Call>
+struct has_score_heads<Call, std::void_t<decltype(Call::Hs)>> : std::true_type {};
+
+// A call of an operator, with what all of them have.
+template <class Call>
+Call on(h2o_cuda_stream stream, const h2o_shape* shape) {
+    Call c;
+    c.context = stream;
+    c.shape = shape ? *shape : h2o_shape{};
+    if constexpr (has_score_heads<Call>::value) c.Hs = c.shape.score_heads;
+    return c;
+}
+
+template <class Call>
+void read(Call& c, const h2o_kv* kv) {
+    c.kv = kv;
+    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
+}
+
+}  // namespace calls
+
 H2O_CALL h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_shape* shape,
                                                      int32_t n, int32_t chunk_size, const void* q,
                                                      const void* k, const void* v,
                                                      const h2o_cuda_state* state, float* colsum) {
-    h2o::calls::ChunkedIntraAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.chunk_size = chunk_size;
-    c.q = q;
-    c.k = k;
-    c.v = v;
-    c.colsum = colsum;
+    auto c = calls::on<h2o::calls::ChunkedIntraAttention>(stream, shape);
+    c.n = n, c.chunk_size = chunk_size, c.q = q, c.k = k, c.v = v, c.colsum = colsum;
     if (state) c.o = state->o, c.m = state->m, c.l = state->l;
-    c.Hs = c.shape.score_heads;
     return h2o::cuda::run(c);
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_gather(h2o_cuda_stream stream, const h2o_shape* shape, int32_t slots,
                                            const h2o_kv* kv, const int32_t* memory, void* k_mem,
                                            void* v_mem) {
-    h2o::calls::MemoryGather c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
+    auto c = calls::on<h2o::calls::MemoryGather>(stream, shape);
     c.M = slots;
-    c.kv = kv;
-    c.memory = memory;
-    c.k_mem = k_mem;
-    c.v_mem = v_mem;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
-    c.Hs = c.shape.score_heads;
+    calls::read(c, kv);
+    c.memory = memory, c.k_mem = k_mem, c.v_mem = v_mem;
     return h2o::cuda::run(c);
 }
 
 H2O_CALL h2o_status h2o_cuda_online_softmax_fusion(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                                    const h2o_cuda_state* a, const h2o_cuda_state* b,
                                                    const h2o_cuda_state* fused) {
-    h2o::calls::OnlineSoftmaxFusion c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
+    auto c = calls::on<h2o::calls::OnlineSoftmaxFusion>(stream, shape);
     c.n = n;
     if (a) c.o_a = a->o, c.m_a = a->m, c.l_a = a->l;
     if (b) c.o_b = b->o, c.m_b = b->m, c.l_b = b->l;
@@ -76,13 +87,8 @@ H2O_CALL h2o_status h2o_cuda_score_update(h2o_cuda_stream stream, int32_t score_
                                           const int32_t* memory, const float* addend, int32_t replace,
                                           float* score) {
     h2o::calls::ScatterScores c;
-    c.context = stream;
-    c.Hs = score_heads;
-    c.M = slots;
-    c.memory = memory;
-    c.values = addend;
-    c.add = !replace;
-    c.score = score;
+    c.context = stream, c.Hs = score_heads, c.M = slots, c.memory = memory, c.values = addend,
+    c.add = !replace, c.score = score;
     return h2o::cuda::run(c);
 }
 
@@ -90,19 +96,10 @@ H2O_CALL h2o_status h2o_cuda_memory_attention(h2o_cuda_stream stream, const h2o_
                                               int32_t slots, const void* q, const void* k_mem,
                                               const void* v_mem, const h2o_cuda_state* state, float* colsum,
                                               void* workspace, size_t workspace_bytes) {
-    h2o::calls::MemoryAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.M = slots;
-    c.q = q;
-    c.k_mem = k_mem;
-    c.v_mem = v_mem;
-    c.colsum = colsum;
-    c.workspace = workspace;
-    c.workspace_bytes = workspace_bytes;
+    auto c = calls::on<h2o::calls::MemoryAttention>(stream, shape);
+    c.n = n, c.M = slots, c.q = q, c.k_mem = k_mem, c.v_mem = v_mem, c.colsum = colsum,
+    c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     if (state) c.o = state->o, c.m = state->m, c.l = state->l;
-    c.Hs = c.shape.score_heads;
     return h2o::cuda::run(c);
 }
 
@@ -111,21 +108,12 @@ H2O_CALL h2o_status h2o_cuda_memory_fused_attention(h2o_cuda_stream stream, cons
                                                     const int32_t* memory, const h2o_cuda_state* intra,
                                                     const h2o_cuda_state* fused, float* colsum,
                                                     void* workspace, size_t workspace_bytes) {
-    h2o::calls::MemoryFusedAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.M = slots;
-    c.q = q;
-    c.kv = kv;
-    c.memory = memory;
-    c.colsum = colsum;
-    c.workspace = workspace;
-    c.workspace_bytes = workspace_bytes;
+    auto c = calls::on<h2o::calls::MemoryFusedAttention>(stream, shape);
+    c.n = n, c.M = slots, c.q = q;
+    calls::read(c, kv);
+    c.memory = memory, c.colsum = colsum, c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     if (intra) c.o_intra = intra->o, c.m_intra = intra->m, c.l_intra = intra->l;
     if (fused) c.o = fused->o;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
-    c.Hs = c.shape.score_heads;
     return h2o::cuda::run(c);
 }
 
@@ -134,19 +122,12 @@ H2O_CALL h2o_status h2o_cuda_tiled_memory_attention(h2o_cuda_stream stream, cons
                                                     const h2o_kv* kv, const int32_t* memory,
                                                     const h2o_cuda_state* intra,
                                                     const h2o_cuda_state* fused) {
-    h2o::calls::TiledMemoryAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.tile = tile;
-    c.M = slots;
-    c.q = q;
-    c.kv = kv;
+    auto c = calls::on<h2o::calls::TiledMemoryAttention>(stream, shape);
+    c.n = n, c.tile = tile, c.M = slots, c.q = q;
+    calls::read(c, kv);
     c.memory = memory;
     if (intra) c.o_intra = intra->o, c.m_intra = intra->m, c.l_intra = intra->l;
     if (fused) c.o = fused->o;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
-    c.Hs = c.shape.score_heads;
     return h2o::cuda::run(c);
 }
 
@@ -154,22 +135,11 @@ H2O_CALL h2o_status h2o_cuda_candidate_score(h2o_cuda_stream stream, const h2o_s
                                              int32_t n, int32_t slots, const void* q_window, const void* k,
                                              const h2o_kv* kv, const int32_t* memory, float* score_memory,
                                              float* score_chunk, void* workspace, size_t workspace_bytes) {
-    h2o::calls::CachedCandidateScore c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.w = window;
-    c.n = n;
-    c.M = slots;
-    c.q_window = q_window;
-    c.k = k;
-    c.kv = kv;
-    c.memory = memory;
-    c.score_mem = score_memory;
-    c.score_chunk = score_chunk;
-    c.workspace = workspace;
+    auto c = calls::on<h2o::calls::CachedCandidateScore>(stream, shape);
+    c.w = window, c.n = n, c.M = slots, c.q_window = q_window, c.k = k;
+    calls::read(c, kv);
+    c.memory = memory, c.score_mem = score_memory, c.score_chunk = score_chunk, c.workspace = workspace,
     c.workspace_bytes = workspace_bytes;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
-    c.Hs = c.shape.score_heads;
     return h2o::cuda::run(c);
 }
 
@@ -178,20 +148,10 @@ H2O_CALL h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, co
                                                       const void* q_window, const void* k, const void* k_mem,
                                                       float* score_memory, float* score_chunk,
                                                       void* workspace, size_t workspace_bytes) {
-    h2o::calls::CandidateScore c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.w = window;
-    c.n = n;
-    c.M = slots;
-    c.q_window = q_window;
-    c.k = k;
-    c.k_mem = k_mem;
-    c.score_mem = score_memory;
-    c.score_chunk = score_chunk;
-    c.workspace = workspace;
+    auto c = calls::on<h2o::calls::CandidateScore>(stream, shape);
+    c.w = window, c.n = n, c.M = slots, c.q_window = q_window, c.k = k, c.k_mem = k_mem,
+    c.score_mem = score_memory, c.score_chunk = score_chunk, c.workspace = workspace,
     c.workspace_bytes = workspace_bytes;
-    c.Hs = c.shape.score_heads;
     return h2o::cuda::run(c);
 }
 
@@ -200,17 +160,9 @@ H2O_CALL h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score
                                            const float* score, const int32_t* memory,
                                            const int64_t* chunk_range, int32_t* memory_next) {
     h2o::calls::MemorySelect c;
-    c.context = stream;
-    c.Hs = score_heads;
-    c.cap = capacity;
-    c.Mp = previous_slots;
-    c.local = local;
-    c.sink = sink;
-    c.score = score;
-    c.memory = memory;
-    c.chunk_range = chunk_range;
-    c.memory_next = memory_next;
-    c.M = local + heavy;
+    c.context = stream, c.Hs = score_heads, c.cap = capacity, c.Mp = previous_slots, c.local = local,
+    c.sink = sink, c.score = score, c.memory = memory, c.chunk_range = chunk_range,
+    c.memory_next = memory_next, c.M = local + heavy;
     return h2o::cuda::run(c);
 }
 
@@ -220,19 +172,9 @@ H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_h
                                          const float* values, int32_t replace, float* score,
                                          const h2o_cuda_next_memory* next) {
     h2o::calls::MemoryStep c;
-    c.context = stream;
-    c.Hs = score_heads;
-    c.cap = capacity;
-    c.Mp = previous_slots;
-    c.local = local;
-    c.sink = sink;
-    c.start = start;
-    c.stop = stop;
-    c.memory = memory;
-    c.values = values;
-    c.add = !replace;
-    c.score = score;
-    c.M = local + heavy;
+    c.context = stream, c.Hs = score_heads, c.cap = capacity, c.Mp = previous_slots, c.local = local,
+    c.sink = sink, c.start = start, c.stop = stop, c.memory = memory, c.values = values, c.add = !replace,
+    c.score = score, c.M = local + heavy;
     if (next)
         c.memory_next = next->memory, c.last = next->last, c.boundary = next->set,
         c.scores = next->set_scores;
@@ -242,17 +184,10 @@ H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_h
 H2O_CALL h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                               const void* q, const h2o_kv* kv, const int64_t* length, void* o,
                                               void* workspace, size_t workspace_bytes) {
-    h2o::calls::CachedAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.q = q;
-    c.kv = kv;
-    c.length = length;
-    c.o = o;
-    c.workspace = workspace;
-    c.workspace_bytes = workspace_bytes;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
+    auto c = calls::on<h2o::calls::CachedAttention>(stream, shape);
+    c.n = n, c.q = q;
+    calls::read(c, kv);
+    c.length = length, c.o = o, c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     return h2o::cuda::run(c);
 }
 
@@ -260,19 +195,11 @@ H2O_CALL h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_sh
                                             const void* k, const void* v, const h2o_kv* kv,
                                             const int64_t* length, void* o, uint32_t* arrivals,
                                             void* workspace, size_t workspace_bytes) {
-    h2o::calls::StepAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.q = q;
-    c.k = k;
-    c.v = v;
-    c.kv = kv;
-    c.length = length;
-    c.o = o;
-    c.counters = arrivals;
-    c.workspace = workspace;
+    auto c = calls::on<h2o::calls::StepAttention>(stream, shape);
+    c.q = q, c.k = k, c.v = v;
+    calls::read(c, kv);
+    c.length = length, c.o = o, c.counters = arrivals, c.workspace = workspace,
     c.workspace_bytes = workspace_bytes;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
     return h2o::cuda::run(c);
 }
 
@@ -280,22 +207,12 @@ H2O_CALL h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_s
                                              const int64_t* start, const int64_t* length, int32_t most_rows,
                                              int32_t block_size, int32_t blocks, const float* k_mean,
                                              const float* v_mean, float* k_next, float* v_next) {
-    h2o::calls::LandmarkUpdate c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.kv = kv;
-    c.start = start;
-    c.length = length;
-    c.block_size = block_size;
-    c.Nb = blocks;
-    c.k_mean = k_mean;
-    c.v_mean = v_mean;
-    c.k_mean_next = k_next;
-    c.v_mean_next = v_next;
+    auto c = calls::on<h2o::calls::LandmarkUpdate>(stream, shape);
+    calls::read(c, kv);
+    c.start = start, c.length = length, c.block_size = block_size, c.Nb = blocks, c.k_mean = k_mean,
+    c.v_mean = v_mean, c.k_mean_next = k_next, c.v_mean_next = v_next;
     const int64_t first = 0, last = most_rows;  // what counts is how many
-    c.start_on_host = &first;
-    c.length_on_host = &last;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
+    c.start_on_host = &first, c.length_on_host = &last;
     return h2o::cuda::run(c);
 }
 
@@ -303,22 +220,12 @@ H2O_CALL h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_shape
                                          const int64_t* start, const int64_t* length, int32_t most_rows,
                                          int32_t page_size, int32_t pages, const float* k_min,
                                          const float* k_max, float* min_next, float* max_next) {
-    h2o::calls::PageBounds c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.kv = kv;
-    c.start = start;
-    c.length = length;
-    c.page_size = page_size;
-    c.Nb = pages;
-    c.k_min = k_min;
-    c.k_max = k_max;
-    c.k_min_next = min_next;
-    c.k_max_next = max_next;
+    auto c = calls::on<h2o::calls::PageBounds>(stream, shape);
+    calls::read(c, kv);
+    c.start = start, c.length = length, c.page_size = page_size, c.Nb = pages, c.k_min = k_min,
+    c.k_max = k_max, c.k_min_next = min_next, c.k_max_next = max_next;
     const int64_t first = 0, last = most_rows;  // what counts is how many
-    c.start_on_host = &first;
-    c.length_on_host = &last;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
+    c.start_on_host = &first, c.length_on_host = &last;
     return h2o::cuda::run(c);
 }
 
@@ -326,38 +233,19 @@ H2O_CALL h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_shape
                                          const int64_t* length, int32_t page_size, int32_t pages,
                                          const float* k_min, const float* k_max, int32_t budget,
                                          int32_t* page_list, void* workspace, size_t workspace_bytes) {
-    h2o::calls::PageSelect c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.q = q;
-    c.length = length;
-    c.page_size = page_size;
-    c.Nb = pages;
-    c.k_min = k_min;
-    c.k_max = k_max;
-    c.M = budget;
-    c.page_list = page_list;
-    c.workspace = workspace;
-    c.workspace_bytes = workspace_bytes;
-    c.Hs = c.shape.score_heads;
+    auto c = calls::on<h2o::calls::PageSelect>(stream, shape);
+    c.q = q, c.length = length, c.page_size = page_size, c.Nb = pages, c.k_min = k_min, c.k_max = k_max,
+    c.M = budget, c.page_list = page_list, c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     return h2o::cuda::run(c);
 }
 
 H2O_CALL h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
                                             const h2o_kv* kv, const int64_t* length, int32_t page_size,
                                             int32_t budget, const int32_t* page_list, void* o) {
-    h2o::calls::PageAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
+    auto c = calls::on<h2o::calls::PageAttention>(stream, shape);
     c.q = q;
-    c.kv = kv;
-    c.length = length;
-    c.page_size = page_size;
-    c.M = budget;
-    c.page_list = page_list;
-    c.o = o;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
-    c.Hs = c.shape.score_heads;
+    calls::read(c, kv);
+    c.length = length, c.page_size = page_size, c.M = budget, c.page_list = page_list, c.o = o;
     return h2o::cuda::run(c);
 }
 
@@ -366,22 +254,11 @@ H2O_CALL h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const
                                                    int32_t vertical, int32_t slash, int32_t sink,
                                                    int32_t near, int32_t* columns, int32_t* distances,
                                                    void* workspace, size_t workspace_bytes) {
-    h2o::calls::VerticalSlashSelect c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.q = q;
-    c.kv = kv;
-    c.length = length;
-    c.M = vertical;
-    c.D = slash;
-    c.sink = sink;
-    c.near = near;
-    c.columns = columns;
-    c.distances = distances;
-    c.workspace = workspace;
-    c.workspace_bytes = workspace_bytes;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
+    auto c = calls::on<h2o::calls::VerticalSlashSelect>(stream, shape);
+    c.n = n, c.q = q;
+    calls::read(c, kv);
+    c.length = length, c.M = vertical, c.D = slash, c.sink = sink, c.near = near, c.columns = columns,
+    c.distances = distances, c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     return h2o::cuda::run(c);
 }
 
@@ -391,21 +268,11 @@ H2O_CALL h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, co
                                                       const int32_t* columns, int32_t slash,
                                                       const int32_t* distances, void* o, void* workspace,
                                                       size_t workspace_bytes) {
-    h2o::calls::VerticalSlashAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.q = q;
-    c.kv = kv;
-    c.length = length;
-    c.M = vertical;
-    c.columns = columns;
-    c.D = slash;
-    c.distances = distances;
-    c.o = o;
-    c.workspace = workspace;
-    c.workspace_bytes = workspace_bytes;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
+    auto c = calls::on<h2o::calls::VerticalSlashAttention>(stream, shape);
+    c.n = n, c.q = q;
+    calls::read(c, kv);
+    c.length = length, c.M = vertical, c.columns = columns, c.D = slash, c.distances = distances, c.o = o,
+    c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     return h2o::cuda::run(c);
 }
 
@@ -414,17 +281,10 @@ H2O_CALL h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, cons
                                                     const h2o_kv* kv, const int64_t* length,
                                                     const float* k_mean, const float* v_mean, int32_t slots,
                                                     const int32_t* global_rows, void* o) {
-    h2o::calls::SubquadraticAttention c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.q = q;
-    c.kv = kv;
-    c.length = length;
-    c.k_mean = k_mean;
-    c.v_mean = v_mean;
-    c.M = slots;
-    c.global_rows = global_rows;
+    auto c = calls::on<h2o::calls::SubquadraticAttention>(stream, shape);
+    c.n = n, c.q = q;
+    calls::read(c, kv);
+    c.length = length, c.k_mean = k_mean, c.v_mean = v_mean, c.M = slots, c.global_rows = global_rows,
     c.o = o;
     if (pattern) {
         c.window = static_cast<int32_t>(pattern->window);
@@ -432,23 +292,16 @@ H2O_CALL h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, cons
         c.strides = pattern->strides;
         c.count_bias = pattern->landmark_bias > 0;
     }
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
     return h2o::cuda::run(c);
 }
 
 H2O_CALL h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                           const void* k, const void* v, const int64_t* position,
                                           int64_t first, const h2o_kv* kv) {
-    h2o::calls::CacheAppend c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.k = k;
-    c.v = v;
-    c.at = position;
-    c.kv = kv;
+    auto c = calls::on<h2o::calls::CacheAppend>(stream, shape);
+    c.n = n, c.k = k, c.v = v, c.at = position;
+    calls::read(c, kv);
     c.first = static_cast<int32_t>(first);
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
     return h2o::cuda::run(c);
 }
 
@@ -456,67 +309,46 @@ H2O_CALL h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dty
                                            int32_t outputs, const void* x, const int32_t* weights,
                                            const void* scales, void* y) {
     h2o::calls::BlockProduct c;
-    c.context = stream;
-    c.shape.dtype = dtype;
-    c.n = n;
-    c.K = inputs;
-    c.N = outputs;
-    c.x = x;
-    c.weights = weights;
-    c.scales = scales;
-    c.y = y;
-    c.shape.dtype = dtype;
+    c.context = stream, c.shape.dtype = dtype, c.n = n, c.K = inputs, c.N = outputs, c.x = x,
+    c.weights = weights, c.scales = scales, c.y = y;
     return h2o::cuda::run(c);
 }
 
 H2O_CALL size_t h2o_cuda_memory_attention_workspace(const h2o_shape* shape, int32_t n, int32_t slots) {
-    h2o::calls::MemoryAttention c;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.M = slots;
+    auto c = calls::on<h2o::calls::MemoryAttention>(nullptr, shape);
+    c.n = n, c.M = slots;
     return h2o::cuda::workspace(c);
 }
 
 H2O_CALL size_t h2o_cuda_candidate_score_workspace(const h2o_shape* shape, int32_t window, int32_t n,
                                                    int32_t slots) {
-    h2o::calls::CandidateScore c;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.w = window;
-    c.n = n;
-    c.M = slots;
+    auto c = calls::on<h2o::calls::CandidateScore>(nullptr, shape);
+    c.w = window, c.n = n, c.M = slots;
     return h2o::cuda::workspace(c);
 }
 
 H2O_CALL size_t h2o_cuda_cached_attention_workspace(const h2o_shape* shape, int32_t n, int32_t capacity) {
-    h2o::calls::CachedAttention c;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.cap = capacity;
+    auto c = calls::on<h2o::calls::CachedAttention>(nullptr, shape);
+    c.n = n, c.cap = capacity;
     return h2o::cuda::workspace(c);
 }
 
 H2O_CALL size_t h2o_cuda_page_select_workspace(const h2o_shape* shape, int32_t pages) {
-    h2o::calls::PageSelect c;
-    c.shape = shape ? *shape : h2o_shape{};
+    auto c = calls::on<h2o::calls::PageSelect>(nullptr, shape);
     c.Nb = pages;
     return h2o::cuda::workspace(c);
 }
 
 H2O_CALL size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape, int32_t n,
                                                          int32_t capacity) {
-    h2o::calls::VerticalSlashSelect c;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.cap = capacity;
+    auto c = calls::on<h2o::calls::VerticalSlashSelect>(nullptr, shape);
+    c.n = n, c.cap = capacity;
     return h2o::cuda::workspace(c);
 }
 
 H2O_CALL size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_shape* shape, int32_t n,
                                                             int32_t capacity, int32_t slash) {
-    h2o::calls::VerticalSlashAttention c;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = n;
-    c.cap = capacity;
-    c.D = slash;
+    auto c = calls::on<h2o::calls::VerticalSlashAttention>(nullptr, shape);
+    c.n = n, c.cap = capacity, c.D = slash;
     return h2o::cuda::workspace(c);
 }
