@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 from tests.cli import exports
-
-ROOT = Path(__file__).parents[2]
+from tests.cli.forked import ROOT, Forked
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def _command(name: str, args: tuple[object, ...]) -> list[str | bytes]:
-    words = [arg if isinstance(arg, bytes) else str(arg) for arg in args]
-    return [sys.executable, "-m", f"h2o_cli.{name}", *words]
+    return [sys.executable, "-m", f"h2o_cli.{name}", *_words(args)]
+
+
+def _words(args: tuple[object, ...]) -> list[str | bytes]:
+    return [arg if isinstance(arg, bytes) else str(arg) for arg in args]
 
 
 def _take_signals() -> None:
@@ -30,19 +32,24 @@ def _take_signals() -> None:
 
 
 @pytest.fixture(scope="session")
-def h2o() -> Run:
-    """`h2o("run", bundle, "-p", "text")` runs h2o-run to its end; `input` is bytes for standard input."""
+def h2o() -> Iterator[Run]:
+    """`h2o("run", bundle, "-p", "text")` runs h2o-run to its end; `input` is bytes for standard input.
+
+    With options of subprocess.run, such as `env`, it is a fresh process, else one that need not load libraries.
+    """
+    forked = Forked({**os.environ, "HF_HUB_OFFLINE": "1"})
 
     def run(
-        name: str, *args: object, timeout: float = 60, **options: Any
+        name: str, *args: object, timeout: float = 60, input: bytes | None = None, **options: Any
     ) -> subprocess.CompletedProcess[bytes]:
-        if "input" not in options:
-            options.setdefault("stdin", subprocess.DEVNULL)
-        return subprocess.run(
-            _command(name, args), capture_output=True, cwd=ROOT, timeout=timeout, check=False, **options
-        )
+        if not options:
+            return forked.run(name, _words(args), input, timeout)
+        source = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
+        command, options = _command(name, args), source | options
+        return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=timeout, check=False, **options)
 
-    return run
+    yield run
+    forked.close()
 
 
 @pytest.fixture

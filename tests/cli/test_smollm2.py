@@ -23,20 +23,11 @@ PROMPTS = (
     "List three animals that live in the desert.",
     "What is 12 plus 30?",
     "Translate to French: good morning, my friend.",
-    "Who wrote Hamlet?",
     "Give me a recipe for pancakes.",
-    "What does a compiler do?",
     "Name the planets of the solar system.",
-    "Tell me a joke about cats.",
-    "How do bees make honey?",
     "What is the difference between a list and a tuple in Python?",
     "Write one sentence that begins with the word Yesterday.",
-    "Which is heavier, a kilogram of iron or a kilogram of feathers?",
     "Summarize: The lighthouse was built in 1871 and burned colza oil at first.",
-    "How many days has the year 2024?",
-    "What should I pack for a week in the mountains?",
-    "Describe the taste of a lemon.",
-    "Why do we sleep?",
 )
 
 

@@ -280,7 +280,7 @@ void test_attention(const Options& options) {
     Buffer arrivals(256 * 4, false);
     arrivals.reset();
     for (const Case& c : cases(options)) {
-        const int most = options.small ? 150 : 700;
+        const int most = options.small ? 90 : 700;
         for (int repeat = 0; repeat < (options.small ? 1 : 3); ++repeat) {
             const int n = between(1, most);
             test_intra(c, n, between(std::max(1, n / 4), n + 20), random);

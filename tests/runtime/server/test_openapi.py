@@ -26,7 +26,7 @@ def test_schemathesis_finds_nothing(serve: Serve, tool_bundle: Path, tmp_path: P
     command = [Path(sys.executable).with_name("schemathesis"), "--config-file", config]
     flags = {
         "--exclude-checks": "positive_data_acceptance",
-        "--max-examples": "15",
+        "--max-examples": "10",
         "--seed": "1",
         "--suppress-health-check": "all",
     }
