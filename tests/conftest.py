@@ -36,6 +36,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--first-of-each-module", action="store_true", help="run one test of every test module")
 
 
+# What waits for one of these builds the emulated GPU or exports the real model.
+SLOW_FIXTURES = {"_emulated_cuda_module", "program", "smollm2", "smollm2_bundle"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+        item.add_marker("slow")
+
+
 @pytest.hookimpl(trylast=True)  # markers have left out theirs by then
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--first-of-each-module"):
