@@ -1,7 +1,7 @@
 """One layer's dense graph on OpenVINO beside ONNX Runtime, as our backend loads it.
 
     pip install openvino
-    python bench/dense/backends.py BUNDLE... [--rows 1 1024] [--threads 2] [--rounds 15]
+    python -m bench.dense.backends BUNDLE... [--rows 1 1024] [--threads 2] [--rounds 15]
 
 Rounds are interleaved; the median of each is told. Inputs are random, outputs are compared with the form `exact`.
 OpenVINO is asked twice: for activations that stay floats, and for integers in blocks of 32, where weights are such.

@@ -1,6 +1,6 @@
 """Single products on ONNX Runtime, with integer weights and with floats: ours and its own, interleaved.
 
-    python bench/dense/products.py [--bits 8] [--threads 1] [--rounds 9]
+    python -m bench.dense.products [--bits 8] [--threads 1] [--rounds 9]
 
 Milliseconds, the least of all rounds, and the rate of floating-point operations that this is.
 """
@@ -58,11 +58,11 @@ def contestants(
     draw = np.random.default_rng(0)
     q = draw.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (n, k)).astype(np.int8)
     scales = draw.random((n, k // BLOCK), np.float32)
-    theirs = {
+    theirs: Arrays = {
         "q": draw.integers(0, 256, (n, k // BLOCK, BLOCK * bits // 8)).astype(np.uint8),
         "scales": scales,
     }
-    ours = {"q": pack(q, bits, BLOCK).reshape(-1), "scales": pack_scales(scales).reshape(-1)}
+    ours: Arrays = {"q": pack(q, bits, BLOCK).reshape(-1), "scales": pack_scales(scales).reshape(-1)}
     made = {
         f"ours, {8 * parts - parts + 1} bits": session(
             OPERATOR,

@@ -1,6 +1,6 @@
 """English documents that every development environment has, for measurements of quality.
 
-    python bench/eval/texts.py -o texts
+    python -m bench.eval.texts -o texts
 
 Four to choose settings by (texts/tune) and eight to report (texts/heldout), of at least 8,500 tokens each. All are
 documentation: of Python's own manual, from docstrings of packages, and from texts beside them. Nothing is

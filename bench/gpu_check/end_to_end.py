@@ -1,4 +1,4 @@
-"""A whole bundle on the GPU against the same bundle on the CPU: python bench/gpu_check/end_to_end.py BUNDLE
+"""A whole bundle on the GPU against the same bundle on the CPU: python -m bench.gpu_check.end_to_end BUNDLE
 
 Greedy tokens after a long prompt must be equal under every policy, and two runs must agree to the last bit. The
 backend `torch` needs a GPU build of nothing but torch; with it lanes, staging and the recorded step run as they do
@@ -14,16 +14,18 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from bench.gpu_check.steps import NOT_HERE
 from numpy.typing import NDArray
-from steps import NOT_HERE
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import H2OError
+from h2o_runtime.names import BACKENDS, BackendName, DeviceName
 
 Ids = NDArray[np.int64]
+CheckedBackend: TypeAlias = Literal[BackendName, "torch"]
 
 
 @dataclass(frozen=True)
@@ -62,21 +64,21 @@ def greedy(generator: Generator, ids: Ids, config: PrefillConfig, steps: int) ->
     return Run(tokens, np.stack(rows), 1e3 * first, 1e3 * statistics.median(seconds))
 
 
-def load(bundle: Path, backend: Any, context: int, device: Any) -> Generator:
+def load(bundle: Path, backend: CheckedBackend, context: int, device: DeviceName) -> Generator:
     """As Generator.load, which knows nothing of the backend `torch`."""
     if backend != "torch":
         return Generator.load(bundle, backend=backend, context=context, device=device)
-    from torch_dense import load_on_torch
+    from bench.gpu_check.torch_dense import load_on_torch
 
     return load_on_torch(bundle, context, device)
 
 
-def truth_of(backend: str) -> str:
+def truth_of(backend: CheckedBackend) -> CheckedBackend:
     """What runs the dense graphs on the CPU: torch, too, where that is all there is."""
     return "torch" if backend == "torch" and find_spec("onnxruntime") is None else "onnxruntime"
 
 
-def compare(bundle: Path, backend: Any, n: int, steps: int) -> list[dict[str, Any]]:
+def compare(bundle: Path, backend: CheckedBackend, n: int, steps: int) -> list[dict[str, Any]]:
     """One row a policy. Raises what `Generator.load` raises."""
     rows = []
     with (
@@ -107,7 +109,7 @@ def compare(bundle: Path, backend: Any, n: int, steps: int) -> list[dict[str, An
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--backend", choices=(*BACKENDS, "torch"), default="onnxruntime")
     parser.add_argument("-n", "--tokens", type=int, default=4000, help="length of the prompt")
     parser.add_argument("--steps", type=int, default=64)
     arguments = parser.parse_args()

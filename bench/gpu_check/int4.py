@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from library import Library
+from bench.gpu_check.library import Library
 
 SHAPES = (
     (2048, 512),

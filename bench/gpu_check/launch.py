@@ -1,4 +1,4 @@
-"""Runs a script of this folder: python launch.py BUILD SCRIPT [ARGUMENT ...]
+"""Runs a module of this folder: python -m bench.gpu_check.launch BUILD MODULE [ARGUMENT ...]
 
 Packages come from this checkout first, with the native modules of BUILD; then from this Python; and those that it
 lacks from BUILD/wheels. A package that none of them has is no failure: the exit code then says so.
@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from steps import NOT_HERE
+from bench.gpu_check.steps import NOT_HERE
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -26,11 +26,11 @@ def find_packages(build: Path) -> None:
 
 
 def main() -> None:
-    build, script, *arguments = sys.argv[1:]
-    sys.argv = [script, *arguments]
+    build, module, *arguments = sys.argv[1:]
+    sys.argv = [module, *arguments]
     find_packages(Path(build))
     try:
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed")
         sys.exit(NOT_HERE)

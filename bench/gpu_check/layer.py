@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from library import Library, offset
+from bench.gpu_check.library import Library, offset
 
 CHUNK, LOCAL, HEAVY = 1024, 256, 256
 SLOTS = LOCAL + HEAVY

@@ -71,10 +71,17 @@ class Library:
         self.State = declared.structures["h2o_cuda_state"]
         self.KV = declared.structures["h2o_kv"]
         self.NextMemory = declared.structures["h2o_cuda_next_memory"]
+        self._methods: dict[str, Callable[..., Any]] = {}
         for name, (result, arguments) in declared.functions.items():
             function = getattr(library, f"h2o_cuda_{name}")
             function.restype, function.argtypes = result, arguments
-            setattr(self, name, _method(name, function, library.h2o_cuda_last_error))
+            self._methods[name] = _method(name, function, library.h2o_cuda_last_error)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        try:
+            return self._methods[name]
+        except KeyError:
+            raise AttributeError(f"{CALLS} declares no h2o_cuda_{name}") from None
 
 
 def _method(name: str, function: Any, last_error: Any) -> Callable[..., Any]:

@@ -6,12 +6,12 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from steps import NotRun, Step
+from bench.gpu_check.steps import NotRun, Step
 
-HERE = Path(__file__).resolve().parent
-REPO = HERE.parents[1]
+REPO = Path(__file__).resolve().parents[2]
 KERNELS = Path("plugins", "kernels", "cuda")
 TABLES = ("ceilings", "flash", "phase1", "phase2", "decode", "int4", "latent", "layer", "repeatable")
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -58,9 +58,14 @@ def steps(options: Options) -> list[Step]:
         return ["cmake", "--build", str(options.build), "--parallel", str(options.jobs), "--target", *names]
 
     def script(name: str, *arguments: object) -> list[str]:
-        return [
-            sys.executable, str(HERE / "launch.py"), str(options.build), str(HERE / name), *map(str, arguments)
-        ]  # fmt: skip
+        launch = [sys.executable, "-m", "bench.gpu_check.launch", str(options.build)]
+        return [*launch, f"bench.gpu_check.{name}", *map(str, arguments)]
+
+    def end_to_end(backend: str) -> list[str]:
+        return script("end_to_end", bundle(options), "--backend", backend)
+
+    def sanitized(tool: str) -> list[str]:
+        return [*sanitizer(tool), str(test), "--small", "attention", "candidate", "rows", "select"]
 
     plan = [
         step("configure", lambda: configure(options), 120),
@@ -68,50 +73,22 @@ def steps(options: Options) -> list[Step]:
         step("tests, small", lambda: [str(test), "--small"], 60, "build kernels"),
     ]
     for table in TABLES:
-        plan.append(
-            step(
-                f"timings, {table}",
-                lambda table=table: script("timings.py", library, table, options.rows),  # type: ignore[misc]
-                90,
-                "build kernels",
-            )
-        )
+        timings = partial(script, "timings", library, table, options.rows)
+        plan.append(step(f"timings, {table}", timings, 90, "build kernels"))
     plan += [
         step("unpack wheels", lambda: unpack(options), 60),
         step("build modules", lambda: target(*modules()), 300, "configure"),
-        step("policies", lambda: script("policies.py", options.rows), 120, "build modules"),
-        step(
-            "end to end, torch",
-            lambda: script("end_to_end.py", bundle(options), "--backend", "torch"),
-            120,
-            "build modules",
-        ),
+        step("policies", lambda: script("policies", options.rows), 120, "build modules"),
+        step("end to end, torch", partial(end_to_end, "torch"), 120, "build modules"),
         step("build plugins", lambda: target(*plugins(options)), 120, "configure"),
         step("conformance", lambda: conformance(options), 60, "build plugins"),
     ]
     if not options.quick:
         plan.append(step("tests, full", lambda: [str(test)], 180, "tests, small"))
-    groups = ("attention", "candidate", "rows", "select")
     for tool in SANITIZERS[:2] if options.quick else SANITIZERS:
-        plan.append(
-            step(
-                f"sanitizer, {tool}",
-                lambda tool=tool: [*sanitizer(tool), str(test), "--small", *groups],  # type: ignore[misc]
-                120,
-                "build kernels",
-            )
-        )
+        plan.append(step(f"sanitizer, {tool}", partial(sanitized, tool), 120, "build kernels"))
     for backend in BACKENDS[1:]:
-        plan.append(
-            step(
-                f"end to end, {backend}",
-                lambda backend=backend: script(  # type: ignore[misc]
-                    "end_to_end.py", bundle(options), "--backend", backend
-                ),
-                180,
-                "build modules",
-            )
-        )
+        plan.append(step(f"end to end, {backend}", partial(end_to_end, backend), 180, "build modules"))
     return plan
 
 

@@ -1,6 +1,6 @@
 """Prefill policies on random q, k, v: the GPU against the CPU, with no dense graph in between.
 
-    python policies.py [ROWS]
+    python -m bench.gpu_check.policies [ROWS]
 
 Compares outputs and memory sets, and measures what the host takes to enqueue a chunk's work. Exit code 0: all
 agree; 1: something differs; 77: there are no CUDA kernels, or no GPU. A row a case is appended to the file ROWS.
@@ -13,10 +13,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from steps import NOT_HERE
+from bench.gpu_check.steps import NOT_HERE
 
 from h2o_plugins import NativeKernelsMissing
 from h2o_runtime import PrefillConfig
@@ -32,10 +32,11 @@ from h2o_runtime.errors import H2OError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall
 
+DType: TypeAlias = Literal["float32", "float16"]
 LAYERS = 2
 # Relative Frobenius error of the output, and the share of memory entries that may differ: sums in another order
 # move scores by less than what lies between most of them, but not between all.
-OUTPUT = {"float32": 1e-5, "float16": 3e-3}
+OUTPUT: dict[DType, float] = {"float32": 1e-5, "float16": 3e-3}
 SETS = {"float32": 1e-3, "float16": 1e-2}
 
 
@@ -43,7 +44,7 @@ SETS = {"float32": 1e-3, "float16": 1e-2}
 class Case:
     name: str
     config: PrefillConfig
-    dtype: str
+    dtype: DType
     head_size: int
     n: int
 
@@ -90,7 +91,7 @@ def model_of(case: Case, query_heads: int, kv_heads: int) -> ModelSpec:
         parameters=1,
         tied=True,
         scale=case.head_size**-0.5,
-        dtype=case.dtype,  # type: ignore[arg-type]
+        dtype=case.dtype,
     )
 
 

@@ -1,4 +1,4 @@
-"""Everything that needs a GPU, in one command: python bench/gpu_check/run.py --out FOLDER
+"""Everything that needs a GPU, in one command: python -m bench.gpu_check.run --out FOLDER
 
 Builds the kernels for the GPU that is there, runs their tests, times them beside torch's flash attention, compares
 policies and whole bundles with the CPU, and runs the tests again under compute-sanitizer; the most valuable first.
@@ -18,10 +18,10 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import machine
-import report as reports
-from plan import REPO, Options, steps
-from steps import FAILED, Outcome, Runner
+from bench.gpu_check import machine
+from bench.gpu_check import report as reports
+from bench.gpu_check.plan import REPO, Options, steps
+from bench.gpu_check.steps import FAILED, Outcome, Runner
 
 LIMIT = 600.0  # seconds for all steps; for a machine so slow that this is not enough, every step gets more
 
@@ -68,7 +68,7 @@ def main() -> int:
         jobs=asked.jobs,
         quick=asked.quick,
     )
-    facts = machine.facts(gpu, ["python", *sys.argv])
+    facts = machine.facts(gpu, ["python", "-m", "bench.gpu_check.run", *sys.argv[1:]])
 
     def tell(outcomes: list[Outcome]) -> None:
         last = outcomes[-1]

@@ -1,6 +1,6 @@
 """Times of the kernels, and of torch's flash attention, a copy and a matrix product in the same run.
 
-    python timings.py LIBRARY TABLE ROWS
+    python -m bench.gpu_check.timings LIBRARY TABLE ROWS
 
 One table a process. Every row is appended to the file ROWS as soon as it is measured.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import int4
 import torch
-from latent import cached
-from layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
-from library import Library
+from bench.gpu_check import int4
+from bench.gpu_check.latent import cached
+from bench.gpu_check.layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
+from bench.gpu_check.library import Library
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
         work()
     for _ in range(3):
         graph.replay()
-    times = []
+    times: list[float] = []
     for _ in range(repeats):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
@@ -91,10 +91,10 @@ def phase1(library: Library) -> Iterator[Row]:
     for d in HEAD_SIZES:
         layer = Layer(library, n, d)
         flop = 4 * d * QUERY_HEADS * n * (CHUNK + 1) / 2
-        batch = [x.view(-1, CHUNK, x.shape[1], d) for x in (layer.q, layer.k, layer.v)]
+        q, k, v = (x.view(-1, CHUNK, x.shape[1], d) for x in (layer.q, layer.k, layer.v))
         yield {
             "head_size": d,
-            "torch_tflop_s": flop / milliseconds(lambda: flash(*batch)) / 1e9,  # noqa: B023
+            "torch_tflop_s": flop / milliseconds(lambda: flash(q, k, v)) / 1e9,  # noqa: B023
             "plain_tflop_s": flop / milliseconds(lambda: layer.phase1(scores=False)) / 1e9,  # noqa: B023
             "scored_tflop_s": flop / milliseconds(layer.phase1) / 1e9,
         }

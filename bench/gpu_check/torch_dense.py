@@ -23,14 +23,16 @@ from torch import Tensor
 
 from h2o_runtime import Generator
 from h2o_runtime.attention.select import provider_factory
-from h2o_runtime.backends.base import Tensors
+from h2o_runtime.backends.base import StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
+from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layers.model import Layers
 from h2o_runtime.loaded_model import LoadedModel
+from h2o_runtime.names import DeviceName
 from h2o_runtime.sessions.spec import SessionSpec
 
 
@@ -126,6 +128,9 @@ class TorchBackend:
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
         return partial(self._run, self._graphs[graph], self._views(inputs), self._views(outputs))
 
+    def whole_step(self, tensors: StepTensors) -> None:
+        """A step runs its graphs one by one."""
+
     def deactivate(self) -> None:
         self.device.synchronize()
         self._graphs.clear()
@@ -143,10 +148,9 @@ class TorchBackend:
             raise BackendError(f"torch failed: {error}") from error
 
     def _stream(self) -> AbstractContextManager[Any]:
-        if self.device.memory != "cuda":
+        if not isinstance(self.device, CudaDevice) or self.device.memory != "cuda":
             return nullcontext()
-        handle = self.device.lanes.dense.handle  # type: ignore[attr-defined]
-        return torch.cuda.stream(torch.cuda.ExternalStream(handle))
+        return torch.cuda.stream(torch.cuda.ExternalStream(self.device.lanes.dense.handle))
 
     def _views(self, arrays: Tensors) -> dict[str, Tensor]:
         return {name: self._view(array) for name, array in arrays.items()}
@@ -193,7 +197,7 @@ class _Interface:
         self._array = array
 
 
-def load_on_torch(folder: Path, context: int, device: Any) -> Generator:
+def load_on_torch(folder: Path, context: int, device: DeviceName) -> Generator:
     """As Generator.load. Raises BackendError where a graph has an operator that is not here."""
     torch.backends.cuda.matmul.allow_tf32 = False
     bundle = Bundle.open(folder)

@@ -1,6 +1,6 @@
 """Count what a long prefill allocates in its layer loop, and compare its peak memory with the estimate.
 
-    python bench/h2o_bench/allocations.py BUNDLE --tokens 32768 [--threads 2]
+    python -m bench.h2o_bench.allocations BUNDLE --tokens 32768 [--threads 2]
 
 Counts are calls of malloc and its like, and of mmap, by size, made by a small library that this script compiles
 and preloads (Linux, needs a C compiler). They are read at every step of the prefill: a layer's dense tile, a

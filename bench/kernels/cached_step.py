@@ -1,6 +1,6 @@
 """A generated token of a whole model on every form of a cache, in one run.
 
-    python bench/kernels/cached_step.py BUNDLE [--threads 2] [--lengths 8192,32760] [--rounds 4]
+    python -m bench.kernels.cached_step BUNDLE [--threads 2] [--lengths 8192,32760] [--rounds 4]
 
 Caches are filled with random rows, so that no prompt has to be read: speed does not depend on them. Rounds are
 interleaved, 8 tokens a form each; milliseconds a token are told, the median and the least.

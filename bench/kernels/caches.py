@@ -1,6 +1,6 @@
 """Attention of one generated token on every form of a cache, in one run.
 
-    python bench/kernels/caches.py [--threads 2] [--lengths 8192,32768] [--dtypes float32,int8] [--rounds 7]
+    python -m bench.kernels.caches [--threads 2] [--lengths 8192,32768] [--dtypes float32,int8] [--rounds 7]
 
 30 layers of 9 query heads on 3 key/value heads of 64, random keys: speed does not depend on them. Every layer has
 rows of its own, as a model has, so that a token's rows come from memory. Pages lie in the order in which a sequence
@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rounds import measure
+from bench.kernels.rounds import measure
 
 from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.caches.stored import RowFormat, StoredRows
 from h2o_runtime.devices.host import HostDevice
+from h2o_runtime.model import CacheRow
 
 LAYERS, HEADS, GROUP, D, PAGE = 30, 3, 3, 64, 16
 
@@ -28,7 +29,7 @@ LAYERS, HEADS, GROUP, D, PAGE = 30, 3, 3, 64, 16
 def stored(dtype: str, rows: int) -> list[StoredRows]:
     """Every layer's rows."""
     draw, device = np.random.default_rng(0), HostDevice()
-    form = RowFormat(np.dtype(dtype), HEADS, D)
+    form = RowFormat(np.dtype(dtype), CacheRow(HEADS, D))
     layers = [form.new(rows, device) for _ in range(LAYERS)]
     some: Any = draw.standard_normal((rows, HEADS, D), np.float32)
     some = (32 * some).clip(-127, 127).astype(np.int8) if form.scaled else some.astype(form.dtype)
@@ -76,7 +77,7 @@ def main() -> None:
             "pages": in_order,
             "mixed": np.random.default_rng(2).permutation(in_order),
         }
-        works = {}
+        works: dict[str, Callable[[], None]] = {}
         for dtype in flags.dtypes.split(","):
             layers = stored(dtype, length)
             works |= {f"{dtype} {name}": token(kernels, layers, table) for name, table in tables.items()}

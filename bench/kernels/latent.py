@@ -1,6 +1,6 @@
 """Attention to latents beside what the machine can do, and beside grouped queries, in one run.
 
-    python bench/kernels/latent.py [--threads 1] [--rounds 5] [--out bench/kernels/results/NAME.json]
+    python -m bench.kernels.latent [--threads 1] [--rounds 5] [--out bench/kernels/results/NAME.json]
 
 Decode is absorbed: the query heads of DeepSeek-V2-Lite (16) and of DeepSeek-V2 (128) share one key of 576, whose
 first 512 numbers are its value. Prefill is expanded, 16 heads of 192 with values of 128, beside 32/8 heads of 64.
@@ -58,7 +58,7 @@ def prompt(threads: int, heads: int, kv_heads: int, d: int, dv: int) -> Contende
 
 def machine(build: Path, threads: int) -> dict[str, float]:
     """FLOP a second of matrix products, bytes a second of reading."""
-    command = [build / "h2o_machine", str(threads), "2"]
+    command = [str(build / "h2o_machine"), str(threads), "2"]
     reply = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {"matmul": reply["matmul_gflops"]["best"] * 1e9, "read": reply["read_gbps"]["best"] * 1e9}
 

@@ -63,9 +63,9 @@ class H2O:
                 for head in range(HKV):
                     self.score[previous[head], head] += self.colsum[head]
             if stop < n:
-                call = {"score": self.score, "memory": previous, "chunk_range": (start, stop)}
-                call |= {"local": LOCAL, "sink": 0, "memory_next": self.next}
-                self.kernels.run("MemorySelect", None, call)
+                window = {"chunk_range": (start, stop), "local": LOCAL, "sink": 0}
+                scores = {"score": self.score, "memory": previous, "memory_next": self.next}
+                self.kernels.run("MemorySelect", None, {**scores, **window})
                 self.memory, self.next = self.next, self.memory
                 previous = self.memory
 
@@ -108,12 +108,12 @@ class QueryPhase2:
 
 def torch_sdpa(q: Array, k: Array, v: Array) -> Callable[[], Any]:
     """torch's scaled_dot_product_attention, heads first and contiguous, as it likes them."""
-    heads_first = [torch.from_numpy(x).permute(1, 0, 2)[None].contiguous() for x in (q, k, v)]
+    queries, keys, values = (torch.from_numpy(x).permute(1, 0, 2)[None].contiguous() for x in (q, k, v))
 
     def run() -> Any:
         with torch.inference_mode():
             return torch.nn.functional.scaled_dot_product_attention(
-                *heads_first, is_causal=True, enable_gqa=True
+                queries, keys, values, is_causal=True, enable_gqa=True
             )
 
     return run

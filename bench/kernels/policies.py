@@ -1,6 +1,6 @@
 """Sparse policies' attention of one layer beside this repository's own full attention, in one run.
 
-    python bench/kernels/policies.py [--threads 1] [--rounds 7]
+    python -m bench.kernels.policies [--threads 1] [--rounds 7]
 
 8 heads of 64, float32, random inputs: speed does not depend on them. Rounds are interleaved, so that all contenders
 meet the same machine; medians are told, and the least. A pair is one query and one key or landmark that it sees; of
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rounds import measure
+from bench.kernels.rounds import measure
 
 from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.devices.host import HostDevice

@@ -1,6 +1,6 @@
 """How near the CPU kernels come to what the machine can do, and one layer's attention against its peers.
 
-    python bench/kernels/run.py --threads 2 --out bench/kernels/results/NAME.json
+    python -m bench.kernels.run --threads 2 --out bench/kernels/results/NAME.json
 
 Everything is interleaved: a round measures the machine's rates, every kernel and every peer once, so that
 a shared machine's ups and downs meet all of them. Shares and ratios are of medians over the rounds.
@@ -16,14 +16,15 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import layer
 import numpy as np
 import torch
-from layer import CHUNK, HKV, HQ, SCALE, D
+from bench.kernels import layer
+from bench.kernels.layer import CHUNK, HKV, HQ, SCALE, D
 
 from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.ort.library import import_onnxruntime
@@ -71,8 +72,8 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
     memory = np.stack([np.sort(rng.choice(n, SLOTS, replace=False)) for _ in range(HKV)]).astype(np.int32)
     votes, chunk_votes = np.empty((HKV, SLOTS), np.float32), np.empty((CHUNK, HKV), np.float32)
     S = slice(0, CHUNK)
-    caches = [rng.standard_normal((DECODE_LENGTH, HKV, D), dtype=np.float32) for _ in range(2)]
-    halves = [x.astype(np.float16) for x in caches]
+    long_k, long_v = (rng.standard_normal((DECODE_LENGTH, HKV, D), dtype=np.float32) for _ in range(2))
+    half_k, half_v = long_k.astype(np.float16), long_v.astype(np.float16)
     half = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), True)
     query = layer.QueryPhase2(kernels, *layer.inputs(2 * n))
     q16, o16 = q[:1].astype(np.float16), o[:1].astype(np.float16)
@@ -109,13 +110,15 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
             "matmul",
         ),
         "CachedAttention, n = 1": (
-            lambda: kernels.run("CachedAttention", KV(*caches, DECODE_LENGTH), {"q": q[:1], "o": o[:1]}),
-            2.0 * caches[0].nbytes,
+            lambda: kernels.run(
+                "CachedAttention", KV(long_k, long_v, DECODE_LENGTH), {"q": q[:1], "o": o[:1]}
+            ),
+            2.0 * long_k.nbytes,
             "read",
         ),
         "CachedAttention, n = 1, float16": (
-            lambda: half.run("CachedAttention", KV(*halves, DECODE_LENGTH), {"q": q16, "o": o16}),
-            2.0 * halves[0].nbytes,
+            lambda: half.run("CachedAttention", KV(half_k, half_v, DECODE_LENGTH), {"q": q16, "o": o16}),
+            2.0 * half_k.nbytes,
             "read",
         ),
     }
@@ -152,15 +155,13 @@ def measure_layer(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str
     result = {}
     for n in lengths:
         q, k, v = layer.inputs(n)
-        contenders = {
+        o = np.empty_like(q)
+        contenders: dict[str, Callable[[], Any]] = {
             "h2o": layer.H2O(kernels, q, k, v),
             "torch SDPA": layer.torch_sdpa(q, k, v),
             "onnxruntime GroupQueryAttention": layer.ort_gqa(q, k, v, kernels.threads),
+            "full (CachedAttention)": partial(kernels.run, "CachedAttention", KV(k, v, n), {"q": q, "o": o}),
         }
-        o = np.empty_like(q)
-        contenders["full (CachedAttention)"] = lambda q=q, k=k, v=v, o=o, n=n: kernels.run(
-            "CachedAttention", KV(k, v, n), {"q": q, "o": o}
-        )
         check_peers(contenders, o, n)
         times: dict[str, list[float]] = defaultdict(list)
         for _ in range(rounds):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.scripts import importable
 
 REPO = Path(__file__).resolve().parents[2]
 BENCH = REPO / "bench" / "kernels"
@@ -23,22 +22,26 @@ def test_what_measures_the_machine_compiles() -> None:
 
 
 def test_every_kernel_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.kernels import caches, layer, run
+
     from h2o_plugins._cpu import Kernels
 
-    with importable(BENCH):
-        layer, run = importlib.import_module("layer"), importlib.import_module("run")
     monkeypatch.setattr(run, "DECODE_LENGTH", 512)
     kernels = Kernels(1, None, layer.HQ, layer.HKV, layer.D, float(layer.SCALE), False)
     for call, work, against in run.kernel_calls(kernels).values():
         call()
         assert work > 0
         assert against in ("matmul", "read")
+    kernels = Kernels(1, None, caches.HEADS * caches.GROUP, caches.HEADS, caches.D, 1.0, False)
+    for dtype in ("float32", "float16", "int8"):
+        for pages in (None, np.array([1, 0], np.int32)):
+            caches.token(kernels, caches.stored(dtype, 2 * caches.PAGE), pages)()
 
 
 def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
     turns: list[str] = []
-    with importable(BENCH):
-        rounds, caches, policies = map(importlib.import_module, ("rounds", "caches", "policies"))
+    from bench.kernels import caches, policies, rounds
+
     assert caches.measure is policies.measure is rounds.measure
     found = rounds.measure({name: lambda name=name: turns.append(name) for name in "ab"}, 2)
     assert "".join(turns) == "ababab"

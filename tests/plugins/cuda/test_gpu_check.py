@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,49 +15,40 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.scripts import importable
+from bench.gpu_check import end_to_end, library, machine, plan, policies, report, steps
 
 from h2o_runtime import PrefillConfig
 
 REPO = Path(__file__).resolve().parents[3]
-GPU_CHECK = REPO / "bench" / "gpu_check"
 
 
-@pytest.fixture(autouse=True)
-def scripts() -> Iterator[None]:
-    with importable(GPU_CHECK):
-        yield
+def command(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-m", f"bench.gpu_check.{name}", *map(str, arguments)]
 
 
-def script(name: str) -> Any:
-    return importlib.import_module(name)
+def started(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """In a folder that is not the checkout, so that a file written there is seen."""
+    environment = os.environ | {"PYTHONPATH": str(REPO)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 
 def test_without_a_gpu_every_step_says_so_within_seconds(tmp_path: Path) -> None:
-    if script("machine").first_gpu():
+    if machine.first_gpu():
         pytest.skip("this machine has a GPU")
     begin = time.monotonic()
-    run = [
-        sys.executable,
-        str(GPU_CHECK / "run.py"),
-        "--out",
-        str(tmp_path / "out"),
-        "--wheels",
-        str(tmp_path),
-    ]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = started(command("run", "--out", tmp_path / "out", "--wheels", tmp_path), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert time.monotonic() - begin < 20
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["machine"]["gpu"] == "none"
-    names = [check["check"] for check in report["checks"]]
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert written["machine"]["gpu"] == "none"
+    names = [check["check"] for check in written["checks"]]
     assert [
         names.index(each) for each in ("configure", "tests, small", "timings, phase1", "policies")
     ] == sorted(names.index(each) for each in ("configure", "tests, small", "timings, phase1", "policies"))
     assert {"build kernels", "conformance", "tests, full", "sanitizer, racecheck", "end to end, torch"} < set(
         names
     )
-    assert {(check["result"], check["why"]) for check in report["checks"]} == {("not run", "no GPU")}
+    assert {(check["result"], check["why"]) for check in written["checks"]} == {("not run", "no GPU")}
     assert "not measured: phase1.plain_of_flash" in (tmp_path / "out" / "report.md").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -71,7 +61,6 @@ def python(source: str) -> list[str]:
 
 
 def test_a_broken_step_stops_no_other(tmp_path: Path) -> None:
-    steps, report = script("steps"), script("report")
     rows = tmp_path / "rows.jsonl"
     row = {"table": "flash", "head_size": 64, "tflop_s": 400.0}
     write = f"open({str(rows)!r}, 'a').write({json.dumps(row)!r} + chr(10))"
@@ -83,7 +72,7 @@ def test_a_broken_step_stops_no_other(tmp_path: Path) -> None:
         raise steps.NotRun("nanobind is not installed")
 
     hangs = "import subprocess, sys; print('waiting'); sys.stdout.flush(); subprocess.run(['sleep', '60'])"
-    plan = [
+    broken = [
         steps.Step("raises", lambda: python("print('begun'); raise ValueError('wrong')"), 20),
         steps.Step("breaks", breaks, 20),
         steps.Step("hangs", lambda: python(f"{write}; {hangs}"), 4),
@@ -105,7 +94,7 @@ def test_a_broken_step_stops_no_other(tmp_path: Path) -> None:
 
     runner = steps.Runner(tmp_path / "log.txt", time.monotonic() + 60, tell)
     begin = time.monotonic()
-    outcomes = {outcome.check: (outcome.result, outcome.why) for outcome in runner.run(plan)}
+    outcomes = {outcome.check: (outcome.result, outcome.why) for outcome in runner.run(broken)}
     assert time.monotonic() - begin < 40
     assert outcomes == {
         "raises": ("failed", "exit code 1: ValueError: wrong"),
@@ -120,7 +109,7 @@ def test_a_broken_step_stops_no_other(tmp_path: Path) -> None:
         "good": ("passed", ""),
     }
     assert "FileNotFoundError" in outcomes["not there"][1]
-    assert told == list(range(1, len(plan) + 1))
+    assert told == list(range(1, len(broken) + 1))
     written = json.loads((tmp_path / "report.json").read_text())
     assert [check["check"] for check in written["checks"]] == list(outcomes)
     assert written["tables"]["flash"] == [{"head_size": 64, "tflop_s": 400.0}], "what a step measured is kept"
@@ -129,7 +118,6 @@ def test_a_broken_step_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_steps_for_which_no_time_is_left_are_not_run(tmp_path: Path) -> None:
-    steps = script("steps")
     sleeps = steps.Step("sleeps", lambda: python("import time; time.sleep(60)"), 60)
     begin = time.monotonic()
     outcomes = steps.Runner(tmp_path / "log.txt", begin + 3).run([sleeps, replace(sleeps, name="later")])
@@ -139,31 +127,30 @@ def test_steps_for_which_no_time_is_left_are_not_run(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_not_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import numpy, no_such_package")
-    command = [sys.executable, str(GPU_CHECK / "launch.py"), str(tmp_path), str(tmp_path / "script.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (script("steps").NOT_HERE, "no_such_package is not installed\n")
+    (tmp_path / "needy.py").write_text("import numpy, no_such_package")
+    launch = command("launch", tmp_path, "needy")
+    done = started(launch, tmp_path)
+    assert (done.returncode, done.stdout) == (steps.NOT_HERE, "no_such_package is not installed\n")
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "no_such_package.py").write_text("print('of the wheels')")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = started(launch, tmp_path)
     assert (done.returncode, done.stdout) == (0, "of the wheels\n")
 
 
 def test_wheels_are_unpacked_without_an_index(tmp_path: Path) -> None:
-    plan = script("plan")
     wheels = tmp_path / "wheels"
     options = plan.Options(
         build=tmp_path / "build", rows=tmp_path / "rows", architecture="90", gpu=True, wheels=None, tensorrt=None,
         bundle=tmp_path / "none", jobs=1, quick=False,
     )  # fmt: skip
-    with pytest.raises(script("steps").NotRun, match="no --wheels"):
+    with pytest.raises(steps.NotRun, match="no --wheels"):
         plan.unpack(options)
     wheels.mkdir()
-    with pytest.raises(script("steps").NotRun, match="no wheels in"):
+    with pytest.raises(steps.NotRun, match="no wheels in"):
         plan.unpack(replace(options, wheels=wheels))
     make_wheel(wheels)
-    command = plan.unpack(replace(options, wheels=wheels))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    unpack = plan.unpack(replace(options, wheels=wheels))
+    done = subprocess.run(unpack, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "build" / "wheels" / "tiny_wheel.py").read_text() == "here = True\n"
     (wheels / "bundle").mkdir()
@@ -184,7 +171,7 @@ def make_wheel(folder: Path) -> None:
 
 def test_it_reads_the_c_interface_from_the_headers() -> None:
     """ctypes checks nothing: an argument too many or too few, or a field too short, would be a crash on the GPU."""
-    declared = script("library").declarations()
+    declared = library.declarations()
     header = (REPO / "tests" / "plugins" / "cuda" / "calls.h").read_text()
     assert len(declared.functions) == header.count("\nH2O_CALL ")
     structures = declared.structures
@@ -204,7 +191,6 @@ def test_it_reads_the_c_interface_from_the_headers() -> None:
 
 
 def test_goals_are_shares_of_flash_attention_in_the_same_run(tmp_path: Path) -> None:
-    report = script("report")
     rows = [
         {"table": "ceilings", "copy_gb_s": 1000.0, "matmul_tflop_s": 700.0},
         {"table": "flash", "head_size": 64, "tflop_s": 400.0},
@@ -237,7 +223,6 @@ def test_policies_on_random_tensors_agree_with_the_cpu(
 ) -> None:
     from h2o_runtime.devices.cuda import CudaDevice
 
-    policies = script("policies")
     cases = policies.cases(chunk=64, n=150, head_sizes=(32,))
     assert {(case.name, case.dtype) for case in cases} >= {("full", "float16"), ("window", "float32")}
     gpu = CudaDevice()
@@ -267,18 +252,26 @@ def test_a_bundle_end_to_end(
 ) -> None:
     """Greedy tokens of the example model with CUDA attention, on either backend, equal those on the CPU."""
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    check = script("end_to_end")
     small = PrefillConfig(chunk_size=128, batch_size=256, local=32, heavy=32, score_window=16)
-    assert set(check.policies(small)) == {"full", "colsum", "window"}
+    assert set(end_to_end.policies(small)) == {"full", "colsum", "window"}
     monkeypatch.setattr(
-        check, "policies", lambda bundle: {"colsum": small, "full": small.altered(policy="full")}
+        end_to_end, "policies", lambda bundle: {"colsum": small, "full": small.altered(policy="full")}
     )
-    rows = check.compare(tiny_bundle, backend, n=300, steps=12)
+    rows = end_to_end.compare(tiny_bundle, backend, n=300, steps=12)
     assert [row["policy"] for row in rows] == ["colsum", "full"]
     for row in rows:
         assert row["tokens_equal"]
         assert row["runs_identical"]
         assert row["error"] < 1e-5
     monkeypatch.setattr(sys, "argv", ["end_to_end.py", str(tiny_bundle), "--backend", "tensorrt"])
-    assert check.main() == 77
+    assert end_to_end.main() == 77
     assert "TensorRT is not installed" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_torch_runs_the_dense_graphs_on_the_cpu_too(tiny_bundle: Path) -> None:
+    """It is what the GPU is compared with where ONNX Runtime is not installed."""
+    ids, tokens = np.arange(3, 40), {}
+    for backend in ("torch", "onnxruntime"):
+        with end_to_end.load(tiny_bundle, backend, 64, "cpu") as generator:
+            tokens[backend] = end_to_end.greedy(generator, ids, PrefillConfig(policy="full"), 8).tokens
+    assert tokens["torch"] == tokens["onnxruntime"]
