@@ -77,7 +77,7 @@ sanitize: build/sanitize/configured
 
 build/%/configured: $(VENV)/installed
 	@tools/need_gtest.sh
-	cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -S . -B build/$* -DH2O_TESTS=ON -DH2O_WERROR=ON $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
+	cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -S . -B build/$* -DH2O_TESTS=ON $(CMAKE_ARGS) $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
 	touch $@
 
 # Tests with a real model are skipped where its wheel cannot be had.
