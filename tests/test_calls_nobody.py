@@ -89,6 +89,7 @@ def traced(tmp_path: Path) -> Iterator[Traced]:
         traced.process.communicate()
 
 
+@pytest.mark.slow
 def test_an_export_and_a_run_call_nobody(traced: Traced, tiny_bundle: Path, tmp_path: Path) -> None:
     answered = traced.start("h2o_cli.run", tiny_bundle, "-p", "Once", "-n", 2)
     assert answered.communicate(timeout=200)[1] == ""

@@ -35,7 +35,7 @@ from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.ort.choice import default_dense_form
 from h2o_runtime.ort.native import is_fast
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 SMALL = ("--repetitions", 2, "--peers", "none", "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
 
 

@@ -22,7 +22,7 @@ from tests.cli.conftest import Run, Start
 
 from h2o_cli.compare import main
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 NAME = "llama-g2-d64-llama3"
 SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32, "--score-window", 16)
 

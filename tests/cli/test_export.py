@@ -85,6 +85,7 @@ def _json(text: bytes) -> Any:
 # What it writes
 
 
+@pytest.mark.slow
 def test_a_bundle_in_float32_with_all_that_the_manifest_tells(
     exported: tuple[Path, Any], checkpoint: Path
 ) -> None:

@@ -42,6 +42,7 @@ def checkpoint(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, NAME)[0]
 
 
+@pytest.mark.slow
 def test_an_existing_bundle_is_refused_and_replaced_by_force(
     h2o: Run, export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
 ) -> None:

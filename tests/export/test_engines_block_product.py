@@ -25,6 +25,8 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine
 from h2o_runtime.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 Feed = dict[str, NDArray[Any]]
 

@@ -16,6 +16,8 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, Machine, Profile
 from h2o_runtime.errors import BackendError, ConfigError, H2OError
 
+pytestmark = pytest.mark.slow
+
 LIBRARY = Path("libh2o_trt_plugins.so")
 GPU = Machine(TARGETS["tensorrt"], "10.3.0", 87, LIBRARY)
 

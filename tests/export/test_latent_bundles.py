@@ -34,6 +34,8 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError, UnsupportedModelError
 
+pytestmark = pytest.mark.slow
+
 FULL = PrefillConfig(policy="full")
 LITE = {
     "architectures": ["DeepseekV2ForCausalLM"],

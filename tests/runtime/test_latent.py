@@ -62,6 +62,7 @@ def generator(bundle: Path, request: pytest.FixtureRequest) -> Iterator[Generato
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["native", "functions"])
 @pytest.mark.parametrize("name", MODELS)
 def test_prompt_and_continuation_are_those_of_transformers(

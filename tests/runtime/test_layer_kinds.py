@@ -28,6 +28,8 @@ from h2o_runtime.layers import LAYERS
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
+pytestmark = pytest.mark.slow
+
 TOYS = Path(__file__).parents[1] / "toys"
 LAYER_COUNT, HEADS, SIZE = 4, 2, 32  # of the ordinary model
 FULL = PrefillConfig(policy="full", batch_size=32)

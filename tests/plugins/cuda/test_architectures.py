@@ -69,6 +69,7 @@ def loads(capability: int, cubins: set[int]) -> bool:
     return any(cubin // 10 == capability // 10 and cubin <= capability for cubin in cubins)
 
 
+@pytest.mark.slow
 def test_by_default_the_kernels_load_on_every_gpu_that_nvcc_knows(tmp_path: Path) -> None:
     assert "CUDA kernels for 80-real;86-real;87-real;" in configure(tmp_path)
     commands = json.loads((tmp_path / "compile_commands.json").read_text())

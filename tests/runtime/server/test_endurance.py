@@ -112,6 +112,7 @@ def round_of_everything(server: Server, seed: int) -> None:
     server.wait_until_idle()
 
 
+@pytest.mark.slow
 def test_after_all_of_it_the_server_is_what_it_was(serve: Serve) -> None:
     """Memory grows while things are done for the first time: buffers, sessions, compiled schemas. Then no more.
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import quantiles
 
 import psutil
+import pytest
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, request
 from tests.runtime.server.test_hostile_bodies import CASES, Watcher
@@ -83,6 +84,7 @@ def memory(server: Server) -> int:
     return sum(one.memory_info().rss for one in [me, *me.children(recursive=True)])
 
 
+@pytest.mark.slow
 def test_every_plain_request_is_answered(serve: Serve) -> None:
     server = serve("--max-queue", CLIENTS)
     plain(server)

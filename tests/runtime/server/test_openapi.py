@@ -16,6 +16,7 @@ pytest.importorskip("schemathesis")
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_nothing(serve: Serve, tool_bundle: Path, tmp_path: Path) -> None:
     """All checks but one: not every request that the schema allows can be honoured, and the hooks know which."""
     server = serve("--ctx-size", 64, bundle=tool_bundle)  # where no answer takes long

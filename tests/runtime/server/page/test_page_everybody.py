@@ -21,6 +21,8 @@ from tests.runtime.server.page.person import (
 )
 from tests.runtime.server.running import Server
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 

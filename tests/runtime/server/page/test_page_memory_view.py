@@ -15,6 +15,8 @@ from tests.runtime.server.page.person import (
 )
 from tests.runtime.server.running import Server, wait_for
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 

@@ -11,6 +11,8 @@ from tests.runtime.server.page.person import ask, choose, figures, sent
 from tests.runtime.server.running import Server
 from tests.runtime.server.typed_policy import install
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.runtime.server.page.browser import watched_page
 from tests.runtime.server.page.person import (
     ANSWER,
@@ -19,6 +20,8 @@ from tests.runtime.server.page.person import (
     sent,
 )
 from tests.runtime.server.running import Server
+
+pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
