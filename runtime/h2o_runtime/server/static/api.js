@@ -39,7 +39,7 @@ export async function* chat(body, signal) {
     for await (const data of events(response.body)) {
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
-      if (chunk.error) throw new ServerError(chunk.error.message);
+      if (!chunk.choices) throw new ServerError(chunk.error?.message ?? "the server sent what is no part of an answer");
       yield chunk;
     }
   } catch (error) {

@@ -1,12 +1,13 @@
 // The API key: asked for when the server wants one, kept for this tab only.
 
 import { byId } from "./dom.js";
+import { Stored } from "./storage.js";
 
-const NAME = "h2o-api-key";
+const key = new Stored("sessionStorage", "h2o-api-key");
 
 let asking = null; // the one question that all waiting requests share
 
-export const storedKey = () => sessionStorage.getItem(NAME);
+export const storedKey = () => key.get();
 
 /** Ask for another key than the `refused` one → whether there is one now. */
 export function askForKey(refused) {
@@ -29,7 +30,7 @@ function ask(refused) {
     byId("key-cancel").onclick = () => dialog.close("cancel");
     byId("key-form").onsubmit = (event) => {
       event.preventDefault();
-      sessionStorage.setItem(NAME, field.value.trim());
+      key.set(field.value.trim());
       dialog.close("given");
     };
     dialog.addEventListener("close", () => resolve(storedKey() !== refused), { once: true });

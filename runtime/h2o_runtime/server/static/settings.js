@@ -3,8 +3,9 @@
 import { post } from "./api.js";
 import { byId } from "./dom.js";
 import { PrefillForm } from "./prefill_form.js";
+import { Stored } from "./storage.js";
 
-const NAME = "h2o-settings";
+const STORED = new Stored("localStorage", "h2o-settings");
 const ANSWER = ["temperature", "max_tokens"];
 
 export class Settings {
@@ -61,15 +62,21 @@ export class Settings {
   _keep() {
     this._prefill?.show();
     const prefill = this._prefill?.values(true) ?? kept().prefill;
-    localStorage.setItem(NAME, JSON.stringify({ ...this._answer(), prefill }));
+    STORED.set(JSON.stringify({ ...this._answer(), prefill }));
     this._changed();
   }
 
   _reset() {
-    localStorage.removeItem(NAME);
+    STORED.set(null);
     if (this.known) this._fill({});
   }
 }
 
-/** What was changed in this browser before. */
-const kept = () => JSON.parse(localStorage.getItem(NAME) ?? "{}");
+/** What was changed in this browser before; nothing where that cannot be read. */
+function kept() {
+  try {
+    return JSON.parse(STORED.get()) ?? {};
+  } catch {
+    return {};
+  }
+}

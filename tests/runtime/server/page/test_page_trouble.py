@@ -77,6 +77,33 @@ def test_a_lost_connection(page: Page) -> None:
     page.get_by_text("No answer: the server cannot be reached").wait_for()
 
 
+def test_an_event_that_is_no_part_of_an_answer(page: Page) -> None:
+    answer_once(page, events(piece("Half an"), {}))
+    send(page, "Hello.")
+    page.get_by_text("The answer broke off: the server sent what is no part of an answer").wait_for()
+
+
+def test_settings_that_cannot_be_read_are_none(page: Page) -> None:
+    for kept in ("{half", "null", '{"prefill": 5, "temperature": {}}'):
+        page.evaluate("kept => localStorage.setItem('h2o-settings', kept)", kept)
+        page.reload()
+        page.get_by_text("Chunks of 1,024, memory 512").wait_for()
+    choose(page, max_tokens=4)
+    assert sent(page, lambda: ask(page, "Hello."))["max_tokens"] == 4
+
+
+def test_a_browser_that_keeps_nothing(browser: Browser, server: Server) -> None:
+    refuse = """for (const area of ["localStorage", "sessionStorage"]) {
+      Object.defineProperty(window, area, { get() { throw new DOMException("denied", "SecurityError"); } });
+    }"""
+    with watched_page(browser, "about:blank") as page:
+        page.add_init_script(refuse)
+        page.goto(server.url)
+        page.get_by_text("8,192 tokens of context").wait_for()
+        choose(page, max_tokens=4)
+        assert sent(page, lambda: ask(page, "Hello."))["max_tokens"] == 4
+
+
 def test_it_waits_for_the_model(browser: Browser, server: Server) -> None:
     with watched_page(browser, "about:blank") as page:
         loading = {"error": {"message": "the model is being loaded: try again in a moment"}}
@@ -116,6 +143,9 @@ def test_api_key(browser: Browser, serve: Callable[..., Server]) -> None:
     server = serve("--api-key", "open sesame")
     with watched_page(browser, server.url) as page:
         field = page.get_by_label("API key", exact=True)
+        field.fill("“wrong”")  # which no header can carry
+        field.press("Enter")
+        assert page.locator("#key-value:invalid").is_visible()  # the browser says why
         field.fill("wrong")
         field.press("Enter")
         page.get_by_text("The server does not know this key.").wait_for()
