@@ -54,10 +54,12 @@ class RequestHandler:
         self.running: Job | None = None
         self.slot = Slot(queue, self.retry_after)
         self._queue_timeout = queue_timeout
-        # One thread for all text: its memory stays one thread's, and no long prompt delays the event loop.
+        # One thread for all prompts: its memory stays one thread's, and no long one delays the event loop.
         self._text = Workers(1, "text")
+        self._lookups = Workers(1, "lookup")
         self._bodies = Workers(1, "body")
         self._grammars = Workers(_COMPILERS, "grammar")
+        self._workers = (self._text, self._lookups, self._bodies, self._grammars)
         self._closed = False
 
     def retry_after(self) -> int:
@@ -77,6 +79,14 @@ class RequestHandler:
         """Run work on text away from the event loop; errors of the runtime become Problems."""
         try:
             return await self._text.run(work)
+        except H2OError as error:
+            raise Problem.of(error) from error
+
+    async def look_up(self, http: HttpRequest, work: Callable[[], Result]) -> Result:
+        """As `in_text_thread`, for text that no model is to answer: no prompt waits for it, and it is not begun
+        after its client has left. Raises Problem, ClientGone."""
+        try:
+            return await unless_gone(http, self._lookups.run(work))
         except H2OError as error:
             raise Problem.of(error) from error
 
@@ -112,7 +122,7 @@ class RequestHandler:
     @property
     def silence(self) -> float:
         """Seconds without a sign of life of whatever works on a request; 0 where nothing does."""
-        return max(self.inference.silence, self._text.silence, self._grammars.silence)
+        return max(each.silence for each in (self.inference, self._text, self._lookups, self._grammars))
 
     async def _admitted(
         self, http: HttpRequest, make: Callable[[], Choices], constrain: Constrain, name: str
@@ -188,12 +198,12 @@ class RequestHandler:
 
     def close(self) -> None:
         self._closed = True
-        for workers in (self._text, self._bodies, self._grammars):
+        for workers in self._workers:
             workers.close()
 
     def ended(self, timeout: float) -> bool:
         """Wait for the threads, each for `timeout` seconds → whether they came to their end."""
-        return all(workers.ended(timeout) for workers in (self._text, self._bodies, self._grammars))
+        return all(workers.ended(timeout) for workers in self._workers)
 
     def _start(
         self, choices: Choices, constrain: Constrain, name: str, ticket: Ticket, left: threading.Event

@@ -6,6 +6,7 @@ less than a second. Tests allow ten times the time, as a machine that runs tests
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
@@ -190,6 +191,21 @@ def test_all_bodies_share_one_budget(serve: Serve) -> None:
         assert int(refused.headers["retry-after"]) >= 1
         assert server.chat().status_code == 200
     wait_for(lambda: server.post(TOKENIZE, large).status_code != 503)
+
+
+def test_no_prompt_waits_for_texts_that_are_only_tokenized(idle: tuple[Server, int]) -> None:
+    """And none of them is begun for a client that has left."""
+    server, _ = idle
+    path, body, _ = CASES["tokenize with pieces"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):  # a second each
+            stack.enter_context(server.connection()).sendall(request("POST", path, body))
+        began = time.monotonic()
+        assert server.chat().status_code == 200
+        assert time.monotonic() < began + REFUSAL
+    began = time.monotonic()
+    assert server.post(TOKENIZE, {"content": "x"}).status_code == 200
+    assert time.monotonic() < began + REFUSAL
 
 
 def test_values_are_counted_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:

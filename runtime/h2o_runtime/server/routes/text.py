@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.schemas.text import (
@@ -22,7 +22,7 @@ _BLOCK = 1000  # tokens
 
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/tokenize", response_model=TokenizeResponse)
-    async def tokenize(body: TokenizeRequest) -> Response:
+    async def tokenize(http: Request, body: TokenizeRequest) -> Response:
         """The token ids of a text; special tokens written out in it become their ids."""
         tokenizer, grammars, room = service.model.tokenizer, service.grammars, service.room
 
@@ -38,14 +38,14 @@ def add_routes(router: APIRouter, service: Service) -> None:
             return _json(ids, lambda token: {"id": token, "piece": _token_text(grammars.token_bytes(token))})
 
         # Written where it is made: a long list would keep the event loop from everybody else.
-        return Response(await service.handler.in_text_thread(answer), media_type="application/json")
+        return Response(await service.handler.look_up(http, answer), media_type="application/json")
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
+    async def detokenize(http: Request, body: DetokenizeRequest) -> DetokenizeResponse:
         """The text of token ids, special tokens included."""
         tokenizer = service.model.tokenizer
-        text = await service.handler.in_text_thread(
-            lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
+        text = await service.handler.look_up(
+            http, lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
         )
         return DetokenizeResponse(content=text)
 
