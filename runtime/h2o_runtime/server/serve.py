@@ -49,10 +49,16 @@ def bind(host: str, port: int) -> socket.socket:
         # each small write waits 40 ms for the acknowledgement of the one before.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
-    except OSError as error:
+    except UnicodeError as error:
         raise ServerError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port, or stop the "
-            "program that has it"
+            f"cannot listen on {host}:{port}: {host!r} is no name; choose another --host"
+        ) from error
+    except OSError as error:
+        # create_server adds the address to what the system says.
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+        raise ServerError(
+            f"cannot listen on {host}:{port}: {reason}; choose another --host or --port, or stop the program "
+            "that has it"
         ) from error
 
 

@@ -17,6 +17,9 @@ import httpx
 import pytest
 from tests.runtime.server.running import PATIENCE, ROOT, Server, error_of, events, wait_for
 
+from h2o_runtime.errors import ServerError
+from h2o_runtime.server.serve import bind
+
 Serve = Callable[..., Server]
 
 SLOW_DECODE = """
@@ -155,6 +158,13 @@ def test_a_port_in_use_is_told(tiny_bundle: Path) -> None:
     assert "cannot listen on 127.0.0.1" in ended.stderr
     assert "--port" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 300, "256.1.1.1", "fe80::1%nope"])
+def test_a_host_that_is_none_is_told(host: str) -> None:
+    with pytest.raises(ServerError, match=r"^cannot listen on .*--host") as caught:
+        bind(host, 0)
+    assert "while attempting" not in str(caught.value)
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated"])
