@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,10 +61,37 @@ def test_a_link_stays_and_its_file_is_replaced(place: Path) -> None:
 
 
 def test_a_link_in_the_way_of_the_temporary_file_is_not_followed(place: Path) -> None:
-    (place / ".new.partial").symlink_to("file")
+    (place / f".new.{os.getpid()}.partial").symlink_to("file")
     replace_file(place / "new", b"new")
     assert (place / "file").read_text() == "before"
     assert (place / "new").read_bytes() == b"new"
+
+
+WRITE_SLOWLY = """
+import sys
+from pathlib import Path
+from h2o_runtime.files.outputs import replaced
+with replaced(Path(sys.argv[1])) as partial, partial.open("w") as file:
+    file.write("half")
+    file.flush()
+    print("half", flush=True)
+    sys.stdin.read()
+    file.write(" and half")
+"""
+
+
+def test_two_processes_that_write_the_same_file(place: Path) -> None:
+    """Each replaces it with a whole one."""
+    command = [sys.executable, "-c", WRITE_SLOWLY, place / "file"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as slow:
+        assert slow.stdout is not None
+        assert slow.stdout.readline() == "half\n"
+        replace_file(place / "file", "whole")
+        assert (place / "file").read_text() == "whole"
+        slow.communicate("")
+    assert slow.returncode == 0
+    assert (place / "file").read_text() == "half and half"
+    assert not list(place.glob(".*.partial"))
 
 
 @pytest.mark.timeout(20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -67,7 +68,8 @@ def replaced(path: Path) -> Iterator[Path]:
     partial = _partial(target)
     try:
         with suppress(FileNotFoundError):
-            partial.unlink()  # of a process that was ended, or a link that somebody put there
+            partial.unlink()  # a link that somebody put there
+        remove_abandoned(target.parent, glob.escape(target.name))
         yield partial
         os.replace(partial, target)
     except OSError as error:
@@ -77,5 +79,24 @@ def replaced(path: Path) -> Iterator[Path]:
             partial.unlink()
 
 
+def remove_abandoned(folder: Path, names: str) -> None:
+    """Remove what processes that were ended meanwhile have left of files. names: a pattern of the files' names."""
+    for partial in folder.glob(f".{names}.*.partial"):
+        with suppress(OSError, ValueError, OverflowError):
+            if not _runs(int(partial.name.split(".")[-2])):
+                partial.unlink()
+
+
 def _partial(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
+    """Each process has its own: two that write the same file do not write into each other's."""
+    return target.with_name(f".{target.name}.{os.getpid()}.partial")
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True

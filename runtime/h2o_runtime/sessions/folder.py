@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from h2o_runtime.errors import InputError, OutputError
+from h2o_runtime.files.outputs import remove_abandoned
 from h2o_runtime.sessions.arrays import begins
 from h2o_runtime.sessions.saved import SavedSession, write_session
 from h2o_runtime.sessions.waiting import WaitingSession
@@ -96,9 +97,9 @@ class SessionFolder:
         self._thread.join()
 
     def _find(self) -> None:
-        for partial in self.folder.glob(f".*{SUFFIX}.partial"):  # of a process that was ended
-            with suppress(OSError):
-                partial.unlink()
+        if not os.access(self.folder, os.W_OK | os.X_OK, effective_ids=True):
+            log.warning("%s cannot be written: conversations in it go on, but none is added", self.folder)
+        remove_abandoned(self.folder, f"*{SUFFIX}")
         found: list[tuple[float, SavedSession]] = []
         for path in self.folder.glob(f"*{SUFFIX}"):
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -126,10 +127,15 @@ def test_damaged_and_foreign_files_are_one_line_each(
     own[1].write_bytes(data)
     (tmp_path / "note.session").write_text("mine")
     (tmp_path / "note.txt").write_text("mine")
-    (tmp_path / ".half.session.partial").write_text("half")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, living = (tmp_path / f".half.session.{number}.partial" for number in (ended.pid, os.getppid()))
+    for partial in (left, living):  # of a server that was ended, and of one that writes to the same folder
+        partial.write_text("half")
     caplog.clear()
     with filing(bundle, tmp_path) as generator:
-        assert not (tmp_path / ".half.session.partial").exists()
+        assert not left.exists()
+        assert living.exists()
         assert len(told(caplog)) == 2
         assert all("damaged, or no saved session" in line for line in told(caplog))
         for talk in TALKS[:2]:
