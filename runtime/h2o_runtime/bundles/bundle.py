@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from h2o_runtime.bundles.graph_file import GraphFile, Interface
-from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, file_sha256
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, file_sha256, unreadable
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.model import ModelSpec
@@ -78,6 +78,8 @@ class Bundle:
             path = confined(self.folder, name)
             try:
                 size = path.stat().st_size
+            except PermissionError as error:
+                raise unreadable(path, error) from error
             except OSError:
                 raise BundleError(f"{path}: missing from the bundle; {AGAIN}") from None
             if size != spec.bytes:

@@ -174,14 +174,14 @@ class Manifest(_Strict):
     def read(cls, folder: Path) -> Manifest:
         """Raises BundleError when there is no manifest, or it is broken, or from another format."""
         path = folder / MANIFEST
-        if folder.is_file():
-            raise BundleError(
-                f"{folder}: is a file, not a bundle; if it is a checkpoint, export it first: "
-                f"h2o-export {folder} -o {folder.stem}, and name the folder {folder.stem} then"
-            )
-        if not folder.is_dir():
-            raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
         try:
+            if folder.is_file():
+                raise BundleError(
+                    f"{folder}: is a file, not a bundle; if it is a checkpoint, export it first: "
+                    f"h2o-export {folder} -o {folder.stem}, and name the folder {folder.stem} then"
+                )
+            if not folder.is_dir():
+                raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
             raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
         except FileNotFoundError:
             hint = (
@@ -190,6 +190,8 @@ class Manifest(_Strict):
                 else ""
             )
             raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
+        except PermissionError as error:
+            raise unreadable(path, error) from error
         except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
             raise BundleError(
                 f"{path}: cannot be read as JSON ({error}); export the checkpoint again"
@@ -214,3 +216,8 @@ def file_sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def unreadable(path: Path, error: OSError) -> BundleError:
+    """A file that is there, or may be: to export or build it again would not help."""
+    return BundleError(f"{path}: cannot be read: {error.strerror}; check its permissions and its folder's")

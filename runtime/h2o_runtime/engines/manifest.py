@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, PrefillSettings
+from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, PrefillSettings, unreadable
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.names import Int4Products, TargetName
@@ -78,6 +78,8 @@ class EngineManifest(_Strict):
             raise BundleError(
                 f"{folder}: no engines here: h2o-build {folder.parent.parent} --target {folder.name}"
             ) from None
+        except PermissionError as error:
+            raise unreadable(path, error) from error
         except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
             raise BundleError(f"{path}: cannot be read as JSON ({error}); {again}") from error
         found = raw.get("format") if isinstance(raw, dict) else None
