@@ -12,6 +12,7 @@ struct Products {
     static constexpr int kPanels = 2;
     static constexpr int kFloatRows = 14;      // 14 x 2 sums of floats, a step's weights, and a number of x
     static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
+    static constexpr bool kUnrolls = true;
 
     static Ints set(int32_t x) { return _mm512_set1_epi32(x); }
     static Ints load(const uint8_t* p) { return _mm512_loadu_si512(p); }

@@ -12,6 +12,7 @@ struct Products {
     static constexpr int kPanels = 1;
     static constexpr int kFloatRows = 6;  // 6 x 2 of 16 registers, with a step's weights and a number of x
     static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
+    static constexpr bool kUnrolls = true;
 
     static Ints set(int32_t x) { return _mm256_set1_epi32(x); }
     static Ints load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }

@@ -14,6 +14,7 @@ struct Products {
     static constexpr int kPanels = 1;
     static constexpr int kFloatRows = 2;
     static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
+    static constexpr bool kUnrolls = false;    // four lanes in plain C++ take minutes to compile then
 
     static Ints set(int32_t x) {
         return map([&](int) { return x; });

@@ -81,14 +81,19 @@ __attribute__((always_inline)) inline void add_four_bits(const ProductTile& tile
 template <int kBits, int kSteps, int kRows, int kColumns>
 __attribute__((always_inline)) inline void add_block(const ProductTile& tile, int64_t block,
                                                      Sums<kRows, kColumns>& sums) {
-    const int64_t steps = kSteps > 0 ? kSteps : tile.block / (kBits == 4 ? 2 * kFour : kFour);
-#pragma GCC unroll 8
-    for (int64_t step = 0; step < steps; ++step) {
+    const auto add = [&](int64_t step) __attribute__((always_inline)) {
         if constexpr (kBits == 4) {
             add_four_bits(tile, block, step, sums);
         } else {
             add_eight_bits(tile, block, step, sums);
         }
+    };
+    if constexpr (kSteps > 0) {
+#pragma GCC unroll 8
+        for (int64_t step = 0; step < kSteps; ++step) add(step);
+    } else {
+        const int64_t steps = tile.block / (kBits == 4 ? 2 * kFour : kFour);
+        for (int64_t step = 0; step < steps; ++step) add(step);
     }
 }
 
@@ -128,24 +133,23 @@ __attribute__((always_inline)) inline void multiply_blocks(const ProductTile& ti
     store_sums<kParts>(tile.out, total);
 }
 
-template <int kBits, int kParts, int kRows, int kPanels>
+template <int kBits, bool kOffsets, int kParts, int kRows, int kPanels>
 void multiply_tile(const ProductTile& tile) {
-    constexpr int kSteps = kBits == 4 ? kUnrolled / 2 : kUnrolled;
-    const bool usual = tile.block == kUnrolled * kFour;
-    if (tile.offsets != nullptr) {
-        usual ? multiply_blocks<kBits, kSteps, true, kParts, kRows, kPanels>(tile)
-              : multiply_blocks<kBits, 0, true, kParts, kRows, kPanels>(tile);
-    } else {
-        usual ? multiply_blocks<kBits, kSteps, false, kParts, kRows, kPanels>(tile)
-              : multiply_blocks<kBits, 0, false, kParts, kRows, kPanels>(tile);
+    if constexpr (Products::kUnrolls) {
+        constexpr int kSteps = kBits == 4 ? kUnrolled / 2 : kUnrolled;
+        if (tile.block == kUnrolled * kFour) {
+            return multiply_blocks<kBits, kSteps, kOffsets, kParts, kRows, kPanels>(tile);
+        }
     }
+    multiply_blocks<kBits, 0, kOffsets, kParts, kRows, kPanels>(tile);
 }
 
 template <int kBits, int kParts, int kPanels, int kRows = Products::kRows / kParts * kParts>
 void multiply_rows(const ProductTile& tile, int64_t rows) {
     if constexpr (kRows > 0) {
         if (rows == kRows) {
-            multiply_tile<kBits, kParts, kRows, kPanels>(tile);
+            tile.offsets != nullptr ? multiply_tile<kBits, true, kParts, kRows, kPanels>(tile)
+                                    : multiply_tile<kBits, false, kParts, kRows, kPanels>(tile);
         } else {
             multiply_rows<kBits, kParts, kPanels, kRows - kParts>(tile, rows);
         }
