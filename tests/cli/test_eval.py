@@ -110,6 +110,8 @@ def test_a_report_that_is_stopped_goes_on(
         (("--text", "nowhere.txt"), 1, "nowhere.txt: no such file"),
         (("-n", 250_000), 1, "Python's manual has"),
         (("--from", 300), 2, "first position 300 is not within a text of 256 tokens"),
+        (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
+        (("--also", "heavy=1 heavy=2"), 2, "heavy is given twice"),
         (("--also", "colour=red"), 2, "'colour=red' is no setting"),
         (("--metrics", "speed"), 2, "'speed' is no metric: choose from perplexity"),
         (("--baselines", "best"), 2, "'best' is no baseline"),

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests import bundles
 from tests.reference import checkpoints
+from tests.users import open_folder, ordinary_user
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.formats.floats import to_dtype
@@ -263,6 +264,18 @@ def test_a_truncated_shard_is_named(sharded: Path, tmp_path: Path) -> None:
     cut(shards[-1])
     with pytest.raises(CheckpointError, match=rf"{shards[-1].name}: not a whole safetensors file"):
         open_checkpoint(str(folder))
+
+
+def test_weights_that_may_not_be_read_are_not_called_damaged(sharded: Path) -> None:
+    with open_folder() as place:
+        folder = copy(sharded, place)
+        shard = sorted(folder.glob("model-*.safetensors"))[0]
+        shard.chmod(0)
+        with (
+            ordinary_user(),
+            pytest.raises(CheckpointError, match=rf"{shard.name}: cannot be read: check its"),
+        ):
+            open_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize("content", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "{"])

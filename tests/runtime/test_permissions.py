@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.users import open_folder, ordinary_user
 
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
 from h2o_runtime.sessions.folder import SessionFolder
 
-NOBODY = 65534
-
-
-@contextmanager
-def ordinary_user() -> Iterator[None]:
-    """Root may read everything, so it becomes nobody meanwhile."""
-    before = os.geteuid()
-    if before == 0:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(before)
-
 
 @pytest.fixture
 def bundle(tiny_bundle: Path) -> Iterator[Path]:
-    """Where nobody may go too: pytest's folders are its user's alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        yield Path(shutil.copytree(tiny_bundle, Path(folder) / "home" / "bundle"))
-        for each in Path(folder).rglob("*"):
-            each.chmod(0o755)
+    with open_folder() as folder:
+        yield Path(shutil.copytree(tiny_bundle, folder / "home" / "bundle"))
 
 
 @pytest.mark.parametrize("closed", ["..", ".", "manifest.json", "onnx"])

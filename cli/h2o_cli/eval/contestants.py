@@ -86,6 +86,8 @@ def parse_settings(text: str) -> dict[str, Any]:
         name = name.lstrip("-").replace("-", "_")
         if not equals or name not in known:
             raise ConfigError(f"{word!r} is no setting: write NAME=VALUE, with a name of {', '.join(known)}")
+        if name in found:
+            raise ConfigError(f"{name} is given twice: write it once")
         found[name] = _parse(known[name], value)
     if not found:
         example = PREFILL.options[-1]

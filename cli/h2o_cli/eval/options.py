@@ -158,6 +158,11 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
     metrics = chosen["metrics"]
     room = flags["context"] or min(manifest.model.max_position_embeddings, DEFAULT_CONTEXT)
     after = chosen["decoded"] if "decode" in metrics else 0
+    if after >= room:
+        raise ConfigError(
+            f"{after:,} decoded tokens leave no room for a text in a context of {room:,}: lower --decode-tokens",
+            field="decoded",
+        )
     length = given["length"] or min(defaults["length"], room - after)
     first = chosen.get("first") or max(length // 4, 1)
     if length < 16 or first >= length:
