@@ -171,9 +171,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
             with safe_open(path, framework="pt") as handle:
                 names = handle.keys()
         except (SafetensorError, OSError) as error:
-            if path.exists() and not os.access(
-                path, os.R_OK, effective_ids=True
-            ):  # "no such file", says the library
+            if path.exists() and not os.access(path, os.R_OK, effective_ids=True):
                 raise CheckpointError(f"{path}: cannot be read: check its permissions") from error
             raise CheckpointError(
                 f"{path}: not a whole safetensors file ({error}); download it again"
