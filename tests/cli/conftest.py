@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,12 +78,8 @@ def start_h2o() -> Any:
 
 @pytest.fixture
 def bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A bundle whose files a test may remove or replace, but not write into: they are links to the original."""
-    import shutil
-
-    copy = tmp_path / "bundle"
-    shutil.copytree(tiny_bundle, copy, copy_function=os.link)
-    return copy
+    """A bundle whose files a test may change."""
+    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
 
 
 @pytest.fixture
@@ -103,8 +100,6 @@ def export_here() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def whole_bundle(shared_folder: Path, tmp_path: Path) -> Path:
     """A sound bundle that a test may have replaced."""
-    import shutil
-
     from tests import bundles  # loads PyTorch
 
     return shutil.copytree(bundles.named(shared_folder, exports.NAME)[1], tmp_path / "out" / "bundle")
