@@ -76,7 +76,8 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
     half_k, half_v = long_k.astype(np.float16), long_v.astype(np.float16)
     half = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), True)
     query = layer.QueryPhase2(kernels, *layer.inputs(2 * n))
-    q16, o16 = q[:1].astype(np.float16), o[:1].astype(np.float16)
+    q16 = q[:1].astype(np.float16)
+    o16 = np.empty_like(q16)
     kv, new, state = KV(k, v, n), {"q": q, "k": k, "v": v, "chunk_size": CHUNK}, {"o": o, "m": m, "l": l}
     intra = {f"{name}_intra": array[S] for name, array in state.items()}
     scores = {"score_mem": votes, "score_chunk": chunk_votes}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,19 +19,14 @@ from h2o_runtime.errors import BundleError
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle", copy_function=os.link))
-
-
-def rewrite(path: Path, content: bytes) -> None:
-    path.unlink()  # the original shares it
-    path.write_bytes(content)
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
 def edit(bundle: Path, change: Callable[[Any], object]) -> None:
     path = bundle / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    rewrite(path, json.dumps(manifest).encode())
+    path.write_bytes(json.dumps(manifest).encode())
 
 
 def swap(manifest: Any, one: int, other: int) -> None:
@@ -81,7 +75,7 @@ def test_a_graph_that_disagrees_is_refused(bundle: Path) -> None:
     def holding(change: Callable[[onnx.ModelProto], object]) -> None:
         model = onnx.ModelProto.FromString(sound.SerializeToString())
         change(model)
-        rewrite(path, model.SerializeToString())
+        path.write_bytes(model.SerializeToString())
         resize(bundle, "onnx/dense_01.onnx")
 
     def take_elsewhere(model: onnx.ModelProto) -> None:
@@ -109,7 +103,7 @@ def test_damage_of_every_kind_is_a_sentence(bundle: Path) -> None:
     path = bundle / "onnx" / "dense_00.onnx"
     content = path.read_bytes()
     for damaged in (b"", content[:-7], content[: len(content) // 2], b"\xff" * 99, b"\0" * 99, b"words" * 9):
-        rewrite(path, damaged)
+        path.write_bytes(damaged)
         resize(bundle, "onnx/dense_00.onnx")
         with pytest.raises(
             BundleError, match=r"dense_00.onnx: (not a readable ONNX file|holds the graph '')"

@@ -22,7 +22,7 @@ WEATHER = {
             "type": "object",
             "properties": {
                 "unit": {"enum": ["celsius", "kelvin"]},
-                "days": {"type": "integer", "maximum": 9},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
             },
             "required": ["unit", "days"],
             "additionalProperties": False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
@@ -61,7 +61,7 @@ def test_the_official_clients_own_parsing(openai: Any) -> None:
 class Bag(BaseModel):
     model_config = ConfigDict(extra="forbid")
     uniqueItems: bool  # noqa: N815 - a name like a keyword's
-    numbers: set[int] = Field(max_length=3)
+    numbers: set[Annotated[int, Field(ge=0, le=99)]] = Field(max_length=3)
 
 
 @pytest.mark.parametrize("stream", [False, True])
