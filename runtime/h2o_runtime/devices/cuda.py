@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class CudaDevice:
     """Arrays on the first GPU that the process sees.
 
-    Everything but dense graphs runs in the attention lane. `upload` and `download` meet both lanes; the others
-    leave the order between the two to a `CudaFlow`.
+    Everything but dense graphs runs in the attention lane. The dense lane waits for an `upload`, and a `download`
+    for both lanes; the other calls leave the order between the two to a `CudaFlow`.
 
     Raises h2o_plugins.NativeKernelsMissing on construction where the module was not built, BackendError where
     there is no GPU.
@@ -69,7 +69,6 @@ class CudaDevice:
             return
         staged = self._uploads.take(source.nbytes).view(source.dtype).reshape(source.shape)
         staged[:] = source
-        self.lanes.join()
         self.lanes.attention.upload(staged, target.address)
         self._uploads.release(self.lanes.attention)
         self.lanes.order(self.lanes.attention, self.lanes.dense)

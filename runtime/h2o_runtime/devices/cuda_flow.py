@@ -43,7 +43,6 @@ class CudaFlow:
         self._wanted = 0  # tiles of this layer that attention has asked for
         self._ahead = 1  # tiles that it asked for last
         self._finished = 0  # tiles of this layer whose attention is done
-        lanes.join()
 
     @contextmanager
     def layer(self, dense: Callable[[int], None]) -> Iterator[None]:

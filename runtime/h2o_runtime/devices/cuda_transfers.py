@@ -57,4 +57,3 @@ class CudaTransfers:
         newest = mark if self._marks - mark < MOST_EVENTS else self._marks
         event = self._events[(newest - 1) % MOST_EVENTS]
         self._lanes.dense.wait(event)
-        self._lanes.attention.wait(event)

@@ -1,0 +1,169 @@
+"""The order of all work on a GPU, proved: every read and write that could meet waits for the other.
+
+A double of the CUDA module keeps vector clocks; what a call reads and writes is in the table of operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import latent_models
+from tests.order.clocks import Order, Use
+from tests.order.runtime import checked
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import Cache, Contiguous, Offload
+from h2o_runtime.devices.cuda_flow import CudaFlow
+from h2o_runtime.errors import Cancelled
+from h2o_runtime.execution.forward import Watch
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+
+CONTEXT, BATCH = 256, 32
+SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": BATCH, "local": 4, "heavy": 6}
+POLICIES = {
+    "full": PrefillConfig(policy="full", batch_size=BATCH),
+    "colsum": PrefillConfig(**SMALL, score="colsum", dense_tail=20),
+    "query": PrefillConfig(**SMALL, score="query", score_tile=8, score_candidates=12),
+    "window": PrefillConfig(**SMALL, score="window", score_window=3, sink=2, dense_tail=0),
+    "minference": PrefillConfig(policy="minference", batch_size=BATCH),
+    "subquadratic": PrefillConfig(policy="subquadratic", batch_size=BATCH),
+}
+CACHES = {
+    "contiguous": Contiguous(),
+    "float16": Contiguous(cache_dtype="float16"),
+    "int8": Contiguous(cache_dtype="int8"),
+    "offload": Offload(ring_buffers=2),
+}
+DECODING: dict[str, DecodePolicy[Any]] = {
+    "full": FullDecode(),
+    "quest": Quest(),
+    "subquadratic": SubquadraticDecode(),
+}
+# Statements that wait for another reason than order: they keep the host from running ahead, or end a phase.
+OTHER_REASONS = ("CudaFlow._enqueue", "CudaFlow.needs", "CudaDevice.synchronize")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    bundle: str
+    policy: str
+    cache: str = "contiguous"
+    decoding: str = "full"
+    layers: dict[str, Any] = field(default_factory=dict)
+    recordable: bool = True
+
+    def __str__(self) -> str:
+        words = [self.bundle, self.policy, self.cache, self.decoding, *self.layers.values()]
+        return "-".join([*words, "recorded" if self.recordable else "steps"])
+
+
+def _scenarios() -> Iterator[Scenario]:
+    for policy in POLICIES:
+        for cache in CACHES:
+            for decoding in DECODING if cache != "int8" else ["full"]:
+                yield Scenario("grouped", policy, cache, decoding)
+        yield Scenario("grouped", policy, recordable=False)
+    for policy in ("full", "colsum", "query"):
+        for layers in ({"latent": "expanded"}, {"latent": "absorbed"}):
+            yield Scenario("latent", policy, layers=layers)
+            yield Scenario("latent", policy, layers=layers, recordable=False)
+    yield Scenario("latent", "window", layers={"latent": "absorbed"})
+
+
+SCENARIOS = list(_scenarios())
+
+
+@pytest.fixture(scope="session")
+def folders(tiny_bundle: Path, shared_folder: Path) -> dict[str, Path]:
+    latent = latent_models.golden_bundle(shared_folder, "v3_yarn_moe")
+    return {"grouped": tiny_bundle, "latent": latent}
+
+
+def work(folders: dict[str, Path], scenario: Scenario, left_out: str | None = None) -> Order:
+    """Prompts of several batches, steps, a turn that goes on, a cancelled prompt, a second session."""
+    config, cache = POLICIES[scenario.policy], CACHES[scenario.cache]
+    with checked(left_out, scenario.recordable) as order, loaded(folders, scenario, cache) as generator:
+        ids = np.arange(120) % 100 + 2
+        generator.prefill(ids, config)
+        for token in (5, 6, 7):
+            generator.decode(token)
+        generator.prefill(np.concatenate([ids, [5, 6, 7], ids[:60]]), config)
+        generator.decode(3)
+        calls = iter(range(1000))
+        with pytest.raises(Cancelled):
+            generator.prefill(ids[::-1], config, Watch(cancelled=lambda: next(calls) > 3))
+        generator.prefill(ids[:70], config)
+        generator.decode(3)
+        generator.logprobs(ids[:90], config)
+        with Generator(generator.loaded) as other:  # another session, whose memory is new
+            other.prefill(ids, config)
+            generator.decode(3)
+            other.decode(3)
+    return order
+
+
+def loaded(folders: dict[str, Path], scenario: Scenario, cache: Cache) -> Generator:
+    return Generator.load(
+        folders[scenario.bundle],
+        context=CONTEXT,
+        device="cuda",
+        cache=cache,
+        decoding=DECODING[scenario.decoding],
+        layers=scenario.layers,
+    )
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_all_uses_of_the_same_bytes_are_in_order(scenario: Scenario, folders: dict[str, Path]) -> None:
+    order = work(folders, scenario)
+    assert order.races == []
+    assert order.operations > 100
+
+
+def test_each_wait_is_needed(folders: dict[str, Path]) -> None:
+    """Without any one of the statements that wait, some scenario has a race."""
+    at: dict[str, list[Scenario]] = {}
+    for scenario in SCENARIOS:
+        for place in work(folders, scenario).places:
+            at.setdefault(place, []).append(scenario)
+    needed = {place for place in at if any(work(folders, each, place).races for each in at[place])}
+    others = {place for place in at if place.startswith(OTHER_REASONS)}
+    assert set(at) - others - needed == set()
+    assert len(needed) >= 8
+
+
+def test_a_lane_that_does_not_wait_for_a_dense_graph_is_found(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same by a change of the runtime itself: attention a tile too early."""
+    needs = CudaFlow.needs
+    monkeypatch.setattr(CudaFlow, "needs", lambda self, stop: needs(self, max(stop - BATCH, 1)))
+    assert any("does not wait" in race for race in work(folders, Scenario("grouped", "full")).races)
+
+
+def test_bytes_beyond_an_allocation_are_told() -> None:
+    order = Order()
+    address, stream = order.allocate(64), order.new_stream()
+    order.run(stream, "a copy", [Use(address + 32, address + 65, writes=True)])
+    assert order.races == ["a copy writes what it copies beyond what was allocated"]
+
+
+def test_streams_are_not_in_order_of_themselves() -> None:
+    order = Order()
+    use = Use(address := order.allocate(64), address + 64, writes=True)
+    one, two = order.new_stream(), order.new_stream()
+    order.run(one, "the first", [use])
+    order.wait(two, order.moment(one))
+    order.run(two, "the second", [use])
+    assert order.races == []
+    order.run(one, "the third", [use])
+    assert order.races == [
+        "the third writes what it copies and does not wait for the second, which writes what it copies"
+    ]
