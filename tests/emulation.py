@@ -23,6 +23,7 @@ import h2o_plugins
 
 REPO = Path(__file__).resolve().parents[1]
 BUILD = REPO / "build" / "emulation-python"  # kept, so that only the first of many test sessions waits for it
+TESTS = Path("plugins", "kernels", "cuda", "tests")
 
 
 def missing() -> str | None:
@@ -38,9 +39,17 @@ def build_module() -> Path:
 
 def build_tests() -> Path:
     """The kernels' test program."""
-    return (
-        _build("h2o_cuda_emulated_test") / "plugins" / "kernels" / "cuda" / "tests" / "h2o_cuda_emulated_test"
-    )
+    return _build("h2o_cuda_emulated_test") / TESTS / "h2o_cuda_emulated_test"
+
+
+def build_ptx() -> Path:
+    """A folder with nvcc's PTX of all kernels. H2O_EMULATION_PTX in the environment makes a process run it."""
+    return _build("h2o_cuda_ptx") / TESTS / "ptx"
+
+
+def headers() -> list[Path]:
+    """Folders of the kernels' headers, the one with what the table of operators generates among them."""
+    return [REPO / "plugins" / "kernels" / "include", _build("h2o_operators") / "generated"]
 
 
 def _build(target: str) -> Path:

@@ -42,6 +42,11 @@ class Sizes:
     form: str = ""  # of the cache; "": dtype
     seed: int = 0
 
+    def __str__(self) -> str:
+        """Names a test: of what follows the sizes, the form is last."""
+        heads = f"{self.query_heads}of{self.kv_heads}-voting{self.score_heads}"
+        return f"{heads}-{self.d}x{self.dv}-{self.dtype}-as-{self.form or self.dtype}"
+
     @property
     def scale(self) -> float:
         return float(np.float32(0.7 * self.d**-0.5))

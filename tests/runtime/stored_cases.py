@@ -212,7 +212,7 @@ class Stored:
         provider.run(PAGE_ATTENTION, kv, q=q, page_list=pages, page_size=BLOCK, o=o)
         return (o,)
 
-    def lines(self, provider: AttentionProvider, kv: KV) -> Results:
+    def lines(self, provider: AttentionProvider, kv: KV, n: int = 130) -> Results:
         columns, distances = np.full((HQ, 20), -1, np.int32), np.full((HQ, 12), -1, np.int32)
         provider.run(
             VERTICAL_SLASH_SELECT,
@@ -223,13 +223,14 @@ class Stored:
             columns=columns,
             distances=distances,
         )
-        q = self.draw(130, HQ)
+        q = self.draw(n, HQ)
         o = np.full_like(q, np.nan)
         provider.run(VERTICAL_SLASH_ATTENTION, kv, q=q, columns=columns, distances=distances, o=o)
         return columns, distances, o
 
 
-OPERATORS: dict[str, Callable[[Stored, AttentionProvider, KV], Results]] = {
+Operators: TypeAlias = dict[str, Callable[[Stored, AttentionProvider, KV], Results]]
+OPERATORS: Operators = {
     "one token": lambda stored, provider, kv: stored.cached(provider, kv, 1),
     "a few tokens": lambda stored, provider, kv: stored.cached(provider, kv, 4),
     "many tokens": lambda stored, provider, kv: stored.cached(provider, kv, 90),
@@ -245,6 +246,16 @@ OPERATORS: dict[str, Callable[[Stored, AttentionProvider, KV], Results]] = {
     "page bounds": Stored.bounds,
     "page attention": Stored.paged,
     "lines": Stored.lines,
+}
+# Each that has a kernel of its own for a head size, on few queries.
+OF_A_HEAD_SIZE: Operators = {
+    "one token": lambda stored, provider, kv: stored.cached(provider, kv, 1),
+    "many tokens": lambda stored, provider, kv: stored.cached(provider, kv, 20),
+    "a step": Stored.stepped,
+    "memory": Stored.fused,
+    "subquadratic step": lambda stored, provider, kv: stored.subquadratic(provider, kv, 1),
+    "page attention": Stored.paged,
+    "lines": lambda stored, provider, kv: stored.lines(provider, kv, 20),
 }
 
 

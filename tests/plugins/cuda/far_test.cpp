@@ -6,7 +6,7 @@
 namespace test {
 namespace {
 
-constexpr int kNear = 64, kPage = 16, kHeads = 16, kD = 128, kWords = 4 * kD;
+constexpr int kNear = 64, kPage = 16, kHeads = 32, kD = 128, kWords = 4 * kD;
 
 // Device memory without a copy on the host. The emulation only reserves so much, and it reads as zeros.
 class Reserved {
@@ -132,6 +132,24 @@ void test_rows_of(Far& f) {
     });
 }
 
+void test_appended_to(Far& f) {
+    same_near_and_far("append", f, 2 * f.row_bytes, [&](const h2o_kv& kv, int first, Buffer& out) {
+        Buffer at(8, false);
+        const int64_t last = first + kNear - 1;
+        std::memcpy(at.host().data(), &last, 8);
+        at.reset();
+        const h2o_status status = h2o_cuda_cache_append(nullptr, &f.shape, 1, f.q.buffer.device(),
+                                                        f.q.buffer.device(), at.device<int64_t>(), 0, &kv);
+        must(cudaDeviceSynchronize());
+        auto* const to = out.device<unsigned char>();
+        for (const void* rows : {kv.k, kv.v})
+            must(cudaMemcpy(to + (rows == kv.k ? 0 : f.row_bytes),
+                            static_cast<const unsigned char*>(rows) + f.row_bytes * size_t(last), f.row_bytes,
+                            cudaMemcpyDeviceToDevice));
+        return status;
+    });
+}
+
 // The last block of landmarks, of which some rows are new.
 void test_landmarks_of(Far& f) {
     same_near_and_far(
@@ -176,6 +194,7 @@ void test_far(const Options& options) {
         }
         test_rows_of(f);
         test_landmarks_of(f);
+        test_appended_to(f);
     }
 #ifdef H2O_EMULATED
     setenv("H2O_EMULATION_MEMORY_MB", restored.c_str(), 1);

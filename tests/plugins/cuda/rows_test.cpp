@@ -65,6 +65,10 @@ void test_fusion(const Case& c, int n, std::mt19937& random) {
     StateBuffers a(s, n, false), b(s, n, false), none(s, n, false), out(s, n, true);
     const Reference x = random_state(s, n, true, a, random);
     Reference y = random_state(s, n, false, b, random);
+    double any = 1000;  // an empty state's maximum may be anything
+    for (size_t i = 0; i < x.l.size(); ++i)
+        if (x.l[i] == 0) store(a.m.host(), i, H2O_F32, any);
+    a.m.reset();
     const h2o_cuda_state pa = a.pointers(), pb = b.pointers(), po = out.pointers();
     run_twice({&out.o, &out.m, &out.l},
               [&] { return h2o_cuda_online_softmax_fusion(nullptr, &s, n, &pa, &pb, &po); });
@@ -115,7 +119,7 @@ void test_score_update(int heads, int slots, bool replace, std::mt19937& random)
     compare("score", download(score.buffer, H2O_F32), expected, nullptr);
 }
 
-// The row of the position, and no other one.
+// The row of the position, and no other one; none beyond the cache.
 void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
     const int64_t capacity = 5;
     name_case("cache append", c, "position=%d", int(position));
@@ -133,7 +137,8 @@ void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
                                      at.device<int64_t>(), 0, &kv);
     });
     const auto expect = [&](const Numbers& one, Numbers& cache) {
-        std::copy(one.exact.begin(), one.exact.end(), cache.exact.begin() + position * row);
+        if (position >= 0 && position < capacity)
+            std::copy(one.exact.begin(), one.exact.end(), cache.exact.begin() + position * row);
         EXPECT(download(cache.buffer, s.dtype) == cache.exact);
     };
     expect(k, k_cache);
@@ -177,7 +182,7 @@ void test_rows(const Options& options) {
     std::mt19937 random(options.seed + 3);
     for (const Case& c : cases(options)) {
         test_fusion(c, options.small ? 5 : 131, random);
-        for (const int64_t position : {0, 3, 4}) test_cache_append(c, position, random);
+        for (const int64_t position : {-1, 0, 3, 4, 5}) test_cache_append(c, position, random);
     }
     for (const bool replace : {false, true}) {
         test_score_update(1, 1, replace, random);

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.latent_cases import Sizes
-from tests.runtime.stored_cases import HKV, OPERATORS, Stored, assert_alike
+from tests.runtime.stored_cases import HKV, OF_A_HEAD_SIZE, OPERATORS, Operators, Stored, assert_alike
 
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.base import append_rows
@@ -59,17 +59,34 @@ class OnHost:
         return value
 
 
-@pytest.mark.parametrize(
+FORMS = pytest.mark.parametrize(
     ("dtype", "form"), [("float32", "float16"), ("float32", "int8"), ("float16", "int8")]
 )
+
+
+@FORMS
 def test_shorter_rows_are_read_as_the_floats_that_they_are(
     emulated_cuda: ModuleType, dtype: str, form: str
 ) -> None:
-    rows = Stored(length=170, d=32, dtype=dtype)
+    compare(Stored(length=170, d=32, dtype=dtype), form, OPERATORS)
+
+
+@FORMS
+@pytest.mark.parametrize("d", [64, 80, 96, 128])
+def test_kernels_of_other_head_sizes(emulated_cuda: ModuleType, d: int, dtype: str, form: str) -> None:
+    compare(Stored(length=100, d=d, dtype=dtype), form, OF_A_HEAD_SIZE)
+
+
+@FORMS
+def test_head_sizes_without_a_kernel_of_their_own(emulated_cuda: ModuleType, dtype: str, form: str) -> None:
+    compare(Stored(length=100, d=40, dtype=dtype), form, {"memory": Stored.fused, "a step": Stored.stepped})
+
+
+def compare(rows: Stored, form: str, operators: Operators) -> None:
     provider: Any = OnHost(rows)
     kv = rows.rows(form)
-    for run in OPERATORS.values():
-        share = 2e-5 if dtype == "float32" else 4e-3
+    for run in operators.values():
+        share = 2e-5 if rows.dtype == "float32" else 4e-3
         assert_alike(run(rows, provider, kv), run(rows, provider, rows.as_floats(kv)), share)
 
 

@@ -7,6 +7,7 @@
 
 #include "cuda_runtime_api.h"
 #include "emulator.h"
+#include "ptx/launch.h"
 
 using std::max;
 using std::min;
@@ -166,6 +167,12 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     const auto* const which = reinterpret_cast<const void*>(kernel);
     if (const cudaError_t error = emulator::check_launch(which, grid, block, shared_bytes)) return error;
     return emulator::enqueue(config->stream, [=, copies = std::tuple<P...>(arguments...)] {
-        emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); });
+        if (!emulator::ptx::is_wanted())
+            return emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); });
+        std::apply(
+            [&](const P&... values) {
+                emulator::ptx::run_grid(which, grid, block, shared_bytes, {{&values, sizeof(P)}...});
+            },
+            copies);
     });
 }

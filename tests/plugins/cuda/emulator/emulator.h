@@ -13,6 +13,8 @@
 //
 // H2O_EMULATION_EAGER=1 runs all work at once, in the order of the calls, for where somebody reads device
 // memory who knows nothing of streams. H2O_EMULATION_SEED=N gives other random orders.
+// H2O_EMULATION_PTX=FOLDER executes the kernels' PTX instead of what the C++ compiler made of them (ptx/),
+// H2O_EMULATION_PTX_RAN=FILE collects the names of those that ran.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +41,7 @@ size_t shared_bytes_of_a_multiprocessor();
 
 // Dynamic shared memory of the block that is running.
 unsigned char* shared_memory();
+size_t shared_memory_bytes();
 
 void block_barrier();
 void warp_barrier();  // __syncwarp, which alone orders what lanes of a warp load and store

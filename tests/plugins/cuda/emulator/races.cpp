@@ -29,9 +29,10 @@ struct SharedCell {
 thread_local bool watching __attribute__((tls_model("initial-exec"))) = false;
 
 std::vector<DeviceRange> ranges;
-const DeviceRange* latest = nullptr;
+const DeviceRange *latest = nullptr, *earlier = nullptr;
 uint32_t first_of_launch = 1, block = 0;  // serial numbers
-const unsigned char *shared_begin, *shared_end, *stack_begin, *stack_end;
+const unsigned char *shared_begin, *shared_end, *stack_begin;
+size_t stack_bytes = 0;
 std::vector<SharedCell> shared_cells;
 std::vector<uint16_t> warp_phases(32);
 uint32_t phase = 0;
@@ -91,31 +92,48 @@ void touch_device(DeviceCell& cell, bool writes, bool between_blocks) {
     }
 }
 
-void touch(const void* at, size_t bytes, bool writes, bool between_blocks = false) {
-    const auto* const from = static_cast<const unsigned char*>(at);
-    if (!watching || (from >= stack_begin && from < stack_end)) return;
+// Makes `latest` the range that holds an address, if one does. Kernels go back and forth between a few.
+bool find_range(const unsigned char* at) {
+    const auto holds = [at](const DeviceRange* range) {
+        return range && at >= range->begin && at < range->end;
+    };
+    if (holds(latest)) return true;
+    std::swap(latest, earlier);
+    if (holds(latest)) return true;
+    const auto after = std::upper_bound(ranges.begin(), ranges.end(), at,
+                                        [](const auto* a, const DeviceRange& b) { return a < b.begin; });
+    if (after == ranges.begin() || at >= (after - 1)->end) return false;
+    latest = &*(after - 1);
+    return true;
+}
+
+template <bool WRITES, bool BETWEEN_BLOCKS>
+[[gnu::noinline]] void touch_memory(const unsigned char* from, size_t bytes) {
     if (from >= shared_begin && from < shared_end) {
         const auto first = static_cast<size_t>(from - shared_begin) / kSharedGrain;
         const size_t last = (static_cast<size_t>(from - shared_begin) + bytes - 1) / kSharedGrain;
-        for (size_t i = first; i <= last; ++i) touch_shared(shared_cells[i], writes);
+        for (size_t i = first; i <= last; ++i) touch_shared(shared_cells[i], WRITES);
         return;
     }
-    if (!latest || from < latest->begin || from >= latest->end) {
-        const auto after = std::upper_bound(ranges.begin(), ranges.end(), from,
-                                            [](const auto* a, const DeviceRange& b) { return a < b.begin; });
-        if (after == ranges.begin() || from >= (after - 1)->end) return;
-        latest = &*(after - 1);
-    }
+    if (!find_range(from)) return;
     const auto first = static_cast<size_t>(from - latest->begin) / kDeviceGrain;
     const size_t last = (static_cast<size_t>(from - latest->begin) + bytes - 1) / kDeviceGrain;
-    for (size_t i = first; i <= last; ++i) touch_device(latest->cells[i], writes, between_blocks);
+    for (size_t i = first; i <= last; ++i) touch_device(latest->cells[i], WRITES, BETWEEN_BLOCKS);
+}
+
+// Most accesses are to a thread's own stack.
+template <bool WRITES, bool BETWEEN_BLOCKS = false>
+[[gnu::always_inline]] inline void touch(const void* at, size_t bytes) {
+    const auto* const from = static_cast<const unsigned char*>(at);
+    if (!watching || static_cast<size_t>(from - stack_begin) < stack_bytes) return;
+    touch_memory<WRITES, BETWEEN_BLOCKS>(from, bytes);
 }
 
 }  // namespace
 
 void watch_launch() {
     ranges = device_ranges();
-    latest = nullptr;
+    latest = earlier = nullptr;
     first_of_launch = block + 1;
     watching = true;
 }
@@ -130,7 +148,7 @@ void watch_block(const unsigned char* shared, size_t shared_bytes) {
 
 void watch_stack(const void* begin, size_t bytes) {
     stack_begin = static_cast<const unsigned char*>(begin);
-    stack_end = stack_begin + bytes;
+    stack_bytes = bytes;
 }
 
 void watch_barrier() {
@@ -145,17 +163,22 @@ void watch_end() {
     watching = false;
 }
 
+bool is_device_memory_of_launch(const void* at, size_t bytes) {
+    const auto* const from = static_cast<const unsigned char*>(at);
+    return find_range(from) && bytes <= static_cast<size_t>(latest->end - from);
+}
+
 void watch_read(const void* at, size_t bytes) {
-    touch(at, bytes, false);
+    touch<false>(at, bytes);
 }
 void watch_write(const void* at, size_t bytes) {
-    touch(at, bytes, true);
+    touch<true>(at, bytes);
 }
 void watch_put(const void* at, size_t bytes) {
-    touch(at, bytes, true, true);
+    touch<true, true>(at, bytes);
 }
 void watch_take(const void* at, size_t bytes) {
-    touch(at, bytes, false, true);
+    touch<false, true>(at, bytes);
 }
 
 }  // namespace emulator

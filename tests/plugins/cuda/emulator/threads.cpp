@@ -62,6 +62,7 @@ const std::function<void()>* body = nullptr;
 std::unique_ptr<GuardedBuffer> shared;
 ucontext_t scheduler_context;
 jmp_buf scheduler_jump;
+size_t shared_size = 0;
 unsigned current = 0;
 unsigned threads = 0;
 
@@ -173,6 +174,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
         blockIdx = {each.x, each.y, each.z};
         const size_t aligned = (shared_bytes + 127) / 128 * 128;
         shared = std::make_unique<GuardedBuffer>(aligned);
+        shared_size = shared_bytes;
         watch_block(shared->data(), aligned);
         told.assign(threads, Told());
         run_block();
@@ -227,6 +229,10 @@ void check_mask(unsigned lanes) {
 
 unsigned char* shared_memory() {
     return shared->data();
+}
+
+size_t shared_memory_bytes() {
+    return shared_size;
 }
 
 void block_barrier() {

@@ -1,0 +1,274 @@
+"""Faults planted in the CUDA kernels: each is found by one of the proofs that take a GPU's place.
+
+A fault is a change of one place in a source. The PTX of that source then takes the place of the right one, or
+its machine code is looked at. Faults in the order of work are planted in tests/runtime/test_order_cuda.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests import emulation
+from tests.plugins.cuda.test_last_part import SEQUENCE, SOURCES, memory_operations
+from tools.kernel_table import toolkit
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(toolkit.missing() is not None, reason=str(toolkit.missing())),
+    pytest.mark.skipif(emulation.missing() is not None, reason="needs cmake"),
+]
+
+
+@dataclass(frozen=True)
+class Fault:
+    what: str
+    file: str
+    right: str
+    wrong: str
+    source: str  # the .cu that is compiled
+    group: str  # of the kernels' test program
+    told: str  # in the message
+
+    def plant(self, folder: Path) -> Path:
+        """All sources of the kernels in a folder, with this fault; the path of the one to compile."""
+        shutil.copytree(SOURCES, folder, ignore=shutil.ignore_patterns("*.txt", "*.cmake"))
+        text = (folder / self.file).read_text()
+        assert self.right in text, "the place of this fault has changed"
+        (folder / self.file).write_text(text.replace(self.right, self.wrong, 1))
+        return folder / self.source
+
+
+RACE, VALUES, MASK = "two threads race", "FAIL [", "lanes"
+OUTSIDE, ALIGNMENT = "outside of", "misaligned"
+
+EXECUTED = [
+    Fault(
+        "missing __syncthreads before shared memory is written again",
+        "block_product.cu",
+        "__syncthreads();  // this block is there for all, and all are done with the one before",
+        "",
+        "block_product.cu",
+        "products",
+        RACE,
+    ),
+    Fault(
+        "missing __syncthreads between a sum's parts and their reader",
+        "block_product.cu",
+        "    __syncthreads();\n    const int row = threadIdx.x / 16",
+        "    const int row = threadIdx.x / 16",
+        "block_product.cu",
+        "products",
+        RACE,
+    ),
+    Fault(
+        "cp.async waited for one group too late",
+        "block_product.cu",
+        "copy_wait<kStages - 2>()",
+        "copy_wait<kStages - 1>()",
+        "block_product.cu",
+        "products",
+        RACE,
+    ),
+    Fault(
+        "registers of an mma fragment swapped",
+        "block_product.cu",
+        "operands.of[j][0], inputs.x, inputs.y)",
+        "operands.of[j][0], inputs.y, inputs.x)",
+        "block_product.cu",
+        "products",
+        VALUES,
+    ),
+    Fault(
+        "a vector load of 16 bytes from an address of 8",
+        "block_product.cu",
+        "x + row * inputs + block * kBlock + 8 * t",
+        "x + row * inputs + block * kBlock + 4 * t",
+        "block_product.cu",
+        "products",
+        ALIGNMENT,
+    ),
+    Fault(
+        "an address beyond the block's shared memory",
+        "block_product.cu",
+        "shared + (warp * kRows + 8 * tile",
+        "shared + (2 * warp * kRows + 8 * tile",
+        "block_product.cu",
+        "products",
+        OUTSIDE,
+    ),
+    Fault(
+        "a row's index that overflows 32 bits",
+        "step.cu",
+        "const int64_t place = row * args.heads + index % args.heads;",
+        "const int place = static_cast<int>(row) * args.heads + index % args.heads;",
+        "step.cu",
+        "far",
+        OUTSIDE,
+    ),
+    Fault(
+        "rows beyond the cache's end not left out",
+        "step.cu",
+        "if (row < 0 || row >= args.capacity) return;",
+        "if (row < 0) return;",
+        "step.cu",
+        "rows",
+        OUTSIDE,
+    ),
+    Fault(
+        "threads behind the last row not left out",
+        "rows.cu",
+        "    if (i >= count) return;\n    const int64_t slot",
+        "    const int64_t slot",
+        "rows.cu",
+        "bounds",
+        OUTSIDE,
+    ),
+    Fault(
+        "a barrier that one warp alone reaches",
+        "select.cuh",
+        "if (warp == 0) find_bin(bins, wanted, found);\n        __syncthreads();",
+        "if (warp == 0) {\n find_bin(bins, wanted, found);\n __syncthreads();\n }",
+        "select.cu",
+        "select",
+        RACE,
+    ),
+    Fault(
+        "states that are overwritten before all have read them",
+        "rows.cu",
+        "    __syncthreads();\n    if (!active) return;",
+        "    if (!active) return;",
+        "rows.cu",
+        "rows",
+        VALUES,
+    ),
+    Fault(
+        "an empty state's maximum counted",
+        "rows.cu",
+        "fmaxf(la > 0 ? ma : -INFINITY,",
+        "fmaxf(ma,",
+        "rows.cu",
+        "rows",
+        VALUES,
+    ),
+    Fault(
+        "a ballot of too few lanes",
+        "page_select.cu",
+        "__ballot_sync(kAllLanes, equal)",
+        "__ballot_sync(0x7fffffffu, equal)",
+        "page_select.cu",
+        "pages",
+        MASK,
+    ),
+    Fault(
+        "a mask of lanes that takes in the lane itself",
+        "page_select.cu",
+        "__popc(above_lanes & ((1u << lane) - 1))",
+        "__popc(above_lanes & ((2u << lane) - 1))",
+        "page_select.cu",
+        "pages",
+        VALUES,
+    ),
+    Fault(
+        "counts overwritten while others read them",
+        "page_select.cu",
+        "    __syncthreads();\n    if (threadIdx.x % 32 == 0) shared",
+        "    if (threadIdx.x % 32 == 0) shared",
+        "page_select.cu",
+        "pages",
+        RACE,
+    ),
+    Fault(
+        "a prefix sum that takes lanes below the first",
+        "select.cuh",
+        "if (lane >= i) above += other;",
+        "above += other;",
+        "select.cu",
+        "select",
+        VALUES,
+    ),
+    Fault(
+        "candidates counted that are out already",
+        "select.cuh",
+        "if ((bits & decided) == prefix) atomicAdd",
+        "atomicAdd",
+        "select.cu",
+        "select",
+        VALUES,
+    ),
+    Fault(
+        "missing __syncwarp between a warp's weights and their readers",
+        "page_attention.cu",
+        "            __syncwarp();\n",
+        "",
+        "page_attention.cu",
+        "pages",
+        RACE,
+    ),
+]
+
+IN_MACHINE_CODE = [
+    Fault(what, file, right, wrong, "fault.cu", "", "")
+    for what, file, right, wrong in (
+        (
+            "no fence before a block counts itself",
+            "arrivals.cuh",
+            "    fence_between_blocks();\n    __syncthreads();  // every",
+            "    __syncthreads();  // every",
+        ),
+        (
+            "no fence before the last block loads",
+            "arrivals.cuh",
+            "    fence_between_blocks();\n    return true;",
+            "    return true;",
+        ),
+        (
+            "a block counted before all its threads have stored",
+            "arrivals.cuh",
+            "__syncthreads();  // every thread has put what it has",
+            "",
+        ),
+        ("loads that an old line of L1 may answer", "ptx.cuh", "return __ldcg(from);", "return *from;"),
+        ("a fence that orders a block alone", "ptx.cuh", "__threadfence();", "__threadfence_block();"),
+        ("a count that other blocks do not see", "ptx.cuh", "return atomicInc(count, all - 1);",
+         "const unsigned old = *count; *count = old == all - 1 ? 0 : old + 1; return old;"),
+    )
+]  # fmt: skip
+KERNEL = '#include "attention_f32.cuh"\ntemplate __global__ void h2o::cuda::attention_f32<64, 1, float>('
+KERNEL += "h2o::cuda::AttentionArgs);\n"
+
+
+@pytest.mark.parametrize("fault", EXECUTED, ids=lambda fault: fault.what)
+def test_it_is_found_as_the_ptx_is_executed(fault: Fault, tmp_path: Path) -> None:
+    right = emulation.build_ptx()
+    program = emulation.build_tests()
+    source = fault.plant(tmp_path / "sources")
+    folder = tmp_path / "ptx"
+    folder.mkdir()
+    for each in right.glob("*.ptx"):
+        (folder / each.name).symlink_to(each)
+    to = folder / f"{source.stem}.ptx"
+    to.unlink()
+    headers = [f"-I{each}" for each in emulation.headers()]
+    toolkit.run("nvcc", *toolkit.OPTIONS, *headers, "-arch=compute_87", "-ptx", "-o", to, source)
+    done = subprocess.run(
+        [program, "--small", fault.group],
+        env=os.environ | {"H2O_EMULATION_PTX": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert fault.told in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("fault", IN_MACHINE_CODE, ids=lambda fault: fault.what)
+def test_it_is_found_in_the_machine_code(fault: Fault, tmp_path: Path) -> None:
+    source = fault.plant(tmp_path / "sources")
+    source.write_text(KERNEL)
+    (kernel,) = toolkit.kernels(source, 87, tmp_path)
+    assert not SEQUENCE.search(memory_operations(kernel.sass))

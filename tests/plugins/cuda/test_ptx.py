@@ -1,0 +1,92 @@
+"""What nvcc makes of the CUDA kernels, executed: the emulator interprets their PTX, with checks of its own.
+
+The tests beside this file run again in processes of their own, because a process runs either the PTX or the
+kernels as a C++ compiler made them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests import emulation
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc"),
+    pytest.mark.skipif(emulation.missing() is not None, reason="needs cmake"),
+]
+
+
+@dataclass(frozen=True)
+class Ptx:
+    folder: Path
+    program: Path
+    ran: list[str] = field(default_factory=list)
+
+    def run(self, tmp_path: Path, *command: str, shared_kb: int = 164) -> None:
+        """`shared_kb` is what a multiprocessor has, in KB: 100 on desktop GPUs, 164 on an Orin, 228 on an H100."""
+        ran = tmp_path / "ran"
+        variables = {
+            "H2O_EMULATION_PTX": str(self.folder),
+            "H2O_EMULATION_PTX_RAN": str(ran),
+            "H2O_EMULATION_SHARED_KB": str(shared_kb),
+        }
+        result = subprocess.run(
+            command, env=os.environ | variables, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        self.ran.extend(ran.read_text().split())
+
+    def run_tests(self, tmp_path: Path, *arguments: str, shared_kb: int = 164) -> None:
+        pytest_command = (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider")
+        files = [f"tests/plugins/cuda/{each}" if each.endswith(".py") else each for each in arguments]
+        self.run(tmp_path, *pytest_command, *files, shared_kb=shared_kb)
+
+
+@pytest.fixture(scope="module")
+def ptx() -> Ptx:
+    return Ptx(emulation.build_ptx(), emulation.build_tests())
+
+
+def test_kernels_against_float64(ptx: Ptx, tmp_path: Path) -> None:
+    ptx.run(tmp_path, str(ptx.program), "--small")
+
+
+def test_operators_of_the_module(ptx: Ptx, tmp_path: Path) -> None:
+    files = ("operators", "policies", "query", "stored")
+    ptx.run_tests(tmp_path, *(f"test_module_{name}.py" for name in files))
+
+
+def test_latents(ptx: Ptx, tmp_path: Path) -> None:
+    some = "few_behind_latents or 3of1 or 192x128 or 64x64 or 40x32 or (24x12 and int8)"
+    ptx.run_tests(tmp_path, "test_module_latent.py", "-k", some)
+
+
+def test_on_gpus_with_less_shared_memory(ptx: Ptx, tmp_path: Path) -> None:
+    ptx.run(
+        tmp_path, str(ptx.program), "--small", "--head-size", "128", "attention", "arguments", shared_kb=100
+    )
+    ptx.run_tests(tmp_path, "test_module_stored.py", "-k", "128-float16-int8", shared_kb=100)
+
+
+def test_on_gpus_with_more_shared_memory(ptx: Ptx, tmp_path: Path) -> None:
+    ptx.run_tests(tmp_path, "test_module_latent.py", "-k", "192x128 and in_float16", shared_kb=228)
+
+
+def test_every_kernel_ran(ptx: Ptx) -> None:
+    """After all of the above: a kernel that no test launches is not tested at all."""
+    texts = "".join(path.read_text() for path in ptx.folder.glob("*.ptx"))
+    kernels = {without_hashes(name) for name in re.findall(r"\.entry (\w+)", texts)}
+    assert kernels - {without_hashes(name) for name in ptx.ran} == set()
+
+
+def without_hashes(name: str) -> str:
+    """The compiler's name without that of an unnamed namespace, which is nvcc's own."""
+    return re.sub(r"\d+_GLOBAL__N_(1|_[0-9a-f]+_\d+_\w+?_cu_[0-9a-f]{8})", "", name)
