@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -23,7 +24,9 @@ def run(*command: str, **variables: str) -> None:
 
 
 def test_kernels_against_float64(program: str) -> None:
-    run(program, "--small")
+    """With nvcc, test_ptx.py runs all head sizes on nvcc's code; fences between blocks are checked only here."""
+    one_size = () if shutil.which("nvcc") is None else ("--head-size", "80")
+    run(program, "--small", *one_size)
 
 
 @pytest.mark.parametrize(("seed", "group"), [(1, "pages"), (2, "lines")])
