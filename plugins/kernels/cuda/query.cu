@@ -77,6 +77,12 @@ __device__ __forceinline__ Looked looked_at(const Tiles& tiles, const int32_t* c
     return {own, tiles.listed, rows_below(own, tiles.listed, border), border};
 }
 
+// Whether two rows of a sorted list lie so close. In a list that is not sorted the answer may be anything,
+// but nothing overflows.
+__device__ __forceinline__ bool within_reach(int lower, int higher, int reach) {
+    return static_cast<unsigned>(higher) - static_cast<unsigned>(lower) <= static_cast<unsigned>(reach);
+}
+
 // bits [tiles, Hs, places] = what score [tiles, Hs, places], with a quarter of what its neighbours have,
 // ranks as. A thread a candidate; z counts tiles, y heads. By itself, for the search below reads it five
 // times.
@@ -91,8 +97,9 @@ __global__ void __launch_bounds__(kRankThreads)
     score += first;
     const int at = looked.position(i);
     float beside = 0;
-    for (int j = i - 1; j >= 0 && at - looked.position(j) <= tiles.reach; --j) beside += score[j];
-    for (int j = i + 1; j < looked.filled && looked.position(j) - at <= tiles.reach; ++j) beside += score[j];
+    for (int j = i - 1; j >= 0 && within_reach(looked.position(j), at, tiles.reach); --j) beside += score[j];
+    for (int j = i + 1; j < looked.filled && within_reach(at, looked.position(j), tiles.reach); ++j)
+        beside += score[j];
     bits[first + i] = rank_bits(score[i] + 0.25f * beside, at < tiles.sink);
 }
 

@@ -183,6 +183,35 @@ void test_blocks(const Case& c, std::mt19937& random) {
     });
 }
 
+// Lists of candidates and lengths that nobody filled: what is chosen may be anything, no access is.
+void test_candidate_lists(const Case& c, std::mt19937& random) {
+    name_case("bounds of candidates", c, "");
+    const size_t row = size_t(c.shape.kv_heads) * size_t(c.shape.head_size);
+    Numbers q(kTokens * size_t(c.shape.query_heads * c.shape.head_size), c.shape.dtype),
+        k(kRows * row, c.shape.dtype), v(kRows * row, c.shape.dtype);
+    for (Numbers* all : {&q, &k, &v}) fill_normal(*all, c.shape.dtype, 1, random);
+    const h2o_kv kv = cache_of(k, v, kRows);
+    std::vector<int32_t> entries;
+    for (int i = 0; i < c.shape.score_heads * kSlots; ++i)
+        for (const int32_t entry : {INT_MAX, INT_MIN, -1}) entries.push_back(entry);
+    Buffer list(entries.size() * 4, false), past(8, false), chosen(size_t(c.shape.score_heads) * 3 * 4, true);
+    fill_ints(list, entries);
+    h2o::calls::QuerySelect vote;
+    vote.shape = c.shape;
+    vote.n = vote.tile = kTokens, vote.cap = kRows, vote.t = vote.c = vote.stride = vote.share = 1;
+    vote.Mp = 3 * kSlots, vote.M = 3, vote.reach = 2, vote.local = 1, vote.heavy = 2;
+    const size_t bytes = h2o::cuda::workspace(vote);
+    Buffer workspace(bytes, true);
+    vote.workspace = workspace.device(), vote.workspace_bytes = bytes;
+    vote.q = q.buffer.device(), vote.kv = &kv, vote.past = past.device<int64_t>();
+    vote.candidates = list.device<int32_t>(), vote.memory_next = chosen.device<int32_t>();
+    for (const int64_t length : {INT64_MIN, int64_t{kRows}, INT64_MAX}) {
+        std::memcpy(past.host().data(), &length, 8);
+        past.reset();
+        run_twice({&chosen}, [&] { return h2o::cuda::run(vote); });
+    }
+}
+
 // Lengths and lists of vertical-slash attention.
 void test_line_entries(const Case& c, std::mt19937& random) {
     name_case("bounds of lines", c, "");
@@ -228,7 +257,10 @@ void test_bounds(const Options& options) {
     std::mt19937 random(options.seed + 6);
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
         const Case grouped{{4, 2, 2, 64, 0.125f, dtype, 0}, 1}, by_query{{4, 2, 4, 32, 0.125f, dtype, 0}, 1};
-        for (const Case& c : {grouped, by_query}) test_memory_entries(c, random);
+        for (const Case& c : {grouped, by_query}) {
+            test_memory_entries(c, random);
+            test_candidate_lists(c, random);
+        }
         test_lengths(grouped, random);
         test_blocks(grouped, random);
         test_line_entries(grouped, random);
