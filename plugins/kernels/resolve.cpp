@@ -8,7 +8,9 @@ namespace h2o {
 namespace {
 
 constexpr int32_t kUnknown = -1;
-constexpr int32_t kAnyHeadSize = 64;  // of operators without one, whose kernels use nothing but the heads
+// Of operators without one, whose kernels do not use it.
+constexpr int32_t kAnyHeadSize = 64;
+constexpr float kAnyScale = 1;
 
 const char* name_of(h2o_dtype dtype) {
     static const char* const names[] = {"float32", "float16", "int8", "int32", "int64"};
@@ -223,6 +225,7 @@ class Binding {
         shape.kv_heads = first({kSize_Hkv}, shape.score_heads);
         shape.head_size = first({kSize_d, kSize_dv}, kAnyHeadSize);
         shape.value_size = first({kSize_dv, kSize_d}, kAnyHeadSize);
+        if (shape.scale == 0) shape.scale = kAnyScale;
         for (int i = 0; i < op_.attributes; ++i)
             if (!op_.attribute[i].integer) shape.scale = arguments_.attributes[static_cast<size_t>(i)].real;
         for (int32_t& each : arguments_.sizes)
