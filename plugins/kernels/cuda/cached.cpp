@@ -15,6 +15,11 @@ namespace {
 // Of one token's parts that a warp adds up behind the attention, in less than another launch takes.
 constexpr int64_t kBytesAddedInside = 96 * 1024;
 
+// Of all parts' states. A device with 188 multiprocessors fills itself with parts of 25 MB. The size of a
+// workspace depends on this bound and not on the device, because an engine may run on a larger GPU than the
+// one that it was built on.
+constexpr int64_t kMostPartBytes = 32 << 20;
+
 // The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
 int multiprocessors() {
     int device = 0, count = 0;
@@ -35,6 +40,10 @@ BlockForm blocks_of(const h2o_shape& shape, int64_t packed_rows, bool latent) {
     return block_form(packed_rows, shape.head_size, value_size(shape), shape.dtype, latent);
 }
 
+int64_t states_with_room(const h2o_shape& shape) {
+    return kMostPartBytes / (int64_t{4} * (value_size(shape) + 2));
+}
+
 // As many parts as the device runs blocks at once: more would be a second wave, almost as long as the first.
 int parts_of(const h2o_shape& shape, int n, int capacity, int processors, bool latent) {
     const int64_t packed = static_cast<int64_t>(n) * (shape.query_heads / shape.kv_heads);
@@ -43,7 +52,9 @@ int parts_of(const h2o_shape& shape, int n, int capacity, int processors, bool l
     const int64_t wanted = static_cast<int64_t>(form.at_once) * processors / blocks;
     const int64_t most = key_tiles(capacity);
     int64_t parts = wanted < most ? wanted : most;
+    const int64_t room = states_with_room(shape) / (static_cast<int64_t>(n) * shape.query_heads);
     if (parts > kMostParts) parts = kMostParts;
+    if (parts > room) parts = room;
     return parts < 1 ? 1 : static_cast<int>(parts);
 }
 
@@ -68,23 +79,12 @@ Cut cut_of_one(const h2o_shape& shape, int capacity, int processors, bool latent
     return {parts, false};
 }
 
-// Partial states (parts x rows) of the neediest call with up to n tokens: few tokens in small tiles may need
-// more than many in large ones. At most as many parts run as the device has room for blocks, so that their
-// rows are bounded by that too.
-int64_t most_states(const h2o_shape& shape, int n, int capacity, int processors) {
+// Partial states (parts x rows) of the neediest call with up to n tokens, on any device.
+int64_t most_states(const h2o_shape& shape, int n, int capacity) {
     const int64_t tiles = key_tiles(capacity);
-    const int64_t most_parts = tiles < kMostParts ? tiles : kMostParts;
-    int64_t states = 0;
-    for (const bool latent : {false, true})
-        for (const int tokens : {kSmallTileRows / (shape.query_heads / shape.kv_heads), n}) {
-            const int64_t rows = static_cast<int64_t>(tokens < n ? tokens : n) * shape.query_heads;
-            const int64_t packed = rows / shape.kv_heads;
-            const BlockForm form = blocks_of(shape, packed, latent);
-            const int64_t room = static_cast<int64_t>(form.at_once) * processors * form.rows;
-            const int64_t here = most_parts * rows < room ? most_parts * rows : room;
-            if (here > states) states = here;
-        }
-    return states;
+    const int64_t states = (tiles < kMostParts ? tiles : kMostParts) * n * shape.query_heads;
+    const int64_t room = states_with_room(shape);
+    return states < room ? states : room;
 }
 
 // The last n rows of a cache, which attend to all of it up to themselves.
@@ -146,7 +146,7 @@ namespace {
 
 size_t bytes_of(const h2o_shape& shape, int32_t n, int32_t capacity) {
     if (check_shape(&shape) != H2O_OK || n <= 0 || capacity <= 0) return 0;
-    const int64_t states = most_states(shape, n, capacity, multiprocessors());
+    const int64_t states = most_states(shape, n, capacity);
     Workspace pieces;
     pieces.take<float>(states * value_size(shape));
     pieces.take<float>(states);

@@ -26,6 +26,50 @@ void test_workspaces_grow() {
 }
 
 #ifdef H2O_EMULATED
+// What every operator with a workspace asks for on a device with so many multiprocessors.
+std::vector<size_t> workspaces_on(const char* multiprocessors) {
+    setenv("H2O_EMULATION_MULTIPROCESSORS", multiprocessors, 1);
+    std::vector<size_t> found;
+    for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
+        for (const int n : {1, 40, 700}) {
+            const h2o_shape s = {8, 2, 2, 64, 1, dtype, 0};
+            auto query = calls::on<h2o::calls::QuerySelect>(nullptr, &s);
+            query.n = n, query.tile = 16, query.stride = 1, query.cap = 1 << 14, query.local = 1, query.M = 2;
+            for (const size_t bytes : {h2o_cuda_memory_attention_workspace(&s, n, 100),
+                                       h2o_cuda_candidate_score_workspace(&s, 16, n, 100),
+                                       h2o_cuda_cached_attention_workspace(&s, n, 1 << 14),
+                                       h2o::cuda::workspace(query), h2o_cuda_page_select_workspace(&s, n),
+                                       h2o_cuda_vertical_slash_select_workspace(&s, n, 1 << 14),
+                                       h2o_cuda_vertical_slash_attention_workspace(&s, n, 1 << 14, 16)}) {
+                EXPECT(bytes > 0);
+                found.push_back(bytes);
+            }
+        }
+    unsetenv("H2O_EMULATION_MULTIPROCESSORS");
+    return found;
+}
+
+// An engine keeps the sizes of the GPU that it was built on.
+void test_workspaces_are_those_of_any_device() {
+    EXPECT(workspaces_on("1") == workspaces_on("512"));
+    const h2o_shape s = {8, 2, 2, 64, 1, H2O_F16, 0};
+    constexpr int kCapacity = 1 << 10;
+    for (const int n : {1, 40}) {
+        setenv("H2O_EMULATION_MULTIPROCESSORS", "1", 1);
+        const size_t bytes = h2o_cuda_cached_attention_workspace(&s, n, kCapacity);
+        setenv("H2O_EMULATION_MULTIPROCESSORS", "512", 1);
+        Buffer cache(size_t(kCapacity) * 2 * 64 * 2, false), length(8, false),
+            o(size_t(n) * 8 * 64 * 2, true), parts(bytes, true);
+        const int64_t all = kCapacity;
+        std::memcpy(length.host().data(), &all, 8);
+        for (Buffer* buffer : {&cache, &length, &o, &parts}) buffer->reset();
+        const h2o_kv kv = cache_of(cache.device(), cache.device(), kCapacity);
+        EXPECT(h2o_cuda_cached_attention(nullptr, &s, n, cache.device(), &kv, length.device<int64_t>(),
+                                         o.device(), parts.device(), bytes) == H2O_OK);
+    }
+    unsetenv("H2O_EMULATION_MULTIPROCESSORS");
+}
+
 // One token's keys are cut into as many parts as the device runs blocks at once, not one more. Every part
 // leaves its state in the workspace.
 void test_parts_of_one_token() {
@@ -155,6 +199,9 @@ void test_arguments(const Options&) {
     EXPECT(h2o_cuda_candidate_score_gathered(nullptr, &good, 2, 4, 1, p, p, p, f, f, p, 16) ==
            H2O_OUT_OF_WORKSPACE);
     test_workspaces_grow();
+#ifdef H2O_EMULATED
+    test_workspaces_are_those_of_any_device();
+#endif
     const size_t decode = h2o_cuda_cached_attention_workspace(&good, 1, 4096);
     EXPECT(decode > 0);
     EXPECT(h2o_cuda_cached_attention(nullptr, &good, 1, p, &kv, memory.device<int64_t>(), p, p, 1024) ==

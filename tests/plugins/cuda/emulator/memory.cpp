@@ -184,7 +184,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-    *value = 8;  // few multiprocessors, so that splits get several tiles each at test sizes
+    const char* const multiprocessors = std::getenv("H2O_EMULATION_MULTIPROCESSORS");
+    // Few, so that splits get several tiles each at test sizes.
+    *value = multiprocessors ? std::atoi(multiprocessors) : 8;
     return cudaSuccess;
 }
 
