@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import sys
@@ -251,6 +252,27 @@ def test_decode_goes_on_where_nothing_can_be_recorded(
         double.refusals = 1
         with pytest.raises(BackendError, match=r"dense_00\.plan: TensorRT failed in execute_async_v3"):
             ours.decode(6)
+    assert double.failures == []
+
+
+def test_decode_of_a_mixture_of_experts_is_not_recorded(
+    double: RuntimeDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A recording would give every token's rows to the experts that the first token's rows went to."""
+    caplog.set_level(logging.INFO)
+    manifest = double.bundle.folder / "manifest.json"
+    written = json.loads(manifest.read_text())
+    written["model"]["experts"] = {"layers": 1, "count": 8, "chosen": 2, "size": 32, "shared_size": 32}
+    manifest.write_text(json.dumps(written))
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        for generator in (ours, theirs):
+            generator.prefill(prompt(40), CONFIG)
+        for token in range(3, 7):
+            same(ours.decode(token), theirs.decode(token))
+    told = [record.message for record in caplog.records if "step by step" in record.message]
+    assert len(told) == 1
+    assert "depends on the router" in told[0]
+    assert "recorded the decode step" not in caplog.text
     assert double.failures == []
 
 

@@ -65,7 +65,7 @@ class RecordedForward(Forward):
         self.give_step(token, session)
         recording = self._recordings.get(session)
         if recording is None:
-            recording = _Recording(self.backend.recordable and session.store.recordable)
+            recording = _Recording(self._recordable(session))
             self._recordings[session] = recording
         if recording.graph is None and recording.steps and recording.possible:
             # the first step has met every size: it allocated, this one need not
@@ -96,6 +96,17 @@ class RecordedForward(Forward):
     def release(self) -> None:
         super().release()
         self._recordings.clear()
+
+    def _recordable(self, session: Session) -> bool:
+        if not (self.backend.recordable and session.store.recordable):
+            return False
+        if self.model.experts is not None:
+            log.warning(
+                "decode runs step by step, because it cannot be recorded: which rows an expert gets depends on "
+                "the router, and a recording would repeat the choice of its first token"
+            )
+            return False
+        return True
 
     def _record(self, session: Session) -> Graph | None:
         lane, failed = self.device.lanes.dense, self.device.module.CudaError
