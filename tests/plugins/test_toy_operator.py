@@ -23,7 +23,7 @@ SOURCES = {
     "cuda": [
         TOY / "cuda.cu",
         *(KERNELS / "cuda" / name for name in ("registry.cpp", "last_error.cpp")),
-        *sorted(EMULATOR.glob("*.cpp")),
+        *sorted(EMULATOR.rglob("*.cpp")),
     ],
 }
 FLAGS = {
