@@ -18,13 +18,11 @@ MOST_PARTS = 128  # of a decode step's keys
 # Kernels that are not here use none. {0}, {1}, ... are the template's arguments.
 EXPRESSIONS = {
     "attention_f16": "AttentionTile<{0}, {1}, {2}, {3}, {4}, {5}>::kSharedBytes",
-    "attention_f32": "AttentionTileF32<{0}, {1}>::kSharedBytes",
+    "attention_f32": "AttentionTileF32<{0}, {1}, {2}>::kSharedBytes",
     "latent_f16": "LatentTile<{0}, {1}, {2}>::kSharedBytes",
     "column_sums_f16": "ColumnSumTile<{0}>::kSharedBytes",
     "column_sums_f32": "ColumnSumTileF32<{0}>::kSharedBytes",
     "combine_parts": f"sizeof(float) * kRows * {MOST_PARTS}",
-    "attend_lines": "sizeof(Shared<{0}>)",
-    "attend_pages": "sizeof(Shared<{0}>)",
     "attend_pattern": "sizeof(Shared<{0}>) * kWarps",
     "sum_diagonals": "sizeof(float) * kStaged * {0}",
     "choose_lines": "sizeof(SelectShared)",

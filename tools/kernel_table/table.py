@@ -12,19 +12,23 @@ from tools.kernel_table.toolkit import Kernel
 
 COUNTED = ("HMMA", "FFMA", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "MUFU", "ISETP", "FSEL", "STL", "LDL")
 MAIN = {
-    "attention_f16<64, 64, 4, 2, 64, false, half>": "attention, d = 64",
-    "attention_f16<64, 64, 4, 2, 128, false, half>": "attention, d = 64, 128 keys",
-    "attention_f16<64, 64, 4, 2, 64, true, half>": "… to a memory",
-    "attention_f16<64, 64, 1, 1, 64, false, half>": "… of few tokens",
-    "attention_f16<128, 128, 4, 2, 64, false, half>": "attention, d = 128",
-    "attention_f16<128, 128, 4, 2, 32, false, half>": "… 32 keys",
-    "attention_f16<128, 128, 4, 2, 64, true, half>": "… to a memory",
-    "attention_f16<128, 128, 1, 1, 64, false, half>": "… of few tokens",
+    "attention_f16<64, 64, 4, 2, 64, (Lookup)0, half>": "attention, d = 64",
+    "attention_f16<64, 64, 4, 2, 128, (Lookup)0, half>": "attention, d = 64, 128 keys",
+    "attention_f16<64, 64, 4, 2, 64, (Lookup)1, half>": "… to a memory",
+    "attention_f16<64, 64, 1, 1, 64, (Lookup)0, half>": "… of few tokens",
+    "attention_f16<64, 64, 2, 2, 64, (Lookup)2, half>": "… to a list",
+    "attention_f16<64, 64, 1, 1, 64, (Lookup)2, half>": "… to a list, of few tokens",
+    "attention_f16<128, 128, 4, 2, 64, (Lookup)0, half>": "attention, d = 128",
+    "attention_f16<128, 128, 4, 2, 32, (Lookup)0, half>": "… 32 keys",
+    "attention_f16<128, 128, 4, 2, 64, (Lookup)1, half>": "… to a memory",
+    "attention_f16<128, 128, 1, 1, 64, (Lookup)0, half>": "… of few tokens",
+    "attention_f16<128, 128, 2, 2, 64, (Lookup)2, half>": "… to a list",
+    "attention_f16<128, 128, 1, 1, 64, (Lookup)2, half>": "… to a list, of few tokens",
     "latent_f16<576, 512, 1, half>": "latents, 16 rows",
     "latent_f16<576, 512, 4, half>": "latents, 64 rows",
     "column_sums_f16<64, false, half>": "column sums, d = 64",
     "column_sums_f16<128, false, half>": "column sums, d = 128",
-    "attention_f32<64, 4, float>": "float32 attention, d = 64",
+    "attention_f32<64, 4, false, float>": "float32 attention, d = 64",
     "column_sums_f32<64, float>": "float32 column sums, d = 64",
 }
 

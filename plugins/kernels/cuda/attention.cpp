@@ -1,5 +1,6 @@
 #include "attention.h"
 
+#include "parts.h"
 #include "tiles.h"
 
 namespace h2o::cuda {
@@ -45,6 +46,15 @@ BlockForm block_form(int64_t packed_rows, int head_size, int value_size, h2o_dty
             break;
     }
     return block_form_any(dtype);
+}
+
+int multiprocessors() {
+    int device = 0, count = 0;
+    if (cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess && count > 0)
+        return count;
+    (void)cudaGetLastError();
+    return kMostParts;
 }
 
 bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool latent) {

@@ -21,6 +21,9 @@ struct BlockForm {
 // process are taken to be alike.
 BlockForm block_form(int64_t packed_rows, int head_size, int value_size, h2o_dtype dtype, bool latent);
 
+// The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
+int multiprocessors();
+
 // Whether a launch_attention of one token, whose keys `group` query heads share, appends its row and combines
 // its parts itself; and the first of these alone, for all others.
 bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool latent);

@@ -12,6 +12,19 @@
 
 namespace h2o::cuda {
 
+// Rows of a cache that a set attends to, each row of it to those up to its own position. A list begins with
+// segments, which are rows side by side, and ends with single rows.
+struct KeyList {
+    const int32_t* entries = nullptr;  // [lists, stride]; negative: none. Null: there are no lists
+    int stride = 0;
+    const int32_t* counts = nullptr;  // [lists, 2]: segments and single rows; null: `stride` segments alone
+    int segment = 1;                  // rows of a segment
+    uint32_t reciprocal = 0;          // of it, as reciprocal_of has it
+    int unit = 1;                     // entry * unit is a segment's first row
+    const int64_t* length =
+        nullptr;  // on the device: rows in the cache, of which the last are those that attend
+};
+
 // Where the keys and values of a set lie, and how many there are.
 struct KeySource {
     const void* k = nullptr;
@@ -28,7 +41,8 @@ struct KeySource {
     int sets_per_list = 1;            // and the memory s / sets_per_list
     const int32_t* memory = nullptr;  // [lists, keys]: key j is row memory[list * keys + j]; null: row j
     int tiles_per_list = 1;           // tile t of the rows has the t / tiles_per_list-th of such memories
-    int last_row = 0;                 // with a memory: the last row that there is
+    int last_row = 0;                 // with a memory or a list: the last row that there is
+    KeyList list;                     // takes the place of memory, keys, length and causal
     int keys = 0;
     const int64_t* length = nullptr;  // on the device; replaces `keys` and puts the last token at length - 1;
                                       // one a tile of the rows

@@ -7,23 +7,23 @@
 namespace h2o::cuda {
 namespace {
 
-template <int D, int DV, int WARPS, int MT, int KEYS, bool GATHER>
+template <int D, int DV, int WARPS, int MT, int KEYS, Lookup LOOKUP>
 int tile_blocks_at_once() {
-    using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, GATHER>;
-    static const int blocks = blocks_at_once(attention_f16<D, DV, WARPS, MT, KEYS, GATHER, half>,
+    using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, LOOKUP>;
+    static const int blocks = blocks_at_once(attention_f16<D, DV, WARPS, MT, KEYS, LOOKUP, half>,
                                              Tile::kThreads, Tile::kSharedBytes);
     return blocks;
 }
 
-template <int D, int DV, int WARPS, int MT, int KEYS, bool GATHER>
+template <int D, int DV, int WARPS, int MT, int KEYS, Lookup LOOKUP>
 h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
-    using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, GATHER>;
+    using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, LOOKUP>;
     const auto run = [&](auto kernel) {
         return launch(kernel, attention_grid(args, Tile::kRows), Tile::kThreads, Tile::kSharedBytes, stream,
                       args);
     };
-    return args.keys.dtype == H2O_I8 ? run(attention_f16<D, DV, WARPS, MT, KEYS, GATHER, int8_t>)
-                                     : run(attention_f16<D, DV, WARPS, MT, KEYS, GATHER, half>);
+    return args.keys.dtype == H2O_I8 ? run(attention_f16<D, DV, WARPS, MT, KEYS, LOOKUP, int8_t>)
+                                     : run(attention_f16<D, DV, WARPS, MT, KEYS, LOOKUP, half>);
 }
 
 // One block of four warps cannot hide its own latencies. Where a multiprocessor has no room for two with
@@ -31,30 +31,31 @@ h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
 // heads.
 constexpr int kLeastShared = 100 * 1024, kReserved = 1024;  // of a multiprocessor; for each block
 
-template <int D, int DV, bool GATHER>
+template <int D, int DV, Lookup LOOKUP>
 constexpr bool may_need_half() {
-    return 2 * (AttentionTile<D, DV, 4, 2, kKeyTile, GATHER>::kSharedBytes + kReserved) > kLeastShared;
+    return 2 * (AttentionTile<D, DV, 4, 2, kKeyTile, LOOKUP>::kSharedBytes + kReserved) > kLeastShared;
 }
 
-template <int D, int DV, bool GATHER>
+template <int D, int DV, Lookup LOOKUP>
 bool takes_half() {
-    return tile_blocks_at_once<D, DV, 4, 2, kKeyTile, GATHER>() < 2;
+    return tile_blocks_at_once<D, DV, 4, 2, kKeyTile, LOOKUP>() < 2;
 }
 
-template <int D, int DV, bool GATHER>
+template <int D, int DV, Lookup LOOKUP>
 h2o_status launch_large_tile(const AttentionArgs& args, cudaStream_t stream) {
-    if constexpr (may_need_half<D, DV, GATHER>()) {
-        if (takes_half<D, DV, GATHER>()) return launch_tile<D, DV, 4, 2, kKeyTile / 2, GATHER>(args, stream);
+    if constexpr (may_need_half<D, DV, LOOKUP>()) {
+        if (takes_half<D, DV, LOOKUP>()) return launch_tile<D, DV, 4, 2, kKeyTile / 2, LOOKUP>(args, stream);
     }
-    return launch_tile<D, DV, 4, 2, kKeyTile, GATHER>(args, stream);
+    return launch_tile<D, DV, 4, 2, kKeyTile, LOOKUP>(args, stream);
 }
 
 template <int D, int DV>
 int large_tile_blocks_at_once() {
-    if constexpr (may_need_half<D, DV, false>()) {
-        if (takes_half<D, DV, false>()) return tile_blocks_at_once<D, DV, 4, 2, kKeyTile / 2, false>();
+    if constexpr (may_need_half<D, DV, Lookup::kNone>()) {
+        if (takes_half<D, DV, Lookup::kNone>())
+            return tile_blocks_at_once<D, DV, 4, 2, kKeyTile / 2, Lookup::kNone>();
     }
-    return tile_blocks_at_once<D, DV, 4, 2, kKeyTile, false>();
+    return tile_blocks_at_once<D, DV, 4, 2, kKeyTile, Lookup::kNone>();
 }
 
 }  // namespace
@@ -63,20 +64,26 @@ BlockForm block_form_f16(bool small, int head_size, int value_size) {
     BlockForm form{small ? kSmallTileRows : kLargeTileRowsF16, 1};
     dispatch_sizes(head_size, value_size, [&](auto size) {
         constexpr int D = decltype(size)::value, DV = decltype(size)::values;
-        form.at_once =
-            small ? tile_blocks_at_once<D, DV, 1, 1, kKeyTile, false>() : large_tile_blocks_at_once<D, DV>();
+        form.at_once = small ? tile_blocks_at_once<D, DV, 1, 1, kKeyTile, Lookup::kNone>()
+                             : large_tile_blocks_at_once<D, DV>();
         return H2O_OK;
     });
     return form;
 }
 
 h2o_status launch_attention_f16(const AttentionArgs& args, cudaStream_t stream) {
+    const bool small = small_tile(tokens_together(args.rows) * args.rows.group);
+    if (args.keys.list.entries)
+        return dispatch_head_size(args.head_size, [&](auto size) {
+            constexpr int D = decltype(size)::value;
+            if (small) return launch_tile<D, D, 1, 1, kKeyTile, Lookup::kList>(args, stream);
+            return launch_tile<D, D, 2, 2, kKeyTile, Lookup::kList>(args, stream);
+        });
     return dispatch_sizes(args.head_size, args.value_size, [&](auto size) {
         constexpr int D = decltype(size)::value, DV = decltype(size)::values;
-        if (args.keys.memory) return launch_large_tile<D, DV, true>(args, stream);
-        if (small_tile(tokens_together(args.rows) * args.rows.group))
-            return launch_tile<D, DV, 1, 1, kKeyTile, false>(args, stream);
-        return launch_large_tile<D, DV, false>(args, stream);
+        if (args.keys.memory) return launch_large_tile<D, DV, Lookup::kMemory>(args, stream);
+        if (small) return launch_tile<D, DV, 1, 1, kKeyTile, Lookup::kNone>(args, stream);
+        return launch_large_tile<D, DV, Lookup::kNone>(args, stream);
     });
 }
 

@@ -15,6 +15,7 @@
 //  - the address of a piece that is copied is one multiply-add, its place in shared memory a constant;
 //  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only
 //    when some row of the warp met a new maximum.
+// Keys lie in order, or where a memory or a list of rows says; a row sees of a list what is not behind it.
 // With WARPS = MT = 1 a block is one warp with 16 rows: the decode shape. There the bytes of the cache are
 // the floor, and many such small blocks on a multiprocessor keep enough of them in flight.
 #pragma once
@@ -30,30 +31,41 @@
 
 namespace h2o::cuda {
 
-template <int D, int DV, int WARPS, int MT, int KEYS, bool GATHER>
+enum class Lookup {
+    kNone,    // keys lie in order
+    kMemory,  // KeySource::memory
+    kList     // KeySource::list
+};
+
+template <int D, int DV, int WARPS, int MT, int KEYS, Lookup LOOKUP>
 struct AttentionTile {
     static constexpr int kThreads = WARPS * 32;
     static constexpr int kRows = WARPS * MT * 16;
-    static_assert(kRows == (WARPS == 1 ? kSmallTileRows : kLargeTileRowsF16), "as the host takes it");
+    static_assert(kRows == (WARPS == 1                ? kSmallTileRows
+                            : LOOKUP == Lookup::kList ? kListedTileRows
+                                                      : kLargeTileRowsF16),
+                  "as the host takes it");
     static constexpr int kQBytes = kRows * D * 2;
     static constexpr int kKeyBytes = KEYS * D * 2;
     static constexpr int kValueBytes = KEYS * DV * 2;
     static_assert(DV <= D, "outputs are staged where queries lay");
-    static constexpr int kSlotBytes = GATHER ? 3 * KEYS * 4 : 0;  // memory entries of three tiles
+    static constexpr int kSlotBytes = LOOKUP == Lookup::kNone ? 0 : 3 * KEYS * 4;  // rows of three tiles
     static constexpr int kSharedBytes = kQBytes + kKeyBytes + kValueBytes + kSlotBytes;
     static constexpr bool kQInRegisters = MT * (D / 16) <= 8;
-    static constexpr bool kStep = WARPS == 1 && !GATHER;  // appends its row and combines its parts
+    static constexpr bool kStep =
+        WARPS == 1 && LOOKUP == Lookup::kNone;  // appends its row and combines its parts
 };
 
 // Keys of D and values of DV numbers are stored as S: half, or int8_t.
-template <int D, int DV, int WARPS, int MT, int KEYS, bool GATHER, class S>
+template <int D, int DV, int WARPS, int MT, int KEYS, Lookup LOOKUP, class S>
 __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(const AttentionArgs args) {
-    using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, GATHER>;
+    using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, LOOKUP>;
+    constexpr bool kGather = LOOKUP != Lookup::kNone, kListed = LOOKUP == Lookup::kList;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
-    const AttentionBlock block = attention_block<kRows, KEYS>(args);
+    const AttentionBlock block = attention_block<kRows, KEYS, kListed>(args);
     const Extent& extent = block.extent;
     const bool parted = block.parted;
     const int set = block.set, first_row = block.first_row, last_row = block.last_row;
@@ -67,7 +79,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     const shared_t k_shared = q_shared + Tile::kQBytes;
     const shared_t v_shared = k_shared + Tile::kKeyBytes;
     constexpr int kSlotsAt = Tile::kQBytes + Tile::kKeyBytes + Tile::kValueBytes;
-    const int* slots = reinterpret_cast<const int*>(shared + kSlotsAt);
+    int* slots = reinterpret_cast<int*>(shared + kSlotsAt);
     const shared_t slots_shared = v_shared + Tile::kValueBytes;
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -83,14 +95,29 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
     // Past the last key its row is fetched again: its scores are masked, and a copy needs no condition.
     const auto fetch_slots = [&](int tile_key, int slot) {
-        static_assert(KEYS <= kThreads || !GATHER, "a thread has an entry");
+        static_assert(KEYS <= kThreads || LOOKUP != Lookup::kMemory, "a thread has an entry");
         if (threadIdx.x >= KEYS) return;
         const int key = min(tile_key + static_cast<int>(threadIdx.x), key_end - 1);
         copy4_async(slots_shared + (slot * KEYS + static_cast<int>(threadIdx.x)) * 4,
                     list_of(keys, extent, set) + key, true);
     };
+    // A list's rows are worked out by the threads that need no copy to wait for: loaded before the scores of
+    // a tile, and put into their slots behind them.
+    constexpr int kOwnRows = kListed ? KEYS / kThreads : 1;
+    static_assert(!kListed || KEYS % kThreads == 0, "all threads have as many rows");
+    const auto load_listed = [&](int tile_key, int (&to)[kOwnRows]) {
+#pragma unroll
+        for (int i = 0; i < kOwnRows; ++i)
+            to[i] = block.listed.row(tile_key + static_cast<int>(threadIdx.x) + i * kThreads);
+    };
+    const auto put_listed = [&](int slot, const int (&from)[kOwnRows]) {
+#pragma unroll
+        for (int i = 0; i < kOwnRows; ++i)
+            slots[slot * KEYS + static_cast<int>(threadIdx.x) + i * kThreads] = from[i];
+    };
+    const int last_gathered = kListed ? block.listed.last_row : keys.last_row;
     const auto row_of = [&](int tile_key, int slot, int row) {
-        if constexpr (GATHER) return row_within(slots[slot * KEYS + row], keys.last_row);
+        if constexpr (kGather) return row_within(slots[slot * KEYS + row], last_gathered);
         return min(tile_key + row, key_end - 1);
     };
     const auto fetch_keys = [&](int tile_key, int slot) {
@@ -120,9 +147,16 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         copy_rows_async<D, kRows, kThreads>(q_shared, [&](int row, int number) {
             return q + number + row_index(rows, extent, set, min(first_row + row, last_row)) * D;
         });
-        if constexpr (GATHER) {
-            fetch_slots(key_begin, 0);
-            fetch_slots(key_begin + KEYS, 1);
+        if constexpr (kGather) {
+            int listed[kOwnRows];
+            for (int tile = 0; tile < 2; ++tile) {
+                if constexpr (kListed) {
+                    load_listed(key_begin + tile * KEYS, listed);
+                    put_listed(tile, listed);
+                } else {
+                    fetch_slots(key_begin + tile * KEYS, tile);
+                }
+            }
             copy_commit();
             copy_wait<0>();
             __syncthreads();
@@ -136,6 +170,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
     int slot = 0;  // where the entries of this tile are
     for (int tile_key = key_begin; tile_key < key_end; tile_key += KEYS) {
+        int listed[kOwnRows];  // two tiles ahead
+        if constexpr (kListed) load_listed(tile_key + 2 * KEYS, listed);
         copy_wait<0>();
         __syncthreads();  // keys have landed, and every warp has finished with the values before
         if (with_values) fetch_values(tile_key, slot);
@@ -178,16 +214,43 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
         copy_wait<0>();
         __syncthreads();  // values have landed, and every warp has finished with the keys
-        if constexpr (GATHER) slot = next_of(slot);
+        const int* const tile_rows = slots + slot * KEYS;
+        if constexpr (kGather) slot = next_of(slot);
+        if constexpr (kListed) put_listed(next_of(slot), listed);
         if (tile_key + KEYS < key_end) {
             fetch_keys(tile_key + KEYS, slot);
-            if constexpr (GATHER) {
+            if constexpr (LOOKUP == Lookup::kMemory) {
                 if (tile_key + 2 * KEYS < key_end) fetch_slots(tile_key + 2 * KEYS, next_of(slot));
             }
         }
         copy_commit();
 
-        if (tile_key + KEYS > unmasked) {
+        if constexpr (kListed) {
+            const int2* const rows_of_lane = reinterpret_cast<const int2*>(tile_rows + lane % 4 * 2);
+            const int least = block.listed.position(rows, first_row + warp * MT * 16);
+            bool some_hidden = false;
+#pragma unroll
+            for (int nn = 0; nn < KEYS / 8; ++nn) {
+                const int2 row = rows_of_lane[nn * 4];
+                some_hidden |= hidden(row.x, least) || hidden(row.y, least);
+            }
+            if (__any_sync(kAllLanes, some_hidden)) {
+#pragma unroll
+                for (int i = 0; i < MT; ++i)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        const int packed =
+                            min(first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4, last_row);
+                        const int position = block.listed.position(rows, packed);
+#pragma unroll
+                        for (int nn = 0; nn < KEYS / 8; ++nn) {
+                            const int2 row = rows_of_lane[nn * 4];
+                            if (hidden(row.x, position)) s[i][nn][h * 2] = -INFINITY;
+                            if (hidden(row.y, position)) s[i][nn][h * 2 + 1] = -INFINITY;
+                        }
+                    }
+            }
+        } else if (tile_key + KEYS > unmasked) {
 #pragma unroll
             for (int i = 0; i < MT; ++i)
 #pragma unroll

@@ -20,14 +20,14 @@
 
 namespace h2o::cuda {
 
-template <int D, int WARPS>
+template <int D, int WARPS, bool LISTED>
 struct AttentionTileF32 {
     static constexpr int kThreads = WARPS * 32;
     static constexpr int kRows = WARPS * 16;
     static_assert(kRows == (WARPS == 1 ? kSmallTileRows : kLargeTileRowsF32), "as the host takes it");
     static constexpr int kStride = D + 4;  // floats; 16 bytes of padding spread rows over the banks
     static constexpr int kPStride = kKeyTileF32 + 4;
-    static constexpr bool kStep = WARPS == 1;  // appends its row and combines its parts
+    static constexpr bool kStep = WARPS == 1 && !LISTED;  // appends its row and combines its parts
     static constexpr int kSharedBytes = ((kRows + 2 * kKeyTileF32) * kStride + kRows * kPStride) * 4;
 };
 
@@ -87,14 +87,15 @@ __device__ __forceinline__ void dot_4x4(float (&sum)[4][4], const float* a, cons
 }
 
 // Keys and values are stored as S: float, half or int8_t.
-template <int D, int WARPS, class S>
+// LISTED: keys are those of KeySource::list.
+template <int D, int WARPS, bool LISTED, class S>
 __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs args) {
-    using Tile = AttentionTileF32<D, WARPS>;
+    using Tile = AttentionTileF32<D, WARPS, LISTED>;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kStride = Tile::kStride;
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
-    const AttentionBlock block = attention_block<kRows, kKeyTileF32>(args);
+    const AttentionBlock block = attention_block<kRows, kKeyTileF32, LISTED>(args);
     const Extent& extent = block.extent;
     const bool parted = block.parted;
     const int set = block.set, first_row = block.first_row, last_row = block.last_row;
@@ -119,6 +120,10 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
         copy_set_rows_f32<D, kKeyTileF32, kThreads>(to, from, [&](int i) {
             const int key = tile_key + i;
             if (key >= key_end) return -1;
+            if constexpr (LISTED) {
+                const int row = block.listed.row(key);
+                return hidden(row, block.listed.last_row) ? -1 : row;
+            }
             if (!keys.memory) return key;
             return row_within(list_of(keys, extent, set)[key], keys.last_row);
         });
@@ -126,12 +131,13 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
 
     float o[4][D / 8] = {};  // columns lane8 * 2 + {0, 1} of every 16
     float row_max[4], row_sum[4] = {};
-    int last_key[4];
+    int last_key[4];  // that a row sees; with a list, the last row of the cache
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         row_max[i] = -INFINITY;
         const int row = min(first_row + local_row + i, last_row);
-        last_key[i] = min(last_key_of(extent, rows, row), key_end - 1);
+        last_key[i] =
+            LISTED ? block.listed.position(rows, row) : min(last_key_of(extent, rows, row), key_end - 1);
     }
 
     copy_rows_f32<D, kRows, kThreads>(q_shared, q, [&](int row) -> const float* {
@@ -147,6 +153,12 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
         if (with_values) fetch_keys(v_shared, v_base, tile_key);
         copy_commit();
 
+        int tile_rows[4];  // the keys that this thread scores, as last_key counts them
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int key = tile_key + lane8 + 8 * j;
+            tile_rows[j] = LISTED ? block.listed.row(key) : key;
+        }
         float s[4][4] = {};
         dot_4x4<D>(s, q_shared + local_row * kStride, k_shared + lane8 * kStride, 8);
 
@@ -160,7 +172,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
             float top = row_max[i];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                s[i][j] = tile_key + lane8 + 8 * j > last_key[i] ? -INFINITY : s[i][j] * args.scale;
+                s[i][j] = hidden(tile_rows[j], last_key[i]) ? -INFINITY : s[i][j] * args.scale;
                 top = fmaxf(top, s[i][j]);
             }
             top = lanes_max<8>(top);

@@ -20,16 +20,6 @@ constexpr int64_t kBytesAddedInside = 96 * 1024;
 // one that it was built on.
 constexpr int64_t kMostPartBytes = 32 << 20;
 
-// The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
-int multiprocessors() {
-    int device = 0, count = 0;
-    if (cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess && count > 0)
-        return count;
-    (void)cudaGetLastError();
-    return kMostParts;
-}
-
 // No part gets less than one.
 int64_t key_tiles(int capacity) {
     return (capacity + kKeyTile - 1) / kKeyTile;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention_args.h"
+#include "key_list.cuh"
 #include "launch.h"
 #include "row_range.cuh"
 
@@ -59,14 +60,19 @@ struct AttentionBlock {
     int first_row, last_row;  // packed; no work where the first is past the extent
     Range keys;
     bool parted;
+    ListedKeys listed;
 };
 
-template <int ROWS, int KEYS>
+template <int ROWS, int KEYS, bool LISTED = false>
 __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& args) {
     AttentionBlock block;
     block.parted = args.partial_m != nullptr;
     block.extent = extent_of(args.rows, args.keys, blockIdx.z >> args.part_bits);
     block.set = blockIdx.y;
+    if constexpr (LISTED) {
+        block.listed = listed_keys(args.rows, args.keys, block.extent, block.set);
+        block.extent.keys = block.extent.first_position = block.listed.keys();
+    }
     // Late rows see most keys: start them first, so that the short blocks fill the gaps at the end.
     block.first_row = (gridDim.x - 1 - blockIdx.x) * ROWS;
     block.last_row = min(block.first_row + ROWS, block.extent.rows) - 1;

@@ -9,6 +9,7 @@ namespace h2o::cuda {
 
 constexpr int kSmallTileRows = 16;  // packed rows of a block of one warp: decode's, and all it takes
 constexpr int kLargeTileRowsF16 = 128;
+constexpr int kListedTileRows = 64;  // of blocks whose keys a list names
 constexpr int kLargeTileRowsF32 = 64;
 constexpr int kAnyTileRows = 8;
 constexpr int kLatentKeys = 32;  // of a tile of the latent form

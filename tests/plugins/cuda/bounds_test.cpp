@@ -177,9 +177,11 @@ void test_blocks(const Case& c, std::mt19937& random) {
     const int64_t whole = kRows;
     std::memcpy(at.host().data(), &whole, 8);
     at.reset();
+    Buffer parts(h2o_cuda_page_attention_workspace(&s, kSize, kBudget), true);
     expect_alike(list, wrong, right, {&o}, [&] {
         return h2o_cuda_page_attention(nullptr, &s, q.buffer.device(), &kv, start, kSize, kBudget,
-                                       list.device<int32_t>(), o.device());
+                                       list.device<int32_t>(), o.device(), parts.device(),
+                                       parts.host().size());
     });
 }
 
@@ -222,7 +224,7 @@ void test_line_entries(const Case& c, std::mt19937& random) {
     for (Numbers* all : {&q, &k, &v}) fill_normal(*all, s.dtype, 1, random);
     const h2o_kv kv = cache_of(k, v, kRows);
     const size_t votes = h2o_cuda_vertical_slash_select_workspace(&s, kTokens, kRows);
-    const size_t bytes = h2o_cuda_vertical_slash_attention_workspace(&s, kTokens, kRows, kSlots);
+    const size_t bytes = h2o_cuda_vertical_slash_attention_workspace(&s, kTokens, kRows, kSlots, kSlots);
     Buffer length(8, false),
         lists[2] = {{s.query_heads * kSlots * 4, true}, {s.query_heads * kSlots * 4, true}};
     Buffer scratch(votes, true), workspace(bytes, true), o(q.exact.size() * size_of(s.dtype), true);

@@ -241,11 +241,13 @@ H2O_CALL h2o_status h2o_cuda_page_select(h2o_cuda_stream stream, const h2o_shape
 
 H2O_CALL h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_shape* shape, const void* q,
                                             const h2o_kv* kv, const int64_t* length, int32_t page_size,
-                                            int32_t budget, const int32_t* page_list, void* o) {
+                                            int32_t budget, const int32_t* page_list, void* o,
+                                            void* workspace, size_t workspace_bytes) {
     auto c = calls::on<h2o::calls::PageAttention>(stream, shape);
     c.q = q;
     calls::read(c, kv);
-    c.length = length, c.page_size = page_size, c.M = budget, c.page_list = page_list, c.o = o;
+    c.length = length, c.page_size = page_size, c.M = budget, c.page_list = page_list, c.o = o,
+    c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     return h2o::cuda::run(c);
 }
 
@@ -346,9 +348,16 @@ H2O_CALL size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape,
     return h2o::cuda::workspace(c);
 }
 
+H2O_CALL size_t h2o_cuda_page_attention_workspace(const h2o_shape* shape, int32_t page_size, int32_t budget) {
+    auto c = calls::on<h2o::calls::PageAttention>(nullptr, shape);
+    c.page_size = page_size, c.M = budget;
+    return h2o::cuda::workspace(c);
+}
+
 H2O_CALL size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_shape* shape, int32_t n,
-                                                            int32_t capacity, int32_t slash) {
+                                                            int32_t capacity, int32_t vertical,
+                                                            int32_t slash) {
     auto c = calls::on<h2o::calls::VerticalSlashAttention>(nullptr, shape);
-    c.n = n, c.cap = capacity, c.D = slash;
+    c.n = n, c.cap = capacity, c.M = vertical, c.D = slash;
     return h2o::cuda::workspace(c);
 }

@@ -99,9 +99,10 @@ void test_rows_of(Far& f) {
         const int64_t rows = first + kNear - 3;
         std::memcpy(length.host().data(), &rows, 8);
         length.reset();
-        const h2o_status status =
-            h2o_cuda_page_attention(nullptr, &f.shape, f.q.buffer.device(), &kv, length.device<int64_t>(),
-                                    kPage, 2, filled(list, pages).device<int32_t>(), out.device());
+        Buffer parts(h2o_cuda_page_attention_workspace(&f.shape, kPage, 2), true);
+        const h2o_status status = h2o_cuda_page_attention(
+            nullptr, &f.shape, f.q.buffer.device(), &kv, length.device<int64_t>(), kPage, 2,
+            filled(list, pages).device<int32_t>(), out.device(), parts.device(), parts.host().size());
         must(cudaDeviceSynchronize());
         return status;
     });

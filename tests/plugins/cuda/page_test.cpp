@@ -75,9 +75,11 @@ void test_pages(const Case& c, const Paged& p, std::mt19937& random) {
     }
 
     Buffer o(q.exact.size() * size_of(s.dtype), true);
+    const size_t parts = h2o_cuda_page_attention_workspace(&s, p.page, p.budget);
+    Buffer part_states(parts, true);
     run_twice({&o}, [&] {
         return h2o_cuda_page_attention(nullptr, &s, q.buffer.device(), &kv, at + 2, p.page, p.budget,
-                                       list.device<int32_t>(), o.device());
+                                       list.device<int32_t>(), o.device(), part_states.device(), parts);
     });
     h2o_shape by_query = s;
     by_query.score_heads = s.query_heads;
@@ -113,6 +115,10 @@ void test_page_lists(const Options& options) {
     const Case c = cases(options).front();
     test_pages(c, {1, 16, 1}, random);
     test_pages(c, {640, 1, 33}, random);
+    for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {  // keys in parts; and more rows than a warp takes
+        test_pages({{4, 2, 2, 64, 0.125f, dtype, 0}, 1}, {640, 16, 12}, random);
+        test_pages({{40, 2, 2, 64, 0.125f, dtype, 0}, 1}, {150, 24, 5}, random);
+    }
 }
 
 }  // namespace test

@@ -18,8 +18,8 @@ PARTED = """
 #include "attention_f32.cuh"
 #include "latent_f16.cuh"
 namespace h2o::cuda {
-template __global__ void attention_f16<64, 64, 1, 1, 64, false, half>(AttentionArgs);
-template __global__ void attention_f32<64, 1, float>(AttentionArgs);
+template __global__ void attention_f16<64, 64, 1, 1, 64, Lookup::kNone, half>(AttentionArgs);
+template __global__ void attention_f32<64, 1, false, float>(AttentionArgs);
 template __global__ void latent_f16<576, 512, 1, half>(AttentionArgs);
 }
 """

@@ -202,11 +202,11 @@ EXECUTED = [
     ),
     Fault(
         "missing __syncwarp between a warp's weights and their readers",
-        "page_attention.cu",
-        "            __syncwarp();\n",
-        "",
-        "page_attention.cu",
-        "pages",
+        "subquadratic.cu",
+        "        own.landmark[lane] = place.landmark;\n        __syncwarp();\n",
+        "        own.landmark[lane] = place.landmark;\n",
+        "subquadratic.cu",
+        "subquadratic",
         RACE,
     ),
 ]
@@ -238,7 +238,7 @@ IN_MACHINE_CODE = [
          "const unsigned old = *count; *count = old == all - 1 ? 0 : old + 1; return old;"),
     )
 ]  # fmt: skip
-KERNEL = '#include "attention_f32.cuh"\ntemplate __global__ void h2o::cuda::attention_f32<64, 1, float>('
+KERNEL = '#include "attention_f32.cuh"\ntemplate __global__ void h2o::cuda::attention_f32<64, 1, false, float>('
 KERNEL += "h2o::cuda::AttentionArgs);\n"
 
 

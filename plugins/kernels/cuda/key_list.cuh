@@ -1,0 +1,57 @@
+// Lists of cache rows, resolved for one tile of rows and one set.
+#pragma once
+
+#include "attention_args.h"
+#include "row_range.cuh"
+
+namespace h2o::cuda {
+
+struct ListedKeys {
+    const int32_t* entries;
+    int segments, singles;
+    int segment;
+    uint32_t reciprocal;
+    int unit, last_entry;
+    int first_position;  // of the tile's first token
+    int last_row;        // of the cache
+
+    __device__ __forceinline__ int keys() const { return segments * segment + singles; }
+    // The cache row of key `key`; negative where there is none.
+    __device__ __forceinline__ int row(int key) const {
+        const int single = key - segments * segment;
+        if (single >= 0) return single < singles ? entries[segments + single] : -1;
+        const int place =
+            reciprocal ? static_cast<int>(__umulhi(static_cast<uint32_t>(key), reciprocal)) : key;
+        const int entry = entries[place];
+        return entry < 0 ? -1 : min(entry, last_entry) * unit + key - place * segment;
+    }
+    // The last cache row that packed row `row` sees.
+    __device__ __forceinline__ int position(const RowSource& rows, int packed) const {
+        return first_position + token_of(rows, packed);
+    }
+};
+
+// Whether a row at `position` does not see cache row `row`: it comes later, or is none.
+__device__ __forceinline__ bool hidden(int row, int position) {
+    return static_cast<unsigned>(row) > static_cast<unsigned>(position);
+}
+
+__device__ __forceinline__ ListedKeys listed_keys(const RowSource& rows, const KeySource& keys,
+                                                  const Extent& extent, int set) {
+    const KeyList& list = keys.list;
+    const int64_t index = extent.first_list + set / keys.sets_per_list;
+    const int length = bounded(*list.length, rows.tokens, keys.last_row + 1);
+    ListedKeys listed;
+    listed.entries = list.entries + index * list.stride;
+    listed.segments = list.counts ? list.counts[2 * index] : list.stride;
+    listed.singles = list.counts ? list.counts[2 * index + 1] : 0;
+    listed.segment = list.segment;
+    listed.reciprocal = list.reciprocal;
+    listed.unit = list.unit;
+    listed.last_entry = keys.last_row / list.unit;
+    listed.first_position = length - rows.tokens + extent.first_token;
+    listed.last_row = length - 1;
+    return listed;
+}
+
+}  // namespace h2o::cuda

@@ -1,0 +1,94 @@
+// PageAttention: one token's attention to lists of pages, whose rows are the keys of attention_f16.cuh. The
+// keys are split over the device, as those of CachedAttention.
+
+#include "attention.h"
+#include "checks.h"
+#include "parts.h"
+#include "tiles.h"
+
+namespace h2o::cuda {
+
+namespace {
+
+int64_t keys_of(const calls::PageAttention& call) {
+    return static_cast<int64_t>(call.M) * call.page_size;
+}
+
+// On any device: no part gets less than a tile of keys.
+int most_parts(const calls::PageAttention& call) {
+    const int64_t tiles = (keys_of(call) + kKeyTile - 1) / kKeyTile;
+    return static_cast<int>(tiles < kMostParts ? tiles : kMostParts);
+}
+
+// As many as fill this device.
+int parts_of(const calls::PageAttention& call) {
+    const h2o_shape& shape = call.shape;
+    const int packed = shape.query_heads / shape.score_heads;
+    const BlockForm form = block_form(packed, shape.head_size, shape.head_size, shape.dtype, false);
+    const int blocks = (packed + form.rows - 1) / form.rows * shape.score_heads;
+    const int wanted = form.at_once * multiprocessors() / blocks, most = most_parts(call);
+    return wanted < 1 ? 1 : wanted < most ? wanted : most;
+}
+
+struct Parts {
+    float *o, *m, *l;
+
+    Parts(const h2o_shape& shape, int parts, Workspace& workspace) {
+        const int64_t states = static_cast<int64_t>(parts) * shape.query_heads;
+        o = workspace.take<float>(states * shape.head_size);
+        m = workspace.take<float>(states);
+        l = workspace.take<float>(states);
+    }
+};
+
+h2o_status check(const calls::PageAttention& call) {
+    if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
+    if (call.page_size <= 0 || call.M <= 0) return H2O_BAD_ARGUMENT;
+    if (!has_tiles(call.shape.head_size)) return H2O_UNSUPPORTED;
+    // Keys are divided by the page's rows as token_of divides.
+    return keys_of(call) * call.page_size < int64_t{1} << 31 ? H2O_OK : H2O_UNSUPPORTED;
+}
+
+}  // namespace
+
+size_t workspace(const calls::PageAttention& call) {
+    if (check(call) != H2O_OK) return 0;
+    Workspace pieces;
+    Parts(call.shape, most_parts(call), pieces);
+    return pieces.used();
+}
+
+h2o_status run(const calls::PageAttention& call) {
+    const cudaStream_t stream = stream_of(call);
+    const h2o_shape& shape = call.shape;
+    if (const h2o_status status = check(call); status != H2O_OK) return status;
+    if (!call.q || !call.length || !call.page_list || !call.o) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(shape, call.kv, 1); status != H2O_OK) return status;
+    const int sets = shape.score_heads, rows = static_cast<int>(call.kv->rows);
+    AttentionArgs attention =
+        attention_of(shape, rows_of(shape, call.q, 1, sets), cache_keys(shape, *call.kv, true, rows, sets));
+    attention.keys.last_row = rows - 1;
+    KeyList& list = attention.keys.list;
+    list.entries = call.page_list;
+    list.stride = call.M;
+    list.segment = list.unit = call.page_size;
+    list.reciprocal = reciprocal_of(call.page_size);
+    list.length = call.length;
+    attention.splits = parts_of(call);
+    if (attention.splits == 1) {
+        attention.o = call.o;
+        return launch_attention(attention, stream);
+    }
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    const Parts parts(shape, attention.splits, pieces);
+    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+    attention.partial_o = parts.o;
+    attention.partial_m = parts.m;
+    attention.partial_l = parts.l;
+    const h2o_status status = launch_attention(attention, stream);
+    if (status != H2O_OK) return status;
+    return launch_combine_parts(parts.o, parts.m, parts.l, attention.splits, shape.query_heads,
+                                shape.head_size, shape.dtype, call.o, stream);
+}
+
+}  // namespace h2o::cuda
