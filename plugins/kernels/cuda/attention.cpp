@@ -64,9 +64,9 @@ bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool
 
 h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream) {
     const int d = args.head_size;
-    if (!has_tiles(d) && !(d == 192 && args.dtype == H2O_F16)) return launch_column_sums_any(args, stream);
-    return args.dtype == H2O_F16 ? launch_column_sums_f16(args, stream)
-                                 : launch_column_sums_f32(args, stream);
+    if (args.dtype == H2O_F16 && (has_tiles(d) || d == kMostTiledHeadSize || d == kMostHeadSize))
+        return launch_column_sums_f16(args, stream);
+    return has_tiles(d) ? launch_column_sums_f32(args, stream) : launch_column_sums_any(args, stream);
 }
 
 }  // namespace h2o::cuda

@@ -21,10 +21,12 @@ h2o_status launch_tile(const ColumnSumArgs& args, cudaStream_t stream) {
 
 h2o_status launch_column_sums_f16(const ColumnSumArgs& args, cudaStream_t stream) {
     const int d = args.head_size;
-    return dispatch_sizes(d, d == 192 ? 128 : d, [&](auto size) {
+    const auto run = [&](auto size) {
         constexpr int D = decltype(size)::value;
         return args.keys.memory ? launch_tile<D, true>(args, stream) : launch_tile<D, false>(args, stream);
-    });
+    };
+    if (d == kMostHeadSize) return run(HeadSize<kMostHeadSize>());
+    return dispatch_sizes(d, d == 192 ? 128 : d, run);
 }
 
 }  // namespace h2o::cuda

@@ -1,8 +1,9 @@
 // How much attention each key received, in float16: sum over rows i of exp(s_ij - m_i) / l_i.
 //
 // A block keeps 128 keys of a set as the stationary operand, in registers, and walks over the packed rows in
-// tiles of 64, recomputing the scores k q^T with the rows' final m and l. A column sum is then a sum along
-// the accumulator's rows: it stays in registers to the end, needs no atomics, and always adds in one order.
+// tiles of 64 (of latents 64 keys and tiles of 32, which is what fits), recomputing the scores k q^T with the
+// rows' final m and l. A column sum is then a sum along the accumulator's rows: it stays in registers to the
+// end, needs no atomics, and always adds in one order.
 //
 // Floor: 2 * d FLOP for each (row, visible key), half of what attention itself needs; q once a block.
 #pragma once
@@ -22,9 +23,10 @@ template <int D>
 struct ColumnSumTile {
     static constexpr int kWarps = 4;
     static constexpr int kThreads = kWarps * 32;
-    static constexpr int kKeys = kColumnSumKeys;
-    static constexpr int kRows = kColumnSumRows;
-    static_assert(kKeys == kWarps * 32, "a warp keeps 32 keys");
+    static constexpr int kBlocks = D > kMostTiledHeadSize ? 1 : 2;  // of 16 keys that a warp keeps
+    static constexpr int kKeys = kWarps * kBlocks * 16;
+    static constexpr int kRows = D > kMostTiledHeadSize ? kColumnSumRows / 2 : kColumnSumRows;
+    static_assert(kKeys <= kColumnSumKeys && kKeys <= 2 * kRows, "as the host cuts, and two buffers hold");
     static constexpr int kRowBytes = kRows * D * 2;
     // The keys pass through the two row buffers on their way into registers.
     static constexpr int kOffsetsAt = 2 * kRowBytes;
@@ -34,7 +36,7 @@ struct ColumnSumTile {
 template <int D, bool GATHER, class S>
 __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16(const ColumnSumArgs args) {
     using Tile = ColumnSumTile<D>;
-    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
+    constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kBlocks = Tile::kBlocks;
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
 
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const half* q = static_cast<const half*>(rows.q);
 
-    float sums[2][2] = {};
+    float sums[kBlocks][2] = {};
     for (int set = block.first_set; set <= block.last_set; ++set) {
         if (set != block.first_set) __syncthreads();  // every warp has finished with the rows before
         const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
@@ -64,10 +66,10 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         copy_commit();
         copy_wait<0>();
         __syncthreads();
-        uint32_t k[2][D / 16][4];
-        const LanePieces<D> k_lane(rows_shared, warp * 32 + lane % 16, lane / 16);
+        uint32_t k[kBlocks][D / 16][4];
+        const LanePieces<D> k_lane(rows_shared, warp * kBlocks * 16 + lane % 16, lane / 16);
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
+        for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
             for (int kk = 0; kk < D / 16; ++kk) load_matrices(k[i][kk], k_lane.at(i * 16, kk));
         __syncthreads();  // the buffers are free for rows now
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
             }
             copy_commit();
 
-            float s[2][kRows / 8][4] = {};
+            float s[kBlocks][kRows / 8][4] = {};
 #pragma unroll
             for (int kk = 0; kk < D / 16; ++kk)
 #pragma unroll
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                     uint32_t b[4];
                     load_matrices(b, row_lane.at(nn * 16, kk) + stage * Tile::kRowBytes);
 #pragma unroll
-                    for (int i = 0; i < 2; ++i) {
+                    for (int i = 0; i < kBlocks; ++i) {
                         mma_16x8x16(s[i][nn * 2], k[i][kk], b[0], b[1]);
                         mma_16x8x16(s[i][nn * 2 + 1], k[i][kk], b[2], b[3]);
                     }
@@ -132,13 +134,13 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                 const float2 offset =
                     *reinterpret_cast<const float2*>(offsets + stage * kRows + column + nn * 8);
 #pragma unroll
-                for (int i = 0; i < 2; ++i)
+                for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         float x = s[i][nn][h * 2] * scale - offset.x;
                         float y = s[i][nn][h * 2 + 1] * scale - offset.y;
                         if constexpr (decltype(masked)::value) {
-                            const int key = first_key + warp * 32 + i * 16 + h * 8 + lane / 4;
+                            const int key = first_key + warp * kBlocks * 16 + i * 16 + h * 8 + lane / 4;
                             const int sees = (key - extent.first_position) * rows.group;  // the first row
                             if (row + column + nn * 8 < sees) x = -INFINITY;
                             if (row + column + nn * 8 + 1 < sees) y = -INFINITY;
@@ -159,11 +161,11 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
     float* out = args.out + blockIdx.z * args.split_stride + blockIdx.y * args.set_stride;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float sum = lanes_sum<4>(sums[i][h]);
-            const int key = first_key + warp * 32 + i * 16 + h * 8 + lane / 4;
+            const int key = first_key + warp * kBlocks * 16 + i * 16 + h * 8 + lane / 4;
             if (lane % 4 == 0 && key < extent.keys) out[(extent.first_key + key) * args.key_stride] = sum;
         }
 }

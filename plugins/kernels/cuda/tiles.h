@@ -17,7 +17,8 @@ constexpr int kLatentRows = 64;  // of its larger blocks
 constexpr int kLatentWarps = 4;  // of its smaller ones
 
 // The largest sizes that any kernel takes.
-constexpr int kMostHeadSize = 576;
+constexpr int kMostHeadSize = 576;       // of latents
+constexpr int kMostTiledHeadSize = 192;  // of all others with tiles
 constexpr int kMostValueSize = 512;
 constexpr int kMostHeads = 1 << 16;  // of keys and values: the bytes of a row are an int
 
