@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.kernel_table import shared, table, toolkit
@@ -19,10 +21,10 @@ BEGIN, END = "<!-- by python -m tools.kernel_table -->", "<!-- end -->"
 
 def collect(architectures: Sequence[int], cubins: Path, sources: Path) -> list[table.Row]:
     """A row for each kernel of the folder `sources` and GPU; cubins are kept in `cubins`."""
-    kernels = []
-    for architecture in architectures:
-        for source in sorted(sources.glob("*.cu")):
-            kernels += list(toolkit.kernels(source, architecture, cubins))
+    wanted = [(source, to) for to in architectures for source in sorted(sources.glob("*.cu"))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler
+        found = pool.map(lambda of: list(toolkit.kernels(*of, cubins)), wanted)
+        kernels = [kernel for each in found for kernel in each]
     dynamic = shared.dynamic_bytes(kernels, sources)
     return [table.row(kernel, dynamic) for kernel in kernels]
 

@@ -52,7 +52,7 @@ def _sizes(source: Path, expressions: list[str]) -> list[int]:
     with tempfile.TemporaryDirectory() as folder:
         program, built = Path(folder, "sizes.cpp"), Path(folder, "sizes.o")
         program.write_text("\n".join([*lines, "}"]))
-        folders = [f"-I{EMULATOR}", *includes(source)]
+        folders = [f"-I{EMULATOR}", *includes(source, Path(folder))]
         run("g++", "-std=c++17", "-O0", "-w", "-DH2O_EMULATED", *folders, "-c", program, "-o", built)
         listed = run("nm", "-S", built)
     sizes = {int(at): int(size, 16) for size, at in re.findall(r"\w+ (\w+) \w \w*?h2o_size_(\d+)E", listed)}

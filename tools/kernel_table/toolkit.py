@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 SOURCES = REPO / "plugins" / "kernels" / "cuda"
+OPERATORS = REPO / "runtime" / "h2o_runtime" / "operators.py"
 RESERVED = 1024
 OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG")
 
@@ -70,9 +73,21 @@ def run(name: str, *arguments: object, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def includes(source: Path) -> list[str]:
-    """Options that find the headers of a source: beside it, or those of this repository."""
-    folders = (source.parent, source.parent.parent / "include", SOURCES, SOURCES.parent / "include")
+def includes(source: Path, folder: Path) -> list[str]:
+    """Options that find the headers of a source: beside it, in this repository, or generated into `folder`."""
+    generated = folder / "generated"
+    header = generated / "h2o" / "operators.h"
+    if not header.exists() or header.stat().st_mtime < OPERATORS.stat().st_mtime:
+        own = header.with_suffix(f".{threading.get_ident()}")  # several compile at the same time
+        run(sys.executable, SOURCES.parent / "generate.py", OPERATORS, own)
+        own.replace(header)
+    folders = (
+        source.parent,
+        source.parent.parent / "include",
+        SOURCES,
+        SOURCES.parent / "include",
+        generated,
+    )
     return [f"-I{each}" for each in folders if each.exists()]
 
 
@@ -82,7 +97,16 @@ def cubin(source: Path, architecture: int, folder: Path) -> Path:
     to = folder / f"{source.stem}.sm_{architecture}.cubin"
     inputs = [each for each in source.parent.iterdir() if each.suffix in {".cu", ".cuh", ".h"}]
     if not to.exists() or to.stat().st_mtime < max(each.stat().st_mtime for each in inputs):
-        run("nvcc", *OPTIONS, *includes(source), f"-arch=sm_{architecture}", "-cubin", "-o", to, source)
+        run(
+            "nvcc",
+            *OPTIONS,
+            *includes(source, folder),
+            f"-arch=sm_{architecture}",
+            "-cubin",
+            "-o",
+            to,
+            source,
+        )
     return to
 
 
