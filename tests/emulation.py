@@ -52,6 +52,12 @@ def headers() -> list[Path]:
     return [REPO / "plugins" / "kernels" / "include", _build("h2o_operators") / "generated"]
 
 
+def build_library() -> Path:
+    """libh2o_cuda as bench/gpu_check calls it."""
+    tests = _build("h2o_cuda_emulated") / "plugins" / "kernels" / "cuda" / "tests"
+    return tests / "libh2o_cuda_emulated.so"
+
+
 def _build(target: str) -> Path:
     """Processes that ask at the same time wait for one."""
     options = [

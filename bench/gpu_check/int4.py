@@ -21,11 +21,11 @@ def times(library: Library, n: int, inputs: int, outputs: int) -> list[Callable[
     """What to time: ours, then torch's, each over as many matrices as fill `CACHE`."""
     size = inputs * outputs // 2
     count = -(-CACHE // size)
-    x = torch.randn(n, inputs, device="cuda", dtype=torch.float16)
-    y = torch.empty(n, outputs, device="cuda", dtype=torch.float16)
-    words = torch.randint(-(2**31), 2**31, (count, size // 4), device="cuda", dtype=torch.int32)
-    scales = torch.randn(count, inputs // 32, outputs, device="cuda", dtype=torch.float16) * 0.01
-    dense = torch.randn(-(-count // 4), inputs, outputs, device="cuda", dtype=torch.float16)
+    x = torch.randn(n, inputs, dtype=torch.float16)
+    y = torch.empty(n, outputs, dtype=torch.float16)
+    words = torch.randint(-(2**31), 2**31, (count, size // 4), dtype=torch.int32)
+    scales = torch.randn(count, inputs // 32, outputs, dtype=torch.float16) * 0.01
+    dense = torch.randn(-(-count // 4), inputs, outputs, dtype=torch.float16)
 
     def ours() -> None:
         stream = torch.cuda.current_stream().cuda_stream

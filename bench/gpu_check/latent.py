@@ -15,13 +15,13 @@ def cached(
     """The last `rows` of n tokens attend to all. One key/value head has its values in its keys."""
 
     def normal(*shape: int) -> Any:
-        return torch.randn(shape, device="cuda", dtype=torch.float16)
+        return torch.randn(shape, dtype=torch.float16)
 
     shape = library.Shape(heads, kv_heads, kv_heads, d, d**-0.5, 1, dv)
     q, k, o = normal(rows, heads, d), normal(n, kv_heads, d), normal(rows, heads, dv)
     v = k if kv_heads == 1 else normal(n, kv_heads, dv)
-    length = torch.tensor([n], dtype=torch.int64, device="cuda")
-    room = torch.empty(library.cached_attention_workspace(shape, rows, n), dtype=torch.uint8, device="cuda")
+    length = torch.tensor([n], dtype=torch.int64)
+    room = torch.empty(library.cached_attention_workspace(shape, rows, n), dtype=torch.uint8)
     kv = library.KV(k=k.data_ptr(), v=v.data_ptr(), rows=n, dtype=1)  # float16
 
     def run(keep: tuple[Any, ...] = (k, v)) -> None:

@@ -19,13 +19,13 @@ class Layer:
 
     def __init__(self, library: Library, n: int, head_size: int) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Any:
-            return torch.zeros(shape, dtype=dtype, device="cuda")
+            return torch.zeros(shape, dtype=dtype)
 
-        self.kernels, self.n, self.d = library, n, head_size
+        self.kernels, self.n, self.d, self.chunk = library, n, head_size, CHUNK
         self.shape = library.Shape(QUERY_HEADS, KV_HEADS, KV_HEADS, head_size, head_size**-0.5, 1)
-        self.q = torch.randn(n, QUERY_HEADS, head_size, device="cuda", dtype=torch.float16)
-        self.k = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
-        self.v = torch.randn(n, KV_HEADS, head_size, device="cuda", dtype=torch.float16)
+        self.q = torch.randn(n, QUERY_HEADS, head_size, dtype=torch.float16)
+        self.k = torch.randn(n, KV_HEADS, head_size, dtype=torch.float16)
+        self.v = torch.randn(n, KV_HEADS, head_size, dtype=torch.float16)
         self.kv = library.KV(k=self.k.data_ptr(), v=self.v.data_ptr(), rows=n, dtype=1)  # float16
         self.o = torch.empty_like(self.q)
         self.m, self.l = zeros(n, QUERY_HEADS), zeros(n, QUERY_HEADS)
@@ -37,7 +37,7 @@ class Layer:
             zeros(KV_HEADS, SLOTS, dtype=torch.int32),
             zeros(self.chunks, KV_HEADS, SLOTS),
         )
-        self.length = torch.tensor([n], dtype=torch.int64, device="cuda")
+        self.length = torch.tensor([n], dtype=torch.int64)
         need = max(
             library.memory_attention_workspace(self.shape, CHUNK, SLOTS),
             library.cached_attention_workspace(self.shape, 128, n),

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
-HEADERS = [REPO / "plugins" / "kernels" / "include" / "h2o" / name for name in ("kv.h", "call.h")]
+HEADERS = [
+    REPO / "plugins" / "kernels" / "include" / "h2o" / name for name in ("kv.h", "call.h", "subquadratic.h")
+]
 CALLS = REPO / "tests" / "plugins" / "cuda" / "calls.h"
-STRUCTURES = ("h2o_kv", "h2o_shape", "h2o_cuda_state", "h2o_cuda_next_memory")
+STRUCTURES = ("h2o_kv", "h2o_shape", "h2o_cuda_state", "h2o_cuda_next_memory", "h2o_subquadratic")
 STATUS = ["ok", "bad argument", "unsupported", "out of workspace", "CUDA error"]
 _SCALARS = {
     "int32_t": ctypes.c_int32,
@@ -70,6 +72,7 @@ class Library:
         self.Shape = declared.structures["h2o_shape"]
         self.State = declared.structures["h2o_cuda_state"]
         self.KV = declared.structures["h2o_kv"]
+        self.Pattern = declared.structures["h2o_subquadratic"]
         self.NextMemory = declared.structures["h2o_cuda_next_memory"]
         self._methods: dict[str, Callable[..., Any]] = {}
         for name, (result, arguments) in declared.functions.items():

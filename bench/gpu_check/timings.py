@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.gpu_check import int4
+from bench.gpu_check import int4, sparse
 from bench.gpu_check.latent import cached
 from bench.gpu_check.layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
 from bench.gpu_check.library import Library
+from bench.gpu_check.steps import NOT_HERE
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Row = dict[str, Any]
@@ -68,10 +69,10 @@ def flash(q: Any, k: Any, v: Any, causal: bool = True) -> Any:
 
 def ceilings(library: Library) -> Iterator[Row]:
     """What this device does at best: bytes copied (read plus written) and float16 products."""
-    source = torch.randn(1 << (29 if roomy() else 26), device="cuda")
+    source = torch.randn(1 << (29 if roomy() else 26))
     target = torch.empty_like(source)
     copy = 2 * source.numel() * 4 / milliseconds(lambda: target.copy_(source)) / 1e6
-    a = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
+    a = torch.randn(8192, 8192, dtype=torch.float16)
     product = 2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9
     yield {"copy_gb_s": copy, "matmul_tflop_s": product}
 
@@ -114,10 +115,8 @@ def phase2(library: Library) -> Iterator[Row]:
         }
         big = Layer(library, (128 if roomy() else 32) * CHUNK, d)
         slots = big.n // 4
-        memory = torch.stack(
-            [torch.randperm(big.n, device="cuda")[:slots].sort().values for _ in range(KV_HEADS)]
-        ).int()
-        out = [torch.empty(KV_HEADS, slots, d, device="cuda", dtype=torch.float16) for _ in range(2)]
+        memory = torch.stack([torch.randperm(big.n)[:slots].sort().values for _ in range(KV_HEADS)]).int()
+        out = [torch.empty(KV_HEADS, slots, d, dtype=torch.float16) for _ in range(2)]
         gather = milliseconds(
             lambda: big.run(library.memory_gather, big.shape, slots, big.kv, memory, *out)  # noqa: B023
         )
@@ -149,7 +148,7 @@ def decode(library: Library) -> Iterator[Row]:
                 "length": n,
                 "ms": time,
                 "step_ms": milliseconds(step) / len(several),
-                "gb_s": 2 * n * KV_HEADS * d * 2 / time / 1e6,
+                "bytes": 2 * n * KV_HEADS * d * 2,
             }
 
 
@@ -197,6 +196,35 @@ def layers(library: Library) -> Iterator[Row]:
             }  # fmt: skip
 
 
+def sparse_calls(group: str) -> Callable[[Library], Iterator[Row]]:
+    """A table of one group of `sparse`, behind 32,768 rows."""
+
+    def table(library: Library) -> Iterator[Row]:
+        for d in HEAD_SIZES:
+            layer = Layer(library, LENGTHS[-1], d)
+            for name, (work, flop) in sparse.GROUPS[group](library, layer).items():
+                time = milliseconds(work)
+                yield {"head_size": d, "n": layer.n, "call": name, "ms": time, "tflop_s": flop / time / 1e9}
+
+    return table
+
+
+def every_kernel(library: Library) -> Iterator[Row]:
+    """No times: each kernel launched once, for a profiler."""
+    for d in HEAD_SIZES:
+        layer = Layer(library, 16 * CHUNK, d)
+        for work in (layer.prefill_window, lambda: layer.attend_memory(8), lambda: layer.cached(128),  # noqa: B023
+                     layer.decode_step):  # fmt: skip
+            work()
+        for group in sparse.GROUPS.values():
+            for work, _ in group(library, layer).values():
+                work()
+    cached(library, 8192, 1, 16, 1, 576, 512)()
+    int4.times(library, 1, *int4.SHAPES[0])[0]()
+    torch.cuda.synchronize()
+    return iter(())
+
+
 def repeatable(library: Library) -> Iterator[Row]:
     """Whether two prefills of the same layer give the same bytes."""
     layer = Layer(library, 8 * CHUNK, 64)
@@ -213,10 +241,12 @@ TABLES: dict[str, Callable[[Library], Iterator[Row]]] = {
     "phase1": phase1,
     "phase2": phase2,
     "decode": decode,
+    **{group: sparse_calls(group) for group in sparse.GROUPS},
     "latent": latents,
     "int4": int4_products,
     "layer": layers,
     "repeatable": repeatable,
+    "every kernel": every_kernel,
 }
 
 
@@ -225,13 +255,18 @@ def append(rows: Path, table: str, row: Row) -> None:
         file.write(json.dumps({"table": table, **row}) + "\n")
 
 
-def main() -> None:
+def main() -> int:
     library, table, rows = sys.argv[1:]
+    if not torch.cuda.is_available():
+        print("torch cannot use a GPU")
+        return NOT_HERE
+    torch.set_default_device("cuda")
     torch.manual_seed(0)
     for row in TABLES[table](Library(Path(library))):
         append(Path(rows), table, row)
         print(row, flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

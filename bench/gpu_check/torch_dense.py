@@ -58,11 +58,21 @@ def _cast(x: Tensor, to: int) -> Tensor:
     return x.to(torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(to))).dtype)
 
 
+def _shape(x: Tensor, start: int = 0, end: int | None = None) -> Tensor:
+    return torch.tensor(list(x.shape)[start:end])
+
+
+def _split(x: Tensor, sizes: Tensor, axis: int = 0, **_: Any) -> tuple[Tensor, ...]:
+    return torch.split(x, sizes.tolist(), dim=axis)
+
+
 # Sizes, axes and shapes are small tensors that stay on the host.
-OPERATORS: dict[str, Callable[..., Tensor]] = {
+OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": torch.add,
     "Cast": _cast,
+    "Concat": lambda *parts, axis: torch.cat(parts, dim=axis),
     "Cos": torch.cos,
+    "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist()))),
     "Gather": lambda x, indices, axis=0: x[indices],
     "Gemm": _gemm,
     "MatMul": torch.matmul,
@@ -70,17 +80,21 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "RMSNorm": _norm,
     "Reshape": lambda x, shape, **_: x.reshape(shape.tolist()),
     "Rotation": _rotate,
+    "Shape": _shape,
     "Sin": torch.sin,
+    "Split": _split,
+    "Squeeze": lambda x, axes: x.squeeze(tuple(axes.tolist())),
     "SwiGLU": lambda gate, up: torch.nn.functional.silu(gate) * up,
+    "Transpose": lambda x, perm: x.permute(*perm),
     "Unsqueeze": lambda x, axes: x.unsqueeze(int(axes[0])),
 }
 
 
 @dataclass(frozen=True)
 class _Node:
-    run: Callable[..., Tensor]
+    run: Callable[..., Any]
     inputs: tuple[str, ...]
-    output: str
+    outputs: tuple[str, ...]
 
 
 class _Graph:
@@ -95,7 +109,7 @@ class _Graph:
         if node.op_type not in OPERATORS:
             raise BackendError(f"{path}: the check's torch backend has no operator {node.op_type}")
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        return _Node(partial(OPERATORS[node.op_type], **attributes), tuple(node.input), node.output[0])
+        return _Node(partial(OPERATORS[node.op_type], **attributes), tuple(node.input), tuple(node.output))
 
 
 class TorchBackend:
@@ -116,7 +130,7 @@ class TorchBackend:
         self._shared: dict[tuple[str, int], Tensor] = {}  # weights that several graphs read
 
     def activate(self, only: Sequence[str] | None = None) -> None:
-        for spec in self.bundle.manifest.dense_graphs():
+        for spec in self.bundle.manifest.weighty_graphs():
             if only is None or spec.name in only:
                 self._graphs[spec.name] = _Graph(self.bundle.path(spec), self._weights)
         if self.device.memory == "cuda":
@@ -141,7 +155,9 @@ class TorchBackend:
         try:
             with torch.inference_mode(), self._stream():
                 for node in graph.nodes:
-                    values[node.output] = node.run(*(values[name] for name in node.inputs))
+                    result = node.run(*(values[name] for name in node.inputs))
+                    results = result if isinstance(result, tuple) else (result,)
+                    values.update(zip(node.outputs, results, strict=True))
                 for name, target in outputs.items():
                     target.copy_(values[name])
         except RuntimeError as error:

@@ -181,6 +181,21 @@ H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_h
     return h2o::cuda::run(c);
 }
 
+// Each `share` tiles have a list of `listed` candidates; with none, a tile looks at all rows before it.
+H2O_CALL h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+                                          int32_t tile, int32_t stride, int32_t share, int32_t listed,
+                                          int32_t local, int32_t heavy, const void* q, const h2o_kv* kv,
+                                          const int32_t* candidates, const int64_t* past,
+                                          int32_t* memory_next, void* workspace, size_t workspace_bytes) {
+    auto c = calls::on<h2o::calls::QuerySelect>(stream, shape);
+    c.n = n, c.tile = tile, c.t = (n + tile - 1) / tile, c.stride = stride, c.share = share, c.Mp = listed,
+    c.c = (c.t + share - 1) / share, c.local = local, c.M = local + heavy, c.q = q;
+    calls::read(c, kv);
+    c.candidates = candidates, c.past = past, c.memory_next = memory_next, c.workspace = workspace,
+    c.workspace_bytes = workspace_bytes;
+    return h2o::cuda::run(c);
+}
+
 H2O_CALL h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                               const void* q, const h2o_kv* kv, const int64_t* length, void* o,
                                               void* workspace, size_t workspace_bytes) {
@@ -326,6 +341,13 @@ H2O_CALL size_t h2o_cuda_candidate_score_workspace(const h2o_shape* shape, int32
                                                    int32_t slots) {
     auto c = calls::on<h2o::calls::CandidateScore>(nullptr, shape);
     c.w = window, c.n = n, c.M = slots;
+    return h2o::cuda::workspace(c);
+}
+
+H2O_CALL size_t h2o_cuda_query_select_workspace(const h2o_shape* shape, int32_t n, int32_t tile,
+                                                int32_t stride, int32_t listed, int32_t capacity) {
+    auto c = calls::on<h2o::calls::QuerySelect>(nullptr, shape);
+    c.n = n, c.tile = tile, c.stride = stride, c.Mp = listed, c.cap = capacity;
     return h2o::cuda::workspace(c);
 }
 

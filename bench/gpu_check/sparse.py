@@ -1,0 +1,145 @@
+"""Sparse attention on the GPU: what chooses keys, and what attends to the chosen ones.
+
+Each function gives the work of one call by its name, and the products that it takes, in FLOP. All read the
+cache of a `Layer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from bench.gpu_check.layer import KV_HEADS, LOCAL, QUERY_HEADS, SLOTS, Layer
+from bench.gpu_check.library import Library, offset
+
+Calls = dict[str, tuple[Callable[[], None], float]]
+BATCH = 4096  # rows of a call
+TILE, STRIDE, LISTED = (
+    128,
+    4,
+    2048,
+)  # of the rule `query`: rows with one set, one vote in so many rows, candidates
+PAGE, PAGE_BUDGET = 16, 64
+VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
+WINDOW, LANDMARK_BLOCK = 128, 64
+
+
+def _room(nbytes: int) -> Any:
+    return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def _rows(*shape: int) -> Any:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+def query(library: Library, layer: Layer) -> Calls:
+    """The last batch's tiles choose from lists of candidates; a chunk chooses such a list from all rows."""
+    tiles, share = BATCH // TILE, layer.chunk // TILE
+    first = layer.n - BATCH
+    past = torch.arange(tiles) // share * layer.chunk + first
+    border = torch.arange(LISTED, dtype=torch.int32) + (first - LISTED)
+    lists = border.expand(-(-tiles // share), KV_HEADS, LISTED).contiguous()
+    sets, chosen = _rows(tiles, KV_HEADS, SLOTS), _rows(1, KV_HEADS, LISTED)
+    shape, q = layer.shape, offset(layer.q, first)
+    of_tiles = _room(library.query_select_workspace(shape, BATCH, TILE, STRIDE, LISTED, layer.n))
+    of_chunk = _room(library.query_select_workspace(shape, layer.chunk, layer.chunk, 32, 0, layer.n))
+
+    def select_tiles() -> None:
+        layer.run(
+            library.query_select, shape, BATCH, TILE, STRIDE, share, LISTED, LOCAL, SLOTS - LOCAL, q, layer.kv,
+            lists, past, sets, of_tiles, of_tiles.numel(),
+        )  # fmt: skip
+
+    def select_candidates() -> None:
+        layer.run(
+            library.query_select, shape, layer.chunk, layer.chunk, 32, 1, 0, LOCAL, LISTED - LOCAL, q, layer.kv,
+            None, past, chosen, of_chunk, of_chunk.numel(),
+        )  # fmt: skip
+
+    flop = 4 * layer.d * QUERY_HEADS  # a vote and key
+    return {
+        "tiles": (select_tiles, flop * BATCH / STRIDE * LISTED),
+        "candidates": (select_candidates, flop * layer.chunk / 32 * first),
+    }
+
+
+def pages(library: Library, layer: Layer) -> Calls:
+    """One token: the pages whose bounds promise most, and attention to them."""
+    count, last = layer.n // PAGE, layer.n - 1
+    paged = layer.k[: count * PAGE].float().view(count, PAGE, KV_HEADS, layer.d)
+    least, most = paged.amin(1), paged.amax(1)
+    chosen = _rows(KV_HEADS, PAGE_BUDGET)
+    room = _room(library.page_select_workspace(layer.shape, count))
+    q, o = offset(layer.q, last), offset(layer.o, last)
+
+    def select() -> None:
+        layer.run(
+            library.page_select, layer.shape, q, layer.length, PAGE, count, least, most, PAGE_BUDGET, chosen,
+            room, room.numel(),
+        )  # fmt: skip
+
+    def attend() -> None:
+        layer.run(
+            library.page_attention, layer.shape, q, layer.kv, layer.length, PAGE, PAGE_BUDGET, chosen, o
+        )
+
+    pair = 4 * layer.d * QUERY_HEADS
+    return {"select": (select, pair * count), "attend": (attend, pair * PAGE * PAGE_BUDGET)}
+
+
+def lines(library: Library, layer: Layer) -> Calls:
+    """The last queries find columns and diagonals, and the last chunk's rows attend to them."""
+    shape = library.Shape(QUERY_HEADS, KV_HEADS, QUERY_HEADS, layer.d, layer.d**-0.5, 1)
+    columns, distances = _rows(QUERY_HEADS, COLUMNS), _rows(QUERY_HEADS, DISTANCES)
+    first, n = layer.n - layer.chunk, layer.chunk
+    votes = _room(library.vertical_slash_select_workspace(shape, VOTERS, layer.n))
+    runs = _room(library.vertical_slash_attention_workspace(shape, n, layer.n, DISTANCES))
+
+    def select() -> None:
+        layer.run(
+            library.vertical_slash_select, shape, VOTERS, offset(layer.q, layer.n - VOTERS), layer.kv,
+            layer.length, COLUMNS, DISTANCES, 4, 64, columns, distances, votes, votes.numel(),
+        )  # fmt: skip
+
+    def attend() -> None:
+        layer.run(
+            library.vertical_slash_attention, shape, n, offset(layer.q, first), layer.kv, layer.length, COLUMNS,
+            columns, DISTANCES, distances, offset(layer.o, first), runs, runs.numel(),
+        )  # fmt: skip
+
+    pair = (
+        4 * layer.d * QUERY_HEADS
+    )  # of columns and distances at most: some lie above the diagonal, or twice
+    return {
+        "select": (select, 1.5 * pair * VOTERS * layer.n),
+        "attend": (attend, pair * n * (COLUMNS + DISTANCES)),
+    }
+
+
+def subquadratic(library: Library, layer: Layer) -> Calls:
+    """The last batch's rows attend to a window, powers of two and landmarks."""
+    blocks, first = layer.n // LANDMARK_BLOCK, layer.n - BATCH
+    means = [
+        x[: blocks * LANDMARK_BLOCK].float().view(blocks, LANDMARK_BLOCK, KV_HEADS, layer.d).mean(1)
+        for x in (layer.k, layer.v)
+    ]
+    pattern = library.Pattern(WINDOW, LANDMARK_BLOCK, 1, 0.0)
+    sink = _rows(1)
+
+    def attend() -> None:
+        layer.run(
+            library.subquadratic_attention, layer.shape, pattern, BATCH, offset(layer.q, first), layer.kv,
+            layer.length, *means, 1, sink, offset(layer.o, first),
+        )  # fmt: skip
+
+    seen = WINDOW + 2 + layer.n.bit_length() + blocks.bit_length()  # about as many keys a row
+    return {"attend": (attend, 4 * layer.d * QUERY_HEADS * BATCH * seen)}
+
+
+GROUPS: dict[str, Callable[[Library, Layer], Calls]] = {
+    "query": query,
+    "pages": pages,
+    "lines": lines,
+    "subquadratic": subquadratic,
+}
