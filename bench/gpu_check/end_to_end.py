@@ -24,6 +24,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import BACKENDS, BackendName, DeviceName
 
+BATCH = 1024
 Ids = NDArray[np.int64]
 CheckedBackend: TypeAlias = Literal[BackendName, "torch"]
 
@@ -39,6 +40,9 @@ class Run:
 
 
 def policies(bundle: PrefillConfig) -> dict[str, PrefillConfig]:
+    """With batches of about `BATCH` tokens, so that a prompt has several."""
+    chunks = max(BATCH // bundle.chunk_size, 1)
+    bundle = bundle.altered(batch_size=chunks * bundle.chunk_size)
     return {
         "full": PrefillConfig(policy="full", batch_size=bundle.batch_size),
         "colsum": bundle.altered(policy="h2o", score="colsum"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +14,15 @@ from bench.gpu_check.steps import NotRun, Step
 
 REPO = Path(__file__).resolve().parents[2]
 KERNELS = Path("plugins", "kernels", "cuda")
-TABLES = ("ceilings", "flash", "phase1", "phase2", "decode", "int4", "latent", "layer", "repeatable")
-SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
-BACKENDS = ("torch", "onnxruntime", "tensorrt", "tensorrt-rtx")
+TABLES = (
+    *("ceilings", "flash", "phase1", "phase2", "decode", "query", "pages", "lines", "subquadratic"),
+    *("int4", "latent", "layer", "repeatable"),
+)
+SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck comes first, by itself
+BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")  # torch, which every machine for this has, comes first
+SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats")
+# What NVIDIA's tools print where a machine keeps them from the device.
+REFUSAL = r"Device not supported|Failed to initialize the profiler|ERR_NVGPUCTRPERM"
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class Options:
     wheels        what prepare.sh collected, if anything
     tensorrt      folder of TensorRT's headers, where they are not found by themselves
     bundle        what is run end to end
+    latent        and a bundle of latent attention
     """
 
     build: Path
@@ -36,6 +44,7 @@ class Options:
     wheels: Path | None
     tensorrt: Path | None
     bundle: Path
+    latent: Path
     jobs: int
     quick: bool
 
@@ -61,16 +70,21 @@ def steps(options: Options) -> list[Step]:
         launch = [sys.executable, "-m", "bench.gpu_check.launch", str(options.build)]
         return [*launch, f"bench.gpu_check.{name}", *map(str, arguments)]
 
-    def end_to_end(backend: str) -> list[str]:
-        return script("end_to_end", bundle(options), "--backend", backend)
+    def end_to_end(backend: str, latent: bool = False) -> list[str]:
+        return script("end_to_end", bundle(options, latent), "--backend", backend)
 
-    def sanitized(tool: str) -> list[str]:
-        return [*sanitizer(tool), str(test), "--small", "attention", "candidate", "rows", "select"]
+    def sanitized(tool: str) -> Step:
+        command = partial(lambda: [*sanitizer(tool), str(test), "--small"])
+        return replace(step(f"sanitizer, {tool}", command, 180, "build kernels"), refusal=REFUSAL)
+
+    def profiled() -> list[str]:
+        return [*profiler(), *script("timings", library, "every kernel", options.rows)]
 
     plan = [
         step("configure", lambda: configure(options), 120),
         step("build kernels", lambda: target("h2o_cuda", "h2o_cuda_test"), 300, "configure"),
         step("tests, small", lambda: [str(test), "--small"], 60, "build kernels"),
+        sanitized("memcheck"),
     ]
     for table in TABLES:
         timings = partial(script, "timings", library, table, options.rows)
@@ -80,14 +94,15 @@ def steps(options: Options) -> list[Step]:
         step("build modules", lambda: target(*modules()), 300, "configure"),
         step("policies", lambda: script("policies", options.rows), 120, "build modules"),
         step("end to end, torch", partial(end_to_end, "torch"), 120, "build modules"),
+        step("end to end, torch, latents", partial(end_to_end, "torch", latent=True), 120, "build modules"),
         step("build plugins", lambda: target(*plugins(options)), 120, "configure"),
         step("conformance", lambda: conformance(options), 60, "build plugins"),
     ]
+    plan.append(replace(step("profile", profiled, 120, "build kernels"), refusal=REFUSAL))
     if not options.quick:
         plan.append(step("tests, full", lambda: [str(test)], 180, "tests, small"))
-    for tool in SANITIZERS[:2] if options.quick else SANITIZERS:
-        plan.append(step(f"sanitizer, {tool}", partial(sanitized, tool), 120, "build kernels"))
-    for backend in BACKENDS[1:]:
+        plan += [sanitized(tool) for tool in SANITIZERS]
+    for backend in BACKENDS:
         plan.append(step(f"end to end, {backend}", partial(end_to_end, backend), 180, "build modules"))
     return plan
 
@@ -98,7 +113,8 @@ def configure(options: Options) -> list[str]:
         raise NotRun("cmake is not installed")
     architecture = f"{options.architecture}-real"  # no PTX: what is built runs on this GPU alone
     defines = [f"-DH2O_CUDA_ARCHITECTURES={architecture}", "-DH2O_CUDA=ON", "-DH2O_CUDA_TESTS=ON"]
-    defines += [f"-DH2O_PYTHON={'ON' if has('nanobind') else 'OFF'}", f"-DPython_EXECUTABLE={sys.executable}"]
+    python = "OFF" if lacking_for_modules() else "ON"
+    defines += [f"-DH2O_PYTHON={python}", f"-DPython_EXECUTABLE={sys.executable}"]
     defines += ["-DH2O_TENSORRT=ON", "-DCMAKE_BUILD_TYPE=Release"]
     headers = options.tensorrt or (options.wheels / "tensorrt" if options.wheels else None)
     if headers and headers.is_dir():
@@ -115,9 +131,18 @@ def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def modules() -> list[str]:
+def lacking_for_modules() -> str | None:
+    """What keeps this machine from building the native modules."""
     if not has("nanobind"):
-        raise NotRun("nanobind is not installed")
+        return "nanobind is not installed"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python's headers are not installed"
+    return None
+
+
+def modules() -> list[str]:
+    if lacking := lacking_for_modules():
+        raise NotRun(lacking)
     return ["_cuda", "_cpu"]
 
 
@@ -141,6 +166,16 @@ def sanitizer(tool: str) -> list[str]:
     return [program, "--tool", tool, "--error-exitcode", "9"]
 
 
+def profiler() -> list[str]:
+    """Clocks stay as they are: a machine that is lent may not let a process set them."""
+    program = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
+    if program is None:
+        raise NotRun("ncu is not installed")
+    sections = [word for name in SECTIONS for word in ("--section", name)]
+    ours = ["--kernel-name-base", "demangled", "--kernel-name", "regex:h2o::cuda"]
+    return [program, "--clock-control", "none", *sections, *ours]
+
+
 def unpack(options: Options) -> list[str]:
     """pip needs no index for wheels that it is given, and none of what they say they need."""
     if options.wheels is None:
@@ -160,9 +195,10 @@ def unpack(options: Options) -> list[str]:
     ]
 
 
-def bundle(options: Options) -> Path:
-    found = [options.bundle, *([options.wheels / "bundle"] if options.wheels else [])]
+def bundle(options: Options, latent: bool = False) -> Path:
+    asked, name = (options.latent, "latent") if latent else (options.bundle, "bundle")
+    found = [asked, *([options.wheels / name] if options.wheels else [])]
     for folder in found:
         if (folder / "manifest.json").is_file():
             return folder
-    raise NotRun(f"there is no bundle in {' or '.join(map(str, found))}: prepare.sh or make demo makes one")
+    raise NotRun(f"there is no bundle in {' or '.join(map(str, found))}: prepare.sh makes one")

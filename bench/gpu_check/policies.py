@@ -166,7 +166,8 @@ def same_sets(differ: np.ndarray, result: Result) -> np.ndarray:
     differ  [boundaries, layers, Hs], as `sets_differ` counts
     """
     same = np.ones(result.o.shape[:2], np.bool_)
-    for rows, layers in zip(result.seen_by, differ.any(-1), strict=False):  # nobody may have seen the last
+    changed = np.asarray(differ.any(-1))  # [boundaries, layers]
+    for rows, layers in zip(result.seen_by, changed, strict=False):  # nobody may have seen the last
         same[layers, rows.start : rows.stop] = False
     return same
 

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Collects what run.py needs on a machine without a package index: bench/gpu_check/prepare.sh FOLDER
 #
-# FOLDER gets wheels of what the runtime imports, TensorRT's headers if this machine has them (TENSORRT_ROOT, or
-# where CMake finds them), and the example model as a bundle. Run it where there is an index, then take the checkout
-# and FOLDER along: run.py --wheels FOLDER. PYTHON_VERSION and PLATFORM say what the wheels are for.
+# FOLDER gets wheels of what a machine with torch, onnx and tokenizers still lacks, TensorRT's headers if this machine
+# has them (TENSORRT_ROOT, or where CMake finds them), and two bundles: of the example model, and of a small one with
+# latent attention. Run it where there is an index, then take the checkout and FOLDER along: run.py --wheels FOLDER.
+# PYTHON_VERSION and PLATFORM say what the wheels are for, MOST_MIB what checkout and FOLDER may take together.
 set -eu
 folder=$1
 repo=$(cd "$(dirname "$0")/../.." && pwd)
@@ -18,9 +19,14 @@ for glibc in 2_28 2_27 2_26 2_24 2_17 2_12 2_5; do platforms="$platforms --platf
 # shellcheck disable=SC2086 # the list is meant to fall apart into words
 "$python" -m pip download --quiet --disable-pip-version-check --dest "$folder" --only-binary=:all: \
   --python-version "$version" --implementation cp $platforms --platform "manylinux2014_$platform" \
-  click jinja2 'numpy>=1.23' 'pydantic>=2.6' rich tokenizers 'onnx>=1.17'
-# tokenizers would bring clients of a model hub: nothing here asks one.
-rm -f "$folder"/huggingface_hub-* "$folder"/hf_xet-*
+  'pydantic>=2.6' rich
+# Of what these bring, the rest is there wherever torch is.
+for wheel in "$folder"/*.whl; do
+  case $(basename "$wheel") in
+    pydantic-*|pydantic_core-*|annotated_types-*|typing_inspection-*|rich-*) ;;
+    *) rm -f "$wheel" ;;
+  esac
+done
 
 for root in "${TENSORRT_ROOT:-}" /opt/tensorrt /usr/local/tensorrt /usr; do
   header=$(find "$root/include" -maxdepth 2 -name NvInferRuntime.h 2>/dev/null | head -n 1) || true
@@ -31,6 +37,19 @@ for root in "${TENSORRT_ROOT:-}" /opt/tensorrt /usr/local/tensorrt /usr; do
 done
 [ -d "$folder/tensorrt" ] || echo "No TensorRT headers were found: set TENSORRT_ROOT. Plugins will not be checked." >&2
 
-[ -f "$folder/bundle/manifest.json" ] ||
-  "$python" -c 'import h2o_cli.export as e; e.main()' "$repo/examples/tiny-llama" -o "$folder/bundle" >&2
+export_to() {
+  "$python" -c 'import h2o_cli.export as e; e.main()' "$1" -o "$folder/$2" >&2
+}
+[ -f "$folder/bundle/manifest.json" ] || export_to "$repo/examples/tiny-llama" bundle
+if [ ! -f "$folder/latent/manifest.json" ]; then
+  checkpoint=$(mktemp -d)
+  trap 'rm -rf "$checkpoint"' EXIT
+  (cd "$repo" && "$python" -m bench.gpu_check.latent_model examples/tiny-llama "$checkpoint") >&2
+  export_to "$checkpoint" latent
+fi
 ls "$folder"
+
+mib=$(( ($(git -C "$repo" ls-files -z | (cd "$repo" && xargs -0 du -cb --) | awk '/total$/ { sum += $1 } END { print sum }') \
+  + $(du -sb "$folder" | cut -f1)) / 1048576 ))
+echo "The checkout's files and $folder take $mib MiB."
+[ "$mib" -le "${MOST_MIB:-64}" ] || { echo "That is more than ${MOST_MIB:-64} MiB." >&2; exit 1; }

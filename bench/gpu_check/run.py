@@ -3,8 +3,9 @@
 Builds the kernels for the GPU that is there, runs their tests, times them beside torch's flash attention, compares
 policies and whole bundles with the CPU, and runs the tests again under compute-sanitizer; the most valuable first.
 Each step is a process with a time limit of its own: one that fails or hangs stops no other, and one that lacks
-something is "not run". All is written below FOLDER, as soon as it is known: report.md, report.json, rows.jsonl with
-the timings as they were made, log.txt with everything that was printed, and build/.
+something is "not run". FOLDER has everything as soon as it is known, in four files: report.md, report.json,
+rows.jsonl with the timings as they were made, and log.txt with everything that was printed. What is built lies
+elsewhere.
 
 Exit code 0: all good, or nothing could be run; 1: a check failed; 3: a speed goal was missed.
 """
@@ -28,8 +29,8 @@ LIMIT = 600.0  # seconds for all steps; for a machine so slow that this is not e
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=REPO / "build" / "gpu_check", help="where all results go")
-    parser.add_argument("--build", type=Path, help="build folder; OUT/build by default")
+    parser.add_argument("--out", type=Path, default=REPO / "out" / "gpu_check", help="where all results go")
+    parser.add_argument("--build", type=Path, default=REPO / "build" / "gpu_check", help="build folder")
     parser.add_argument(
         "--wheels", type=Path, help="folder that prepare.sh made, for machines without an index"
     )
@@ -39,13 +40,18 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--bundle", type=Path, default=REPO / "out" / "tiny-llama", help="run end to end")
     parser.add_argument(
+        "--latent", type=Path, default=REPO / "out" / "tiny-latent", help="the same with latent attention"
+    )
+    parser.add_argument(
         "--limit",
         type=float,
         default=LIMIT,
         help="seconds that all steps may take together; their own limits grow with it",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--quick", action="store_true", help="no full tests, and only two of the sanitizers")
+    parser.add_argument(
+        "--quick", action="store_true", help="no full tests, and of the sanitizers memcheck alone"
+    )
     return parser.parse_args()
 
 
@@ -58,13 +64,14 @@ def main() -> int:
         (out / name).write_text("")
     gpu = machine.first_gpu()
     options = Options(
-        build=(asked.build or out / "build").resolve(),
+        build=asked.build.resolve(),
         rows=out / "rows.jsonl",
         architecture=asked.architecture or (gpu.architecture if gpu else None),
         gpu=gpu is not None,
         wheels=asked.wheels.resolve() if asked.wheels else None,
         tensorrt=asked.tensorrt.resolve() if asked.tensorrt else None,
         bundle=asked.bundle.resolve(),
+        latent=asked.latent.resolve(),
         jobs=asked.jobs,
         quick=asked.quick,
     )

@@ -15,11 +15,7 @@ from bench.gpu_check.library import Library, offset
 
 Calls = dict[str, tuple[Callable[[], None], float]]
 BATCH = 4096  # rows of a call
-TILE, STRIDE, LISTED = (
-    128,
-    4,
-    2048,
-)  # of the rule `query`: rows with one set, one vote in so many rows, candidates
+TILE, STRIDE, LISTED = 128, 4, 2048  # of the rule `query`: rows with one set, rows to a vote, candidates
 PAGE, PAGE_BUDGET = 16, 64
 VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
 WINDOW, LANDMARK_BLOCK = 128, 64
@@ -71,6 +67,7 @@ def pages(library: Library, layer: Layer) -> Calls:
     least, most = paged.amin(1), paged.amax(1)
     chosen = _rows(KV_HEADS, PAGE_BUDGET)
     room = _room(library.page_select_workspace(layer.shape, count))
+    parts = _room(library.page_attention_workspace(layer.shape, PAGE, PAGE_BUDGET))
     q, o = offset(layer.q, last), offset(layer.o, last)
 
     def select() -> None:
@@ -81,7 +78,17 @@ def pages(library: Library, layer: Layer) -> Calls:
 
     def attend() -> None:
         layer.run(
-            library.page_attention, layer.shape, q, layer.kv, layer.length, PAGE, PAGE_BUDGET, chosen, o
+            library.page_attention,
+            layer.shape,
+            q,
+            layer.kv,
+            layer.length,
+            PAGE,
+            PAGE_BUDGET,
+            chosen,
+            o,
+            parts,
+            parts.numel(),
         )
 
     pair = 4 * layer.d * QUERY_HEADS
@@ -94,7 +101,7 @@ def lines(library: Library, layer: Layer) -> Calls:
     columns, distances = _rows(QUERY_HEADS, COLUMNS), _rows(QUERY_HEADS, DISTANCES)
     first, n = layer.n - layer.chunk, layer.chunk
     votes = _room(library.vertical_slash_select_workspace(shape, VOTERS, layer.n))
-    runs = _room(library.vertical_slash_attention_workspace(shape, n, layer.n, DISTANCES))
+    runs = _room(library.vertical_slash_attention_workspace(shape, n, layer.n, COLUMNS, DISTANCES))
 
     def select() -> None:
         layer.run(
@@ -108,9 +115,8 @@ def lines(library: Library, layer: Layer) -> Calls:
             columns, DISTANCES, distances, offset(layer.o, first), runs, runs.numel(),
         )  # fmt: skip
 
-    pair = (
-        4 * layer.d * QUERY_HEADS
-    )  # of columns and distances at most: some lie above the diagonal, or twice
+    # Of columns and distances at most: some lie above the diagonal, or twice.
+    pair = 4 * layer.d * QUERY_HEADS
     return {
         "select": (select, 1.5 * pair * VOTERS * layer.n),
         "attend": (attend, pair * n * (COLUMNS + DISTANCES)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -25,12 +26,14 @@ class Step:
     command  made when the step's turn comes; may raise NotRun
     limit    seconds that it may take
     after    steps that must have passed
+    refusal  what the command prints, as a regular expression, where this machine does not let it work
     """
 
     name: str
     command: Callable[[], list[str]]
     limit: float
     after: tuple[str, ...] = ()
+    refusal: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,16 +75,16 @@ class Runner:
         if left < 1:
             return NOT_RUN, "no time was left"
         try:
-            return self._execute(step.name, step.command(), min(step.limit, left))
+            return self._execute(step, step.command(), min(step.limit, left))
         except NotRun as reason:
             return NOT_RUN, str(reason)
         except Exception as error:
             return FAILED, f"{type(error).__name__}: {error}"
 
-    def _execute(self, name: str, command: list[str], limit: float) -> tuple[str, str]:
+    def _execute(self, step: Step, command: list[str], limit: float) -> tuple[str, str]:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
-            log.write(f"\n=== {name}: {' '.join(command)}\n".encode())
+            log.write(f"\n=== {step.name}: {' '.join(command)}\n".encode())
             log.flush()
             begin = log.tell()
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -93,16 +96,20 @@ class Runner:
                 if isinstance(error, subprocess.TimeoutExpired):
                     return FAILED, f"not done after {limit:.0f} s"
                 raise
-        last = self._last_line(begin)
+        lines = self._lines(begin)
+        last = lines[-1]
         if code == NOT_HERE:
             return NOT_RUN, last
+        refused = [line for line in lines if step.refusal and re.search(step.refusal, line)]
+        if code and refused:
+            return NOT_RUN, refused[0]
         if code:
             ended = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
             return FAILED, f"{ended}: {last}"
         return PASSED, ""
 
-    def _last_line(self, begin: int) -> str:
+    def _lines(self, begin: int) -> list[str]:
         with self._log.open("rb") as log:
             log.seek(begin)
             lines = log.read().decode(errors="replace").split("\n")
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it printed nothing")
+        return [line.strip()[:300] for line in lines if line.strip()] or ["it printed nothing"]

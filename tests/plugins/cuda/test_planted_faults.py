@@ -238,7 +238,9 @@ IN_MACHINE_CODE = [
          "const unsigned old = *count; *count = old == all - 1 ? 0 : old + 1; return old;"),
     )
 ]  # fmt: skip
-KERNEL = '#include "attention_f32.cuh"\ntemplate __global__ void h2o::cuda::attention_f32<64, 1, false, float>('
+KERNEL = (
+    '#include "attention_f32.cuh"\ntemplate __global__ void h2o::cuda::attention_f32<64, 1, false, float>('
+)
 KERNEL += "h2o::cuda::AttentionArgs);\n"
 
 
