@@ -15,7 +15,8 @@
 //  - the address of a piece that is copied is one multiply-add, its place in shared memory a constant;
 //  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only
 //    when some row of the warp met a new maximum.
-// Keys lie in order, or where a memory or a list of rows says; a row sees of a list what is not behind it.
+// Keys lie in order, or a memory or a list names their rows. A row sees those keys of a list that do not come
+// after it.
 // With WARPS = MT = 1 a block is one warp with 16 rows: the decode shape. There the bytes of the cache are
 // the floor, and many such small blocks on a multiprocessor keep enough of them in flight.
 #pragma once
@@ -101,8 +102,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         copy4_async(slots_shared + (slot * KEYS + static_cast<int>(threadIdx.x)) * 4,
                     list_of(keys, extent, set) + key, true);
     };
-    // A list's rows are worked out by the threads that need no copy to wait for: loaded before the scores of
-    // a tile, and put into their slots behind them.
+    // Rows of a list are computed from its entries. A thread loads its entries before it computes the scores
+    // of a tile, and stores the rows into their slots after them, so that the scores hide the wait.
     constexpr int kOwnRows = kListed ? KEYS / kThreads : 1;
     static_assert(!kListed || KEYS % kThreads == 0, "all threads have as many rows");
     const auto load_listed = [&](int tile_key, int (&to)[kOwnRows]) {
@@ -226,30 +227,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         copy_commit();
 
         if constexpr (kListed) {
-            const int2* const rows_of_lane = reinterpret_cast<const int2*>(tile_rows + lane % 4 * 2);
-            const int least = block.listed.position(rows, first_row + warp * MT * 16);
-            bool some_hidden = false;
-#pragma unroll
-            for (int nn = 0; nn < KEYS / 8; ++nn) {
-                const int2 row = rows_of_lane[nn * 4];
-                some_hidden |= hidden(row.x, least) || hidden(row.y, least);
-            }
-            if (__any_sync(kAllLanes, some_hidden)) {
-#pragma unroll
-                for (int i = 0; i < MT; ++i)
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        const int packed =
-                            min(first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4, last_row);
-                        const int position = block.listed.position(rows, packed);
-#pragma unroll
-                        for (int nn = 0; nn < KEYS / 8; ++nn) {
-                            const int2 row = rows_of_lane[nn * 4];
-                            if (hidden(row.x, position)) s[i][nn][h * 2] = -INFINITY;
-                            if (hidden(row.y, position)) s[i][nn][h * 2 + 1] = -INFINITY;
-                        }
-                    }
-            }
+            const int warp_row = first_row + warp * MT * 16;
+            mask_listed<MT, KEYS>(s, tile_rows, block.listed, rows, warp_row, last_row);
         } else if (tile_key + KEYS > unmasked) {
 #pragma unroll
             for (int i = 0; i < MT; ++i)

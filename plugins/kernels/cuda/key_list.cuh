@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_args.h"
+#include "ptx.cuh"
 #include "row_range.cuh"
 
 namespace h2o::cuda {
@@ -34,6 +35,35 @@ struct ListedKeys {
 // Whether a row at `position` does not see cache row `row`: it comes later, or is none.
 __device__ __forceinline__ bool hidden(int row, int position) {
     return static_cast<unsigned>(row) > static_cast<unsigned>(position);
+}
+
+// Masks a warp's scores s [MT * 16, KEYS], which lie as mma leaves them, of packed rows from `first` on.
+// Their keys are the cache rows `tile_rows`. Few tiles hide a key from any row: the warp asks that first.
+template <int MT, int KEYS>
+__device__ __forceinline__ void mask_listed(float (&s)[MT][KEYS / 8][4], const int* tile_rows,
+                                            const ListedKeys& listed, const RowSource& rows, int first,
+                                            int last) {
+    const int lane = threadIdx.x % 32, least = listed.position(rows, first);
+    const int2* const keys = reinterpret_cast<const int2*>(tile_rows + lane % 4 * 2);
+    bool some = false;
+#pragma unroll
+    for (int nn = 0; nn < KEYS / 8; ++nn) {
+        const int2 key = keys[nn * 4];
+        some |= hidden(key.x, least) || hidden(key.y, least);
+    }
+    if (!__any_sync(kAllLanes, some)) return;
+#pragma unroll
+    for (int i = 0; i < MT; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int position = listed.position(rows, min(first + i * 16 + h * 8 + lane / 4, last));
+#pragma unroll
+            for (int nn = 0; nn < KEYS / 8; ++nn) {
+                const int2 key = keys[nn * 4];
+                if (hidden(key.x, position)) s[i][nn][h * 2] = -INFINITY;
+                if (hidden(key.y, position)) s[i][nn][h * 2 + 1] = -INFINITY;
+            }
+        }
 }
 
 __device__ __forceinline__ ListedKeys listed_keys(const RowSource& rows, const KeySource& keys,
