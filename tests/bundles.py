@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,11 +24,21 @@ def export(
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
+    _parse_torchlib_once()
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:
         write_bundle(open_checkpoint(str(checkpoint)), chosen, folder, progress=lambda stage: None)
     return bundle
+
+
+def _parse_torchlib_once() -> None:
+    """For every graph torch's exporter parses the source of onnxscript's 500 functions, half a second each time."""
+    from torch.onnx._internal import _lazy_import
+
+    lazy: Any = vars(_lazy_import)["onnxscript_apis"]
+    if not hasattr(lazy.get_torchlib_ops, "cache_info"):
+        lazy.get_torchlib_ops = functools.cache(lazy.get_torchlib_ops)
 
 
 def named(root: Path, name: str, variant: str = "", **options: Any) -> tuple[Path, Path]:

@@ -117,7 +117,7 @@ def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
     if experts is None:
         return None
     return ExpertsSpec(
-        layers=config.layers - experts.first_layer,
+        layers=len(experts.layers),
         count=experts.count,
         chosen=experts.chosen,
         size=experts.size,

@@ -11,8 +11,8 @@ from tests.reference.checkpoints import LLAMA3_ROPE
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from h2o_export.architecture.config import ModelConfig, RopeConfig
-from h2o_export.architecture.families import FAMILIES, HEAD_SIZES
+from h2o_export.architecture.config import HEAD_SIZES, ModelConfig, RopeConfig
+from h2o_export.architecture.families import FAMILIES
 from h2o_export.dense.graphs import parameter_count
 from h2o_export.layers import layer_kind
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
@@ -70,7 +70,8 @@ def test_every_size_is_read() -> None:
         qkv_bias=False,
         o_bias=False,
         mlp_bias=False,
-        qk_norm=False,
+        qk_norm=None,
+        kinds=("grouped-query",) * 3,
     )
     assert layer_kind(config, 0).spec(config).scale == pytest.approx(32**-0.5)
 
@@ -96,8 +97,8 @@ def test_the_head_size_need_not_divide_the_hidden_size(size: int) -> None:
 
 def test_families_differ_in_biases_and_norms() -> None:
     qwen2, qwen3 = of_family("qwen2"), of_family("qwen3", head_dim=64)
-    assert (qwen2.qkv_bias, qwen2.o_bias, qwen2.qk_norm) == (True, False, False)
-    assert (qwen3.qkv_bias, qwen3.o_bias, qwen3.qk_norm) == (False, False, True)
+    assert (qwen2.qkv_bias, qwen2.o_bias, qwen2.qk_norm) == (True, False, None)
+    assert (qwen3.qkv_bias, qwen3.o_bias, qwen3.qk_norm) == (False, False, "head")
     assert of_family("qwen3").head_size == 128  # its default, whatever the hidden size
     biased = read(attention_bias=True, mlp_bias=True)
     assert (biased.qkv_bias, biased.o_bias, biased.mlp_bias) == (True, True, True)
@@ -105,12 +106,21 @@ def test_families_differ_in_biases_and_norms() -> None:
     assert (ignored.qkv_bias, ignored.o_bias) == (False, False)  # a Mistral layer has none to switch on
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].layers == "grouped-query"])
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [1]}
+OWN: dict[str, dict[str, Any]] = {"qwen3_moe": EXPERTS, "exaone4": {"layer_types": ["full_attention"] * 3}}
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].layers == ("grouped-query",)])
 def test_the_number_of_parameters_is_transformers(name: str) -> None:
     for tied in (False, True):
-        config = of_family(name, head_dim=64, tie_word_embeddings=tied)
+        own = OWN.get(name, {})
+        config = of_family(name, head_dim=64, tie_word_embeddings=tied, **own)
+        changed = ("model_type", "architectures", "rope_theta")
         theirs = AutoConfig.for_model(
-            name, **{key: value for key, value in LLAMA.items() if key not in ("model_type", "rope_theta")}
+            name,
+            **{key: value for key, value in LLAMA.items() if key not in changed},
+            **own,
+            pad_token_id=None,
         )
         theirs.head_dim, theirs.tie_word_embeddings = 64, tied
         with torch.device("meta"):
@@ -220,6 +230,42 @@ def test_windows_that_are_switched_off_are_none() -> None:
     assert read(sliding_window=4096).family == "llama"  # its layer has no window to switch on
     raw = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}
     assert ModelConfig.from_huggingface(raw).family == "mistral"
+
+
+def test_a_window_of_exaone_tells_which_layers_rotate() -> None:
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    kinds = of_family("exaone4", sliding_window=2048, layer_types=types).kinds
+    assert kinds == ("grouped-query", "grouped-query-without-rotation", "grouped-query")
+    with pytest.raises(CheckpointError, match="layer_types must name the kind of each of 3 layers"):
+        of_family("exaone4", sliding_window=2048)
+    raw = {**LLAMA, "model_type": "exaone4", "architectures": None, "sliding_window": None}
+    assert set(ModelConfig.from_huggingface(raw).kinds) == {"grouped-query"}
+
+
+def test_layers_of_smollm3_that_do_not_rotate() -> None:
+    rotated, unrotated = "grouped-query", "grouped-query-without-rotation"
+    four = of_family("smollm3", num_hidden_layers=4)
+    assert four.kinds == (rotated, rotated, rotated, unrotated)  # every fourth
+    assert of_family("smollm3", no_rope_layer_interval=2).kinds == (rotated, unrotated, rotated)
+    assert of_family("smollm3", no_rope_layers=[0, 1, 1, 0]).kinds == (unrotated, rotated, rotated)
+    with pytest.raises(CheckpointError, match="no_rope_layers has 2 entries for 3 layers"):
+        of_family("smollm3", no_rope_layers=[1, 1])
+    with pytest.raises(CheckpointError, match="no_rope_layers must be a list of integers of 0 or more"):
+        of_family("smollm3", no_rope_layers=[1, "0", 1])
+
+
+def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
+    def mixed(**changes: Any) -> list[bool]:
+        config = of_family("qwen3_moe", **{**EXPERTS, **changes})
+        return [config.routed(layer) for layer in range(config.layers)]
+
+    assert mixed() == [True, False, True]
+    assert mixed(mlp_only_layers=None, decoder_sparse_step=2) == [False, True, False]
+    assert mixed(mlp_only_layers=[0, 1, 2]) == [False, False, False]
+    with pytest.raises(CheckpointError, match="num_experts_per_tok must be at most 6, but is 7"):
+        mixed(num_experts_per_tok=7)
+    with pytest.raises(UnsupportedModelError, match="mixture of experts"):
+        read(num_local_experts=8)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,24 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+ARCHITECTURES = {"mistral": "llama", "qwen3_moe": "qwen3moe"}  # where llama.cpp has another name
+NEIGHBOURS = ("llama", "smollm3", "granite")  # whose rows of q and k its converter puts in another order
 RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
+
+# What a converter writes of an architecture besides: key after its name -> word of config.json.
+OWN = {
+    "granite": {
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    },
+    "qwen3moe": {
+        "expert_count": "num_local_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    },
+}
 
 
 def write(
@@ -31,13 +48,12 @@ def write(
     """
     config = json.loads((checkpoint / "config.json").read_text())
     family, weights = config["model_type"], load_file(checkpoint / "model.safetensors")
-    architecture = "llama" if family == "mistral" else family
+    architecture = ARCHITECTURES.get(family, family)
     names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
     stored: dict[str, NDArray[np.float32] | None] = {}
-    for name, tensor in weights.items():
-        array = tensor.float().numpy()
+    for name, array in _stacked({name: tensor.float().numpy() for name, tensor in weights.items()}).items():
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
-        if heads and architecture == "llama":
+        if heads and architecture in NEIGHBOURS:
             array = _pairs_side_by_side(array, config[heads])
         own = names.get_name(name, (".weight", ".bias"))
         assert own is not None, name
@@ -51,8 +67,8 @@ def write(
         if value is not None:
             add(writer, key, value)
     for name, array in kept.items():
-        own = kind if array.ndim == 2 else None
-        if own is not None and array.shape[1] % gguf.GGML_QUANT_SIZES[own][0]:
+        own = kind if array.ndim >= 2 else None
+        if own is not None and array.shape[-1] % gguf.GGML_QUANT_SIZES[own][0]:
             own = Kind.F16  # as llama.cpp does with rows that do not fit
         writer.add_tensor(name, array if own is None else quantized(array, own), raw_dtype=own)
     writer.write_header_to_file()
@@ -93,7 +109,19 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.rope.freq_base": float(config["rope_parameters"]["rope_theta"]),
         f"{name}.rope.dimension_count": config["head_dim"],
         f"{name}.vocab_size": config["vocab_size"],
+        **{f"{name}.{key}": config[word] for key, word in OWN.get(name, {}).items()},
     }
+
+
+def _stacked(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """The matrices of all experts of a layer as one tensor [E, out, in], under the name that gguf's map knows."""
+    found = {name: array for name, array in weights.items() if ".experts." not in name}
+    experts: dict[str, dict[int, NDArray[np.float32]]] = {}
+    for name in weights.keys() - found.keys():
+        layer, _, rest = name.partition(".experts.")
+        number, _, matrix = rest.partition(".")
+        experts.setdefault(f"{layer}.experts.{matrix}", {})[int(number)] = weights[name]
+    return found | {name: np.stack([own[e] for e in sorted(own)]) for name, own in sorted(experts.items())}
 
 
 def tokenizer_metadata(checkpoint: Path) -> dict[str, Any]:

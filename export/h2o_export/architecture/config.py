@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families import FAMILIES, HEAD_SIZES, Family, check_supported
+from h2o_export.architecture.families import Family, find_family
+from h2o_export.architecture.families.base import LLAMA_NORMS, NO_MULTIPLIERS, Multipliers, Norms
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.rope import RopeConfig, read_rope
 from h2o_export.architecture.values import integer, number
@@ -15,6 +16,8 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.limits import MAX_LAYERS
 
 __all__ = ["ExpertsConfig", "LatentConfig", "ModelConfig", "RopeConfig"]
+
+HEAD_SIZES = (32, 64, 80, 96, 128)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,12 @@ class ModelConfig:
     qkv_bias: bool
     o_bias: bool
     mlp_bias: bool
-    qk_norm: bool
+    qk_norm: (
+        Literal["head", "projection"] | None
+    )  # RMSNorm of q and k: of each head, or of all heads together
+    kinds: tuple[str, ...]  # of every layer: a key of h2o_export.layers.LAYERS
+    norms: Norms = LLAMA_NORMS
+    multipliers: Multipliers = NO_MULTIPLIERS
     latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
     experts: ExpertsConfig | None = None
     draft_layers: int = 0  # that follow the model's own in its files, guess further tokens, and are left out
@@ -47,8 +55,8 @@ class ModelConfig:
 
         Raises UnsupportedModelError for a feature the exporter lacks, CheckpointError for a broken config.
         """
-        family = check_supported(raw)
-        latent = LatentConfig.read(raw, family) if "latent" in family.layers else None
+        family = find_family(raw)
+        latent = family.latent(raw)
         query_heads, kv_heads, head_size = _heads(raw, family) if latent is None else latent.heads(raw)
         layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
         biased = bool(raw.get("attention_bias", False)) and (family.bias_flags or family.attention_bias_flag)
@@ -61,7 +69,7 @@ class ModelConfig:
             head_size=head_size,
             intermediate_size=integer(raw, "intermediate_size"),
             vocab_size=integer(raw, "vocab_size"),
-            rms_norm_eps=number(raw, "rms_norm_eps", 1e-6),
+            rms_norm_eps=number(raw, "rms_norm_eps", family.default_eps),
             max_position_embeddings=integer(raw, "max_position_embeddings", 2048, most=sys.maxsize),
             rope=read_rope(raw),
             tied=bool(raw.get("tie_word_embeddings", False)),
@@ -69,19 +77,17 @@ class ModelConfig:
             o_bias=biased,
             mlp_bias=family.bias_flags and bool(raw.get("mlp_bias", False)),
             qk_norm=family.qk_norm,
+            kinds=family.layer_kinds(raw, layers),
+            norms=family.norms,
+            multipliers=family.multipliers(raw),
             latent=latent,
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
-            experts=ExpertsConfig.read(raw, family, layers) if family.router else None,
+            experts=family.experts(raw, layers),
         )
-
-    def kind(self, layer: int) -> str:
-        """The name of a layer's kind."""
-        names = FAMILIES[self.family].layers
-        return names[layer % len(names)]
 
     def routed(self, layer: int) -> bool:
         """Whether the feed-forward half of a layer is a mixture of experts."""
-        return self.experts is not None and layer >= self.experts.first_layer
+        return self.experts is not None and layer in self.experts.layers
 
 
 def _heads(raw: dict[str, Any], family: Family) -> tuple[int, int, int]:

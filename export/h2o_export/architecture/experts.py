@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from h2o_export.architecture.families import Family, Router
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+Router = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class ExpertsConfig:
     """Of each token a router chooses a few experts, which are small MLPs; shared ones see every token.
 
     count, chosen          experts of a layer, and how many of them see a token
-    size, shared_size      rows inside an expert, and inside the shared ones together
-    first_layer            layers before it have a plain MLP
+    size, shared_size      rows inside an expert, and inside the shared ones together; 0: none is shared
+    layers                 those that have a mixture; the others have a plain MLP
     router                 scores are the softmax over experts, or a sigmoid of each and a learned bias that
                            counts for choosing alone
     groups, chosen_groups  experts are chosen from the best groups only
@@ -28,48 +29,15 @@ class ExpertsConfig:
     chosen: int
     size: int
     shared_size: int
-    first_layer: int
+    layers: frozenset[int]
     router: Router
     groups: int
     chosen_groups: int
     normalized: bool
     factor: float
 
-    @classmethod
-    def read(cls, raw: dict[str, Any], family: Family, layers: int) -> ExpertsConfig | None:
-        """Of a parsed `config.json`; None where every layer is dense. Raises as ModelConfig."""
-        assert family.router is not None
-        first = integer(raw, "first_k_dense_replace", family.first_dense, least=0)
-        if first >= layers:
-            return None
-        _check_supported(raw, family.router)
-        size, count = integer(raw, "moe_intermediate_size"), integer(raw, "n_routed_experts")
-        grouped = family.router == "sigmoid" or raw.get("topk_method") == "group_limited_greedy"
-        experts = cls(
-            count=count,
-            chosen=integer(raw, "num_experts_per_tok"),
-            size=size,
-            shared_size=size * integer(raw, "n_shared_experts"),
-            first_layer=first,
-            router=family.router,
-            groups=integer(raw, "n_group") if grouped else 1,
-            chosen_groups=integer(raw, "topk_group") if grouped else 1,
-            normalized=family.router == "sigmoid" and bool(raw.get("norm_topk_prob", True)),
-            factor=number(raw, "routed_scaling_factor", 1.0 if family.router == "softmax" else 2.5),
-        )
-        experts._check()
-        return experts
-
-    @property
-    def group_size(self) -> int:
-        return self.count // self.groups
-
-    @property
-    def limited(self) -> bool:
-        """Whether some groups are left out."""
-        return self.chosen_groups < self.groups
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        """Raises CheckpointError."""
         if self.count % self.groups or self.chosen_groups > self.groups:
             raise CheckpointError(
                 f"config.json: {self.count} experts (n_routed_experts) in {self.groups} groups (n_group), of which "
@@ -85,6 +53,37 @@ class ExpertsConfig:
                 "config.json: groups of one expert (n_group) have no two best ones to be scored by; the file is "
                 "damaged"
             )
+
+    @property
+    def group_size(self) -> int:
+        return self.count // self.groups
+
+    @property
+    def limited(self) -> bool:
+        """Whether some groups are left out."""
+        return self.chosen_groups < self.groups
+
+
+def read_routed(raw: dict[str, Any], router: Router, first_dense: int, layers: int) -> ExpertsConfig | None:
+    """DeepSeek's mixtures of a parsed `config.json`; None where every layer is dense. Raises as ModelConfig."""
+    first = integer(raw, "first_k_dense_replace", first_dense, least=0)
+    if first >= layers:
+        return None
+    _check_supported(raw, router)
+    size = integer(raw, "moe_intermediate_size")
+    grouped = router == "sigmoid" or raw.get("topk_method") == "group_limited_greedy"
+    return ExpertsConfig(
+        count=integer(raw, "n_routed_experts"),
+        chosen=integer(raw, "num_experts_per_tok"),
+        size=size,
+        shared_size=size * integer(raw, "n_shared_experts"),
+        layers=frozenset(range(first, layers)),
+        router=router,
+        groups=integer(raw, "n_group") if grouped else 1,
+        chosen_groups=integer(raw, "topk_group") if grouped else 1,
+        normalized=router == "sigmoid" and bool(raw.get("norm_topk_prob", True)),
+        factor=number(raw, "routed_scaling_factor", 1.0 if router == "softmax" else 2.5),
+    )
 
 
 def _check_supported(raw: dict[str, Any], router: Router) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_export.architecture.families import Family
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
 
@@ -34,9 +33,12 @@ class LatentConfig:
     pairs_out: bool
 
     @classmethod
-    def read(cls, raw: dict[str, Any], family: Family) -> LatentConfig:
-        """Of a parsed `config.json`. Raises CheckpointError."""
-        pairs = family.pairs_stay or raw.get("rope_interleave") is not False
+    def read(cls, raw: dict[str, Any], pairs_stay: bool) -> LatentConfig:
+        """Of a parsed `config.json`; `pairs_stay`: neighbours are turned, and stay neighbours, whatever it says.
+
+        Raises CheckpointError.
+        """
+        pairs = pairs_stay or raw.get("rope_interleave") is not False
         rope_size = integer(raw, "qk_rope_head_dim", 64)
         if rope_size % 2:
             raise CheckpointError(f"config.json: qk_rope_head_dim must be even, but is {rope_size}")
@@ -49,7 +51,7 @@ class LatentConfig:
             if "q_lora_rank" in raw and raw["q_lora_rank"] is None
             else integer(raw, "q_lora_rank", 1536),
             pairs_in=pairs,
-            pairs_out=family.pairs_stay,
+            pairs_out=pairs_stay,
         )
 
     @property

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from h2o_export.architecture.families import ROPE_TYPES
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RopeConfig:
     """
 
     theta: float
-    kind: str = "default"  # one of families.ROPE_TYPES, or "factors"
+    kind: str = "default"  # one of ROPE_TYPES, or "factors"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0

@@ -48,6 +48,8 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
             checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
         )
     unscaled = {kind.title for kind in each_kind(checkpoint.config) if not kind.scalable}
+    if checkpoint.config.experts is not None and not unscaled:
+        unscaled = {"mixtures of experts"}
     if unscaled:
         if text is not None:
             raise ConfigError(

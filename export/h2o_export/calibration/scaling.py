@@ -7,7 +7,7 @@ Dividing it in the norm before, and multiplying the columns of the matrices behi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense.graphs import checkpoint_tensors
@@ -25,12 +26,15 @@ FILE = "calibration.safetensors"  # in a bundle: the factors by the tensor that 
 TEXTS = 2  # of calibration.text
 STRENGTH = 0.5  # of the activations' share; by the table in docs/weights.md
 SMALLEST = 1e-5
-# In a layer: whose outputs are divided, and the matrices that read them.
-PAIRS = (
-    ("input_layernorm", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-    ("post_attention_layernorm", ("mlp.gate_proj", "mlp.up_proj")),
-    ("mlp.up_proj", ("mlp.down_proj",)),
-)
+
+
+def scaled_pairs(config: ModelConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """In a layer: whose outputs are divided, and the matrices that read them."""
+    if config.norms.before_attention is not None:
+        yield config.norms.before_attention, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    if config.norms.before_mlp is not None:
+        yield config.norms.before_mlp, ("mlp.gate_proj", "mlp.up_proj")
+    yield "mlp.up_proj", ("mlp.down_proj",)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class ScaledCheckpoint(DerivedCheckpoint):
         """`factors` as `scaling_factors` gives them."""
         multiplied: dict[str, Tensor] = {}
         for layer in range(original.config.layers):
-            for source, readers in PAIRS:
+            for source, readers in scaled_pairs(original.config):
                 made = factors[_name(layer, source)]
                 multiplied |= {_name(layer, reader): made for reader in readers}
         return cls(original.path, original.source, original.config, original, dict(factors), multiplied)
@@ -84,7 +88,7 @@ def scaling_factors(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> d
     shapes = checkpoint_tensors(checkpoint.config)
     factors = {}
     for layer in range(checkpoint.config.layers):
-        for source, readers in PAIRS:
+        for source, readers in scaled_pairs(checkpoint.config):
             names = [_name(layer, reader) for reader in readers]
             columns = [checkpoint.tensor(name, shapes[name]).float().abs().amax(0) for name in names]
             weights = torch.stack(columns).amax(0).clamp(min=SMALLEST)

@@ -23,7 +23,7 @@ LEFT_OUT = float(torch.finfo(torch.float32).min)
 
 
 class MixtureOfExperts(nn.Module):
-    """x [n, D] → [n, D]: the weighted sum of what a token's experts say, and what the shared ones do."""
+    """x [n, D] → [n, D]: the weighted sum of what a token's experts say, and what shared ones do."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -33,7 +33,8 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(
             Expert(config.hidden_size, config.experts.size) for _ in range(config.experts.count)
         )
-        self.shared_experts = MLP(config, config.experts.shared_size)
+        if config.experts.shared_size:
+            self.shared_experts = MLP(config, config.experts.shared_size)
 
     def forward(self, x: Tensor) -> Tensor:
         n, k = x.shape[0], self.config.chosen
@@ -44,7 +45,7 @@ class MixtureOfExperts(nn.Module):
             "::".join(PLACEHOLDER), (x, chosen, *matrices), {}, dtype=x.dtype, shape=shape, version=1
         ).to(x.device)  # the tracer puts it elsewhere
         mixed = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
-        out: Tensor = mixed + self.shared_experts(x)
+        out: Tensor = mixed + self.shared_experts(x) if self.config.shared_size else mixed
         return out
 
 

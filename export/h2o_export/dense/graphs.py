@@ -24,7 +24,7 @@ from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.dense.small_graphs import SmallGraphExporter
 from h2o_export.dense.trace import example_inputs, trace
 from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
-from h2o_export.layers import LAYERS, LayerKind, each_kind, layer_kind, rotary_size
+from h2o_export.layers import LAYERS, each_kind, layer_kind, rotary_size
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
@@ -61,7 +61,7 @@ class DenseGraph:
     def alike(self, config: ModelConfig) -> Alike:
         """Dense graphs for which this is equal differ in their weights alone."""
         routed = self.before is not None and config.routed(self.before)
-        before, after = (None if at is None else config.kind(at) for at in (self.before, self.after))
+        before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
         return self.module, routed, before, after
 
     @property
@@ -131,16 +131,17 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
     module, _, rest = parameter.partition(".")
     layer = dense.before if module == "after" else dense.after
     assert layer is not None
-    return f"model.layers.{layer}.{_name_in_layer(module, rest, layer_kind(config, layer))}"
+    in_layer = rest if module in ("qkv", "after") else parameter
+    return f"model.layers.{layer}.{_name_in_layer(in_layer, config, layer)}"
 
 
-def _name_in_layer(module: str, rest: str, kind: LayerKind) -> str:
-    """Of the parameter `rest` of a dense graph's `module`: who makes the module knows the name."""
-    if module == "qkv":
-        return kind.checkpoint_name(rest)
-    if module != "after":
-        return f"{module}.{rest}"  # input_layernorm
-    return kind.checkpoint_name(rest) if rest.startswith("o_proj.") else rest  # post_attention_layernorm, mlp
+def _name_in_layer(parameter: str, config: ModelConfig, layer: int) -> str:
+    """The checkpoint's name of a parameter in a layer: who makes a module knows it."""
+    module, _, rest = parameter.partition(".")
+    if module == "mlp":
+        return parameter
+    own = getattr(config.norms, module, None)
+    return layer_kind(config, layer).checkpoint_name(parameter) if own is None else f"{own}.{rest}"
 
 
 def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:

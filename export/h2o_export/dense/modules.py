@@ -18,20 +18,34 @@ from h2o_export.layers import layer_kind, rotary_size
 from h2o_export.layers.blocks import RMSNorm
 
 
+def norm(config: ModelConfig, name: str | None) -> nn.Module:
+    """The RMS norm that a checkpoint's layer has under `name`; None: it has none there."""
+    return nn.Identity() if name is None else RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
 class AfterAttention(nn.Module):
-    """What follows attention in a layer: output projection, residual, norm, MLP or experts, residual."""
+    """What follows attention in a layer: output projection, residual, MLP or experts, residual, and the norms."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.o_proj = layer_kind(config, layer).output(config)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.after_attention = norm(config, config.norms.after_attention)
+        self.before_mlp = norm(config, config.norms.before_mlp)
         routed = config.routed(layer)
         self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, config.intermediate_size)
+        self.after_mlp = norm(config, config.norms.after_mlp)
+        self.multiplier = config.multipliers.residual
 
     def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
-        residual = residual + self.o_proj(attention.flatten(1))  # [n, D]
-        out: Tensor = residual + self.mlp(self.post_attention_layernorm(residual))
-        return out
+        added = self.after_attention(self.o_proj(attention.flatten(1)))  # [n, D]
+        residual = residual + scaled(added, self.multiplier)
+        added = self.after_mlp(self.mlp(self.before_mlp(residual)))
+        return residual + scaled(added, self.multiplier)
+
+
+def scaled(x: Tensor, by: float) -> Tensor:
+    """x · by, and no node in the graph where `by` is 1."""
+    return x if by == 1 else x * by
 
 
 class DenseFirst(nn.Module):
@@ -42,17 +56,17 @@ class DenseFirst(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         angles = rotary_size(config) // 2
         self.inv_freq = nn.Parameter(torch.empty(angles), requires_grad=False)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.before_attention = norm(config, config.norms.before_attention)
         self.qkv = layer_kind(config, 0).projection(config)
         self.magnitude = config.rope.attention_factor
+        self.multiplier = config.multipliers.embedding
 
     def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-        residual = self.embed_tokens(tokens)  # [n, D]
+        residual = scaled(self.embed_tokens(tokens), self.multiplier)  # [n, D]
         angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
         cos, sin = angles.cos(), angles.sin()
-        if self.magnitude != 1:
-            cos, sin = cos * self.magnitude, sin * self.magnitude
-        return residual, cos, sin, *self.qkv(self.input_layernorm(residual), cos, sin)
+        cos, sin = scaled(cos, self.magnitude), scaled(sin, self.magnitude)
+        return residual, cos, sin, *self.qkv(self.before_attention(residual), cos, sin)
 
 
 class DenseMiddle(nn.Module):
@@ -61,12 +75,12 @@ class DenseMiddle(nn.Module):
     def __init__(self, config: ModelConfig, before: int) -> None:
         super().__init__()
         self.after = AfterAttention(config, before)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.before_attention = norm(config, config.norms.before_attention)
         self.qkv = layer_kind(config, before + 1).projection(config)
 
     def forward(self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         residual = self.after(attention, residual)
-        return residual, *self.qkv(self.input_layernorm(residual), cos, sin)
+        return residual, *self.qkv(self.before_attention(residual), cos, sin)
 
 
 class DenseLast(nn.Module):
@@ -77,7 +91,8 @@ class DenseLast(nn.Module):
         self.after = AfterAttention(config, before)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.multiplier = config.multipliers.logits
 
     def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
         logits: Tensor = self.lm_head(self.norm(self.after(attention, residual)))
-        return logits.float()
+        return scaled(logits.float(), self.multiplier)

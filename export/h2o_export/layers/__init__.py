@@ -1,6 +1,6 @@
 """Layer kinds by name. To add one is a file beside these and a line in `LAYERS`; a family names its own.
 
-The file of the same name in h2o_runtime.layers is what a bundle's layers do at run time.
+What a bundle's layers do at run time is in h2o_runtime.layers: `LayerKind.spec` names the kind there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from types import MappingProxyType
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.base import LayerKind
-from h2o_export.layers.grouped_query import GroupedQuery
+from h2o_export.layers.grouped_query import GroupedQuery, GroupedQueryWithoutRotation
 from h2o_export.layers.latent import Latent
 from h2o_runtime.errors import UnsupportedModelError
 
 __all__ = ["LAYERS", "LayerKind", "each_kind", "kind_named", "layer_kind", "rotary_size"]
 
-LAYERS: Mapping[str, LayerKind] = MappingProxyType({kind.name: kind for kind in (GroupedQuery(), Latent())})
+LAYERS: Mapping[str, LayerKind] = MappingProxyType(
+    {kind.name: kind for kind in (GroupedQuery(), GroupedQueryWithoutRotation(), Latent())}
+)
 GROUP = "h2o_edge.export_layers"  # entry points of other packages
 
 
@@ -33,7 +35,7 @@ def kind_named(name: str) -> LayerKind:
 
 def layer_kind(config: ModelConfig, layer: int) -> LayerKind:
     """The kind of one layer."""
-    return kind_named(config.kind(layer))
+    return kind_named(config.kinds[layer])
 
 
 def each_kind(config: ModelConfig) -> tuple[LayerKind, ...]:

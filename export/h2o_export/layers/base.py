@@ -46,8 +46,7 @@ class SmallGraph:
 class LayerKind(ABC):
     """One kind of attention, as dense graphs and everything about them need it. n tokens, D hidden size."""
 
-    # As h2o_runtime.layers has them.
-    name: ClassVar[str]
+    name: ClassVar[str]  # as families write it
     title: ClassVar[str]
     # Ends of the names of matrices that stay floats when others become integers.
     float_matrices: ClassVar[tuple[str, ...]] = ()

@@ -25,7 +25,7 @@ class GroupedQuery(LayerKind):
     def spec(self, config: ModelConfig) -> LayerSpec:
         d = config.head_size
         return LayerSpec(
-            kind=self.name,
+            kind=GroupedQuery.name,  # at run time all are alike
             query_heads=config.query_heads,
             kv_heads=config.kv_heads,
             head_size=d,
@@ -33,7 +33,7 @@ class GroupedQuery(LayerKind):
             query_size=d,
             out_size=d,
             rotary_size=d,
-            scale=1.0 / math.sqrt(d),
+            scale=config.multipliers.attention or 1.0 / math.sqrt(d),
         )
 
     def projection(self, config: ModelConfig) -> nn.Module:
@@ -46,25 +46,41 @@ class GroupedQuery(LayerKind):
         return causal_attention(given["q"], given["k"], given["v"], scale)
 
 
-class QKV(nn.Module):
-    """Projections of a layer's attention: hidden states to q, k and v with RoPE applied."""
+class GroupedQueryWithoutRotation(GroupedQuery):
+    """The same, with queries and keys that know nothing of positions (NoPE; Kazemnejad et al., 2023)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    name: ClassVar[str] = "grouped-query-without-rotation"
+
+    def projection(self, config: ModelConfig) -> nn.Module:
+        return QKV(config, rotated=False)
+
+
+class QKV(nn.Module):
+    """Projections of a layer's attention: hidden states to q, k and v, with RoPE applied if `rotated`."""
+
+    def __init__(self, config: ModelConfig, rotated: bool = True) -> None:
         super().__init__()
         self.config = config
+        self.rotated = rotated
         bias = config.qkv_bias
         self.q_proj = nn.Linear(config.hidden_size, config.query_heads * config.head_size, bias)
         self.k_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
         self.v_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
-        if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_size, config.rms_norm_eps)
-            self.k_norm = RMSNorm(config.head_size, config.rms_norm_eps)
+        if config.qk_norm is not None:
+            q_heads, k_heads = (
+                (config.query_heads, config.kv_heads) if config.qk_norm == "projection" else (1, 1)
+            )
+            self.q_norm = RMSNorm(q_heads * config.head_size, config.rms_norm_eps)
+            self.k_norm = RMSNorm(k_heads * config.head_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         n, d = x.shape[0], self.config.head_size
-        q = self.q_proj(x).view(n, self.config.query_heads, d)
-        k = self.k_proj(x).view(n, self.config.kv_heads, d)
-        v = self.v_proj(x).view(n, self.config.kv_heads, d)
-        if self.config.qk_norm:
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if self.config.qk_norm == "projection":
             q, k = self.q_norm(q), self.k_norm(k)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+        q, k, v = (rows.view(n, -1, d) for rows in (q, k, v))
+        if self.config.qk_norm == "head":
+            q, k = self.q_norm(q), self.k_norm(k)
+        if self.rotated:
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        return q, k, v

@@ -70,7 +70,8 @@ class StreamedModel:
     def embed(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Residual stream before layer 0 of each text, [n, D]."""
         table = self._load(EMBEDDING, tuple(self._model.model.embed_tokens.weight.shape))
-        return [table[torch.tensor(list(ids))] for ids in texts]
+        by = self.checkpoint.config.multipliers.embedding
+        return [table[torch.tensor(list(ids))] * by for ids in texts]
 
     @torch.inference_mode()
     def layer(self, index: int, states: Sequence[Tensor]) -> list[Tensor]:
@@ -94,7 +95,7 @@ class StreamedModel:
         self._fill(norm, "model.norm.")
         name = EMBEDDING if self.checkpoint.config.tied else "lm_head.weight"
         head = self._load(name, tuple(self._model.lm_head.weight.shape))
-        logits: Tensor = norm(hidden) @ head.T
+        logits: Tensor = norm(hidden) @ head.T * self.checkpoint.config.multipliers.logits
         norm.to("meta")
         return logits
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from h2o_export.checkpoints.base import CheckpointInFiles
 from h2o_export.checkpoints.gguf import latent
+from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
 from h2o_export.checkpoints.gguf.blocks import BLOCKS
 from h2o_export.checkpoints.gguf.config import (
-    ARCHITECTURES,
     ROPE_FACTORS,
     architecture,
     huggingface_config,
@@ -63,7 +63,7 @@ class GGUFCheckpoint(CheckpointInFiles):
         raw = huggingface_config(header)
         config = model_config(header, raw)
         _check_kinds(header)
-        names = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)], config.layers)
+        names = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)].kind, config.layers)
         return cls(path, source, config, header, names, shards, raw, tokenizer_files(header))
 
     @property
@@ -129,7 +129,8 @@ class GGUFCheckpoint(CheckpointInFiles):
             rope |= {"original_max_position_embeddings": self.config.max_position_embeddings}
         # Before its version 5 transformers had other words for the same.
         spellings = {"rope_parameters": rope, "rope_scaling": rope, "rope_theta": rope["rope_theta"]}
-        return AutoConfig.for_model(**{**self.raw, **spellings})
+        # A family's own padding token may lie beyond a small vocabulary, and nothing is padded.
+        return AutoConfig.for_model(**{**self.raw, **spellings, "pad_token_id": None})
 
     def _stored(self, name: str, own: str) -> TensorEntry:
         stored = self.header.tensors.get(own)
@@ -144,9 +145,9 @@ class GGUFCheckpoint(CheckpointInFiles):
         return several or (self.own_names.get_name(latent.mapped(name), (".weight", ".bias")) or name,)
 
     def _halves(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows of q and k in transformers' order. llama.cpp rotates neighbours in Llama, and puts them so."""
+        """Rows of q and k in transformers' order. In some families llama.cpp rotates neighbours."""
         heads = {"q_proj": self.config.query_heads, "k_proj": self.config.kv_heads}.get(name.split(".")[-2])
-        if heads is None or architecture(self.header) != "llama":
+        if heads is None or not ARCHITECTURES[architecture(self.header)].neighbours:
             return rows
         pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
         return pairs.swapaxes(1, 2).reshape(rows.shape)

@@ -6,22 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gguf import MODEL_ARCH, dequantize
+from gguf import dequantize
 from numpy.typing import NDArray
 
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints.gguf import latent
+from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
 from h2o_export.checkpoints.gguf.header import Header
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
-
-# What llama.cpp calls a file's architecture: Mistral's models are "llama" there, which is what they compute.
-ARCHITECTURES = {
-    "llama": MODEL_ARCH.LLAMA,
-    "qwen2": MODEL_ARCH.QWEN2,
-    "qwen3": MODEL_ARCH.QWEN3,
-    latent.NAME: MODEL_ARCH.DEEPSEEK2,
-}
 
 ROPE_FACTORS = "rope_freqs.weight"
 
@@ -74,6 +67,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     Raises CheckpointError for missing metadata, UnsupportedModelError for what changes a layer's arithmetic.
     """
     name = architecture(header)
+    known = ARCHITECTURES[name]
 
     def value(key: str) -> Any:
         return header.metadata.get(f"{name}.{key}")
@@ -81,12 +75,12 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     for key, harmless, what in _REFUSED:
         if key == "attention.sliding_window" and _covers(value(key), value("context_length")):
             continue  # every key is in the window
-        if value(key) not in harmless and not (name == latent.NAME and key == "expert_count"):
+        if value(key) not in harmless and key not in known.allowed:
             raise UnsupportedModelError(
                 f"{header.path}: {what} ({name}.{key} = {value(key)!r}) is not supported"
             )
-    raw: dict[str, Any] = {"model_type": name}
-    for key, word in _REQUIRED:
+    raw: dict[str, Any] = {"model_type": known.model_type}
+    for key, word in (*_REQUIRED, *known.required):
         if value(key) is None:
             raise CheckpointError(f"{header.path}: its metadata lack {name}.{key}; download it again")
         raw[word] = value(key)
@@ -95,7 +89,9 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     else:
         raw["num_key_value_heads"] = value("attention.head_count_kv")
         raw["head_dim"] = _head_size(header, raw, value)
+        raw |= known.own(value)
     raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
+    raw["sliding_window"] = value("attention.sliding_window") or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
     raw["rope_parameters"] = _rope(header, value, name == latent.NAME)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors

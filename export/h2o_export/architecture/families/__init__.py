@@ -1,0 +1,51 @@
+"""The checkpoints that can be exported, by `model_type`. To add one is a file beside these and its name here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from h2o_export.architecture.families.base import Family
+from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, YOUTU
+from h2o_export.architecture.families.exaone import EXAONE4
+from h2o_export.architecture.families.granite import GRANITE
+from h2o_export.architecture.families.llama import LLAMA, MISTRAL
+from h2o_export.architecture.families.olmo import OLMO2
+from h2o_export.architecture.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from h2o_export.architecture.families.smollm import SMOLLM3
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+__all__ = ["FAMILIES", "Family", "find_family"]
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        QWEN3_MOE,
+        SMOLLM3,
+        GRANITE,
+        OLMO2,
+        EXAONE4,
+        DEEPSEEK_V2,
+        DEEPSEEK_V3,
+        KIMI_K2,
+        YOUTU,
+    )
+}
+
+
+def find_family(raw: dict[str, Any]) -> Family:
+    """The family of a parsed `config.json`, or one sentence that says which feature is missing."""
+    model_type = raw.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError("config.json has no model_type: this is not a Hugging Face model folder")
+    family = FAMILIES.get(model_type)
+    if family is None:
+        known = ", ".join(FAMILIES)
+        raise UnsupportedModelError(
+            f"model type '{model_type}' is not supported: its decoder layer is another; supported are {known}"
+        )
+    family.check(raw)
+    return family

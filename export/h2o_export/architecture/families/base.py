@@ -1,0 +1,122 @@
+"""What a family of checkpoints is: a `model_type`, and how its decoder layer differs from Llama's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from h2o_export.architecture.experts import ExpertsConfig
+from h2o_export.architecture.latent import LatentConfig
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+GROUPED_QUERY = "grouped-query"  # keys of h2o_export.layers.LAYERS
+WITHOUT_ROTATION = "grouped-query-without-rotation"
+LATENT = "latent"
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Names of the RMS norms in a checkpoint's layer, by their place; None: no norm is in that place."""
+
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Constants by which a model multiplies what is 1 in Llama.
+
+    embedding  the rows of the embedding
+    residual   what attention and MLP add to the residual stream
+    logits     the logits
+    attention  the scores, before softmax; None: 1 / √(head size)
+    """
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits: float = 1.0
+    attention: float | None = None
+
+
+LLAMA_NORMS, NO_MULTIPLIERS = Norms(), Multipliers()
+
+
+@dataclass(frozen=True)
+class Family:
+    """One `model_type`. A family overrides the methods whose answers its `config.json` decides."""
+
+    model_type: str
+    architecture: str
+    layers: tuple[str, ...] = (GROUPED_QUERY,)  # kinds of the layers in turn, and then again from the first
+    norms: Norms = LLAMA_NORMS
+    qkv_bias: bool = False  # biases on q, k and v always
+    bias_flags: bool = False  # biases where config.json says attention_bias, mlp_bias
+    attention_bias_flag: bool = False  # biases where config.json says attention_bias alone
+    qk_norm: Literal["head", "projection"] | None = (
+        None  # RMSNorm of q and k: of each head, or of all together
+    )
+    default_head_size: int | None = None  # where config.json may omit head_dim; None: hidden_size / heads
+    default_window: int | None = None  # sliding window where config.json has no such key
+    has_window: bool = True  # whether a window in config.json means anything
+    default_eps: float = 1e-6  # of norms, where config.json omits rms_norm_eps
+    built_as: str | None = None  # the model type under which transformers knows it; None: its own
+
+    def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
+        """The kind of every layer. Raises as ModelConfig.from_huggingface, like all methods here."""
+        return tuple(self.layers[layer % len(self.layers)] for layer in range(layers))
+
+    def multipliers(self, raw: dict[str, Any]) -> Multipliers:
+        return NO_MULTIPLIERS
+
+    def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
+        """Sizes of latent attention, of families whose layers have it."""
+        return None
+
+    def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
+        """Its mixtures of experts; None where every layer is dense."""
+        return None
+
+    def check(self, raw: dict[str, Any]) -> None:
+        """Raises UnsupportedModelError for a setting that changes the arithmetic of a layer."""
+        architectures = raw.get("architectures") or [self.architecture]
+        if not isinstance(architectures, list):
+            raise CheckpointError(f"config.json: architectures must be a list, but is {architectures!r}")
+        if self.architecture not in architectures:
+            raise UnsupportedModelError(
+                f"architecture {architectures[0]} has no language-model head of the kind exported here; "
+                f"expected {self.architecture}"
+            )
+        for key, harmless, what in _REFUSED:
+            if raw.get(key) not in harmless:
+                raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
+        self._refuse_sliding_window(raw)
+
+    def _refuse_sliding_window(self, raw: dict[str, Any]) -> None:
+        """A window no shorter than the context changes nothing, and any other is refused.
+
+        Qwen's configs carry a window that `use_sliding_window` switches off; Llama has none and ignores the key.
+        """
+        window = raw.get("sliding_window", self.default_window)
+        if not self.has_window or not raw.get("use_sliding_window", True):
+            window = None
+        context = raw.get("max_position_embeddings", 2048)
+        if isinstance(window, int) and isinstance(context, int) and window >= context:
+            return
+        if window or "sliding_attention" in (raw.get("layer_types") or []):
+            raise UnsupportedModelError(
+                f"sliding-window attention (sliding_window = {window!r}, of a context of {context!r}) is not "
+                "supported; checkpoints with full attention in every layer are, or a window no shorter than the "
+                "context"
+            )
+
+
+# Settings that change the arithmetic of a layer: (key of config.json, harmless values, what it is).
+_REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("hidden_act", (None, "silu", "swish"), "the activation"),
+    ("partial_rotary_factor", (None, 1, 1.0), "partial rotary embedding"),
+    ("pretraining_tp", (None, 0, 1), "tensor-parallel slicing"),
+    ("quantization_config", (None,), "a quantized checkpoint"),
+    ("num_local_experts", (None, 0), "mixture of experts"),
+)

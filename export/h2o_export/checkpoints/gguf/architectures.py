@@ -1,0 +1,89 @@
+"""What llama.cpp calls the families, and what it writes of each in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gguf import MODEL_ARCH
+
+from h2o_runtime.limits import MAX_LAYERS
+
+Value = Callable[[str], Any]  # a key after the architecture's name → what the metadata say
+
+
+def nothing(value: Value) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One value of `general.architecture`.
+
+    model_type  that of config.json
+    kind        by which the package gguf knows its tensors
+    neighbours  whether rows of q and k are stored so that RoPE turns neighbours; transformers turns halves
+    required    (key after the architecture's name, word of config.json), besides those of all architectures
+    own         further words of config.json
+    allowed     keys after its name that change a layer's arithmetic, and are read
+    """
+
+    model_type: str
+    kind: MODEL_ARCH
+    neighbours: bool = False
+    required: tuple[tuple[str, str], ...] = ()
+    own: Callable[[Value], dict[str, Any]] = nothing
+    allowed: tuple[str, ...] = ()
+
+
+def _granite(value: Value) -> dict[str, Any]:
+    words = {
+        "embedding_multiplier": value("embedding_scale"),
+        "residual_multiplier": value("residual_scale"),
+        "logits_scaling": value("logit_scale"),
+    }
+    # llama.cpp takes 0 for a missing key, and a layer without a constant for Llama's.
+    said = {word: multiplier for word, multiplier in words.items() if multiplier}
+    return said | {"attention_multiplier": value("attention.scale") or None}
+
+
+def _exaone4(value: Value) -> dict[str, Any]:
+    """With a window the file does not say which layers have it: those alone rotate."""
+    layers = value("block_count")
+    if value("attention.sliding_window") or not isinstance(layers, int):
+        return {}
+    return {"layer_types": ["full_attention"] * min(layers, MAX_LAYERS)}
+
+
+def _qwen3_moe(value: Value) -> dict[str, Any]:
+    return {"norm_topk_prob": True}  # in llama.cpp always
+
+
+_QWEN3_MOE = (
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+)
+
+
+# Mistral's models are "llama" too, which is what they compute. DeepSeek's are read in `latent`.
+ARCHITECTURES = {
+    "llama": Architecture("llama", MODEL_ARCH.LLAMA, neighbours=True),
+    "qwen2": Architecture("qwen2", MODEL_ARCH.QWEN2),
+    "qwen3": Architecture("qwen3", MODEL_ARCH.QWEN3),
+    "qwen3moe": Architecture(
+        "qwen3_moe", MODEL_ARCH.QWEN3MOE, required=_QWEN3_MOE, own=_qwen3_moe, allowed=("expert_count",)
+    ),
+    "smollm3": Architecture("smollm3", MODEL_ARCH.SMOLLM3, neighbours=True),
+    "granite": Architecture(
+        "granite",
+        MODEL_ARCH.GRANITE,
+        neighbours=True,
+        own=_granite,
+        allowed=("attention.scale", "embedding_scale", "residual_scale", "logit_scale"),
+    ),
+    "olmo2": Architecture("olmo2", MODEL_ARCH.OLMO2),
+    "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4),
+    "deepseek2": Architecture("deepseek_v2", MODEL_ARCH.DEEPSEEK2, allowed=("expert_count",)),
+}

@@ -1,0 +1,94 @@
+"""GGUF files of families whose layer is not Llama's hold the model of the safetensors they were made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests import bundles, family_models
+from tests.reference import gguf_files
+
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense.graphs import checkpoint_tensors
+from h2o_export.validation.reference import StreamedModel
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+# A file can say neither of these: mixtures are normalized, all layers have one, and every fourth does not rotate.
+IN_FILES = {
+    "smollm3": "smollm3",
+    "granite": "granite",
+    "granite-tied": "granite",
+    "olmo2": "olmo2",
+    "exaone4": "exaone4",
+    "qwen3_moe": "qwen3moe",
+}
+
+
+def close(value: Any) -> Any:
+    """Numbers are float32 in a file."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: close(one) for name, one in vars(value).items()}
+    return np.float32(value).item() if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("name", IN_FILES)
+def test_a_file_holds_the_model_of_its_checkpoint(tmp_path: Path, name: str) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", name)
+    opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "model.gguf")))
+    original = open_checkpoint(str(folder))
+    expected = original.config
+    if name == "qwen3_moe":
+        assert expected.experts is not None
+        experts = dataclasses.replace(expected.experts, normalized=True)
+        expected = dataclasses.replace(expected, experts=experts)
+    ours, theirs = close(opened.config), close(expected)
+    logits = (value["multipliers"].pop("logits") for value in (ours, theirs))
+    assert next(logits) == pytest.approx(next(logits), rel=1e-6)  # one divided by it, in either precision
+    assert ours == theirs
+    tensors = checkpoint_tensors(original.config)
+    for tensor, shape in tensors.items():
+        torch.testing.assert_close(
+            opened.tensor(tensor, shape), original.tensor(tensor, shape), rtol=0, atol=0
+        )
+    assert not opened.unused(tensors)
+
+
+@pytest.mark.parametrize("name", IN_FILES)
+def test_transformers_computes_the_same_model_of_it(tmp_path: Path, name: str) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", name)
+    path = gguf_files.write(folder, tmp_path / "model.gguf")
+    ids = bundles.random_ids(40, vocab=family_models.VOCAB).tolist()
+    ours, theirs = (
+        list(StreamedModel(open_checkpoint(str(one)), torch.float32).hidden_states(ids))
+        for one in (path, folder)
+    )
+    layers = len(ours) if name != "qwen3_moe" else 1  # a file's mixtures are normalized
+    for own, other in zip(ours[:layers], theirs[:layers], strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_a_granite_without_a_scale_are_scaled_as_llamas_are(tmp_path: Path) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", "granite")
+    path = gguf_files.write(folder, tmp_path / "model.gguf", metadata={"granite.attention.scale": None})
+    assert open_checkpoint(str(path)).config.multipliers.attention is None
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", "exaone4")
+    path = gguf_files.write(folder, tmp_path / "w.gguf", metadata={"exaone4.attention.sliding_window": 512})
+    with pytest.raises(UnsupportedModelError, match="sliding-window attention"):
+        open_checkpoint(str(path))
+    path = gguf_files.write(folder, tmp_path / "w.gguf", metadata={"exaone4.attention.sliding_window": 4096})
+    with pytest.raises(CheckpointError, match="layer_types"):  # which layers rotate, the file does not say
+        open_checkpoint(str(path))
+    path = gguf_files.write(folder, tmp_path / "s.gguf", metadata={"exaone4.logit_scale": 2.0})
+    with pytest.raises(UnsupportedModelError, match="scaled logits"):
+        open_checkpoint(str(path))
+    folder = family_models.save(tmp_path / "experts", "qwen3_moe")
+    path = gguf_files.write(folder, tmp_path / "e.gguf", metadata={"qwen3moe.expert_used_count": None})
+    with pytest.raises(CheckpointError, match=r"its metadata lack qwen3moe\.expert_used_count"):
+        open_checkpoint(str(path))

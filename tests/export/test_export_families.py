@@ -1,0 +1,87 @@
+"""Families whose layer is not Llama's: bundles against transformers, at prompts of 1 to 3,000 tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.bundles import export, random_ids, relative_error
+from tests.family_models import MODELS, VOCAB, save
+from transformers import AutoModelForCausalLM
+
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.validation.validate import validate
+from h2o_runtime import Generator, PrefillConfig
+
+pytestmark = pytest.mark.slow
+
+FULL = PrefillConfig(policy="full", batch_size=1024)
+PROMPTS = (1, 63, 700, 3000)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, the more so when tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@torch.inference_mode()
+def logits_of(model: Any, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Of the last token; transformers looks at all of them."""
+    found: NDArray[np.float32] = model(torch.from_numpy(ids)[None], logits_to_keep=1).logits[0, -1].numpy()
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
+    folder = save(tmp_path / "checkpoint", name)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    bundle = export(folder, tmp_path / "bundle")
+    ids = random_ids(max(PROMPTS), vocab=VOCAB)
+    with Generator.load(bundle, context=4096) as generator:
+        assert generator.model.parameters == sum(p.numel() for p in theirs.parameters())
+        for length in PROMPTS:  # each reads on behind the one before
+            logits = generator.prefill(ids[:length], FULL)
+            assert relative_error(logits, logits_of(theirs, ids[:length])) < 1e-4
+        generator.reset()
+        fresh = generator.prefill(ids[:700], FULL).copy()
+        assert relative_error(fresh, logits_of(theirs, ids[:700])) < 1e-4
+        generator.reset()
+        generator.prefill(ids[:690], FULL)
+        for token in ids[690:700]:
+            logits = generator.decode(int(token))
+        assert relative_error(logits, fresh) < 1e-5
+        greedy = []
+        for _ in range(12):
+            greedy.append(int(logits.argmax()))
+            logits = generator.decode(greedy[-1])
+    expected = theirs.generate(
+        torch.from_numpy(ids[:700])[None],
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    assert greedy == expected[0, 700:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "weights"),
+    [
+        *((name, "float32", "int8") for name in ("smollm3", "granite", "olmo2", "exaone4", "qwen3_moe")),
+        ("granite", "float16", "float"),
+        ("qwen3_moe", "float32", "int4"),
+    ],
+)
+def test_other_weights_are_within_their_bounds(tmp_path: Path, name: str, dtype: Any, weights: str) -> None:
+    folder = save(tmp_path / "checkpoint", name)
+    bundle = export(folder, tmp_path / "bundle", dtype=dtype, weights=weights, calibrated=weights != "float")
+    assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed

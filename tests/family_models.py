@@ -1,0 +1,107 @@
+"""Random checkpoints of families whose layer is not Llama's, made with transformers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.reference import checkpoints
+
+VOCAB = 512
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 4096,
+    "rope_parameters": checkpoints.DEFAULT_ROPE,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+    "attention_multiplier": 0.0625,
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+FULL_LAYERS = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
+
+# Name -> family and its settings: two shapes of each.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "smollm3": ("smollm3", {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32}),
+    "smollm3-biased": (
+        "smollm3",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "no_rope_layers": [0, 1],
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "granite": ("granite", {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **GRANITE}),
+    "granite-tied": (
+        "granite",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 4,
+            "head_dim": 64,
+            **GRANITE,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+        },
+    ),
+    "olmo2": ("olmo2", {"num_hidden_layers": 2, "num_key_value_heads": 4, "head_dim": 32}),
+    "olmo2-grouped": (
+        "olmo2",
+        {"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 64, "attention_bias": True},
+    ),
+    "exaone4": (
+        "exaone4",
+        {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **FULL_LAYERS},
+    ),
+    "exaone4-tied": (
+        "exaone4",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            **FULL_LAYERS,
+            "tie_word_embeddings": True,
+            "rope_parameters": checkpoints.LLAMA3_ROPE,
+        },
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **EXPERTS},
+    ),
+    "qwen3_moe-normalized": (
+        "qwen3_moe",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            **EXPERTS,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+}
+
+
+def save(folder: Path, name: str) -> Path:
+    """A checkpoint of MODELS."""
+    family, settings = MODELS[name]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **settings}))
+    checkpoints._fill(model, seed=3)
+    model.save_pretrained(folder)
+    for file in checkpoints.TOKENIZER_FILES:
+        shutil.copy(checkpoints.EXAMPLE / file, folder / file)
+    return folder
