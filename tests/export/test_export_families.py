@@ -63,6 +63,8 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
         for _ in range(12):
             greedy.append(int(logits.argmax()))
             logits = generator.decode(greedy[-1])
+    with Generator.load(bundle, context=1024, dense_form="native") as generator:  # not every CPU's default
+        assert relative_error(generator.prefill(ids[:700], FULL), fresh) < 1e-4
     expected = theirs.generate(
         torch.from_numpy(ids[:700])[None],
         max_new_tokens=12,
