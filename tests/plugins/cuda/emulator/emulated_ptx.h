@@ -6,6 +6,7 @@
 
 #include "cuda_fp16.h"
 #include "emulator.h"
+#include "products.h"
 
 namespace h2o::cuda {
 
@@ -95,36 +96,8 @@ inline void load_matrices_transposed(uint32_t (&r)[4], shared_t row) {
 }
 
 inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    struct Slot {
-        float* c;
-        uint32_t a[4], b[2];
-    } slot{c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-    emulator::warp_collective(
-        &slot, +[](void* const* lanes) {
-            const auto half_at = [](uint32_t word, int which) {
-                const uint16_t bits = static_cast<uint16_t>(word >> (16 * which));
-                emulated_half value;
-                std::memcpy(&value, &bits, 2);
-                return static_cast<float>(value);
-            };
-            float a_matrix[16][16], b_matrix[8][16];
-            for (int lane = 0; lane < 32; ++lane) {
-                const auto* s = static_cast<Slot*>(lanes[lane]);
-                const int row = lane / 4, pair = (lane % 4) * 2;
-                for (int i = 0; i < 8; ++i)
-                    a_matrix[row + (i / 2 % 2) * 8][pair + i % 2 + (i / 4) * 8] = half_at(s->a[i / 2], i % 2);
-                for (int i = 0; i < 4; ++i)
-                    b_matrix[row][pair + i % 2 + (i / 2) * 8] = half_at(s->b[i / 2], i % 2);
-            }
-            for (int lane = 0; lane < 32; ++lane)
-                for (int i = 0; i < 4; ++i) {
-                    const float* x = a_matrix[lane / 4 + (i / 2) * 8];
-                    const float* y = b_matrix[(lane % 4) * 2 + i % 2];
-                    float sum = 0;
-                    for (int k = 0; k < 16; ++k) sum += x[k] * y[k];
-                    static_cast<Slot*>(lanes[lane])->c[i] += sum;
-                }
-        });
+    emulator::ProductSlot slot{c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    emulator::warp_collective(&slot, emulator::multiply_16x8x16);
 }
 
 inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 #include "cuda_runtime.h"
 
@@ -13,6 +14,7 @@ namespace {
 constexpr uint32_t kFlag = 1u << 31;  // of a writer: it put. Of a reader: another block read, too
 constexpr size_t kSharedGrain = 2;    // bytes, for threads store halves
 constexpr size_t kDeviceGrain = 4;
+constexpr uintptr_t kPageSize = 4096;  // no larger than the machine's
 
 // An access to shared memory. `phase` counts the barriers of all blocks there ever were, `warp_phase` the
 // __syncwarps of the thread's warp.
@@ -29,7 +31,14 @@ struct SharedCell {
 thread_local bool watching __attribute__((tls_model("initial-exec"))) = false;
 
 std::vector<DeviceRange> ranges;
-const DeviceRange *latest = nullptr, *earlier = nullptr;
+
+// Which allocation a page of memory is of, if any: none shares a page with another. Kernels touch few pages
+// at a time; threadIdx, parameters and constants lie on some that are of none.
+struct Page {
+    uintptr_t number = 0;
+    const DeviceRange* range = nullptr;
+};
+std::array<Page, 256> pages;
 uint32_t first_of_launch = 1, block = 0;  // serial numbers
 const unsigned char *shared_begin, *shared_end, *stack_begin;
 size_t stack_bytes = 0;
@@ -92,19 +101,22 @@ void touch_device(DeviceCell& cell, bool writes, bool between_blocks) {
     }
 }
 
-// Makes `latest` the range that holds an address, if one does. Kernels go back and forth between a few.
-bool find_range(const unsigned char* at) {
-    const auto holds = [at](const DeviceRange* range) {
-        return range && at >= range->begin && at < range->end;
-    };
-    if (holds(latest)) return true;
-    std::swap(latest, earlier);
-    if (holds(latest)) return true;
-    const auto after = std::upper_bound(ranges.begin(), ranges.end(), at,
-                                        [](const auto* a, const DeviceRange& b) { return a < b.begin; });
-    if (after == ranges.begin() || at >= (after - 1)->end) return false;
-    latest = &*(after - 1);
-    return true;
+const DeviceRange* range_of_page(uintptr_t number) {
+    const auto* const end = reinterpret_cast<const unsigned char*>((number + 1) * kPageSize);
+    const auto after =
+        std::lower_bound(ranges.begin(), ranges.end(), end,
+                         [](const DeviceRange& range, const auto* at) { return range.begin < at; });
+    const bool found = after != ranges.begin() && (after - 1)->end > end - kPageSize;
+    return found ? &*(after - 1) : nullptr;
+}
+
+// The range that holds an address; none: null.
+const DeviceRange* find_range(const unsigned char* at) {
+    const uintptr_t number = reinterpret_cast<uintptr_t>(at) / kPageSize;
+    Page& page = pages[number % pages.size()];
+    if (page.number != number) page = {number, range_of_page(number)};
+    const DeviceRange* const range = page.range;
+    return range && at >= range->begin && at < range->end ? range : nullptr;
 }
 
 template <bool WRITES, bool BETWEEN_BLOCKS>
@@ -115,10 +127,11 @@ template <bool WRITES, bool BETWEEN_BLOCKS>
         for (size_t i = first; i <= last; ++i) touch_shared(shared_cells[i], WRITES);
         return;
     }
-    if (!find_range(from)) return;
-    const auto first = static_cast<size_t>(from - latest->begin) / kDeviceGrain;
-    const size_t last = (static_cast<size_t>(from - latest->begin) + bytes - 1) / kDeviceGrain;
-    for (size_t i = first; i <= last; ++i) touch_device(latest->cells[i], WRITES, BETWEEN_BLOCKS);
+    const DeviceRange* const range = find_range(from);
+    if (!range) return;
+    const auto first = static_cast<size_t>(from - range->begin) / kDeviceGrain;
+    const size_t last = (static_cast<size_t>(from - range->begin) + bytes - 1) / kDeviceGrain;
+    for (size_t i = first; i <= last; ++i) touch_device(range->cells[i], WRITES, BETWEEN_BLOCKS);
 }
 
 // Most accesses are to a thread's own stack.
@@ -133,7 +146,7 @@ template <bool WRITES, bool BETWEEN_BLOCKS = false>
 
 void watch_launch() {
     ranges = device_ranges();
-    latest = earlier = nullptr;
+    pages.fill({});
     first_of_launch = block + 1;
     watching = true;
 }
@@ -165,7 +178,8 @@ void watch_end() {
 
 bool is_device_memory_of_launch(const void* at, size_t bytes) {
     const auto* const from = static_cast<const unsigned char*>(at);
-    return find_range(from) && bytes <= static_cast<size_t>(latest->end - from);
+    const DeviceRange* const range = find_range(from);
+    return range && bytes <= static_cast<size_t>(range->end - from);
 }
 
 void watch_read(const void* at, size_t bytes) {
