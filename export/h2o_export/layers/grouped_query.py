@@ -25,7 +25,7 @@ class GroupedQuery(LayerKind):
     def spec(self, config: ModelConfig) -> LayerSpec:
         d = config.head_size
         return LayerSpec(
-            kind=GroupedQuery.name,  # at run time all are alike
+            kind=self.name,
             query_heads=config.query_heads,
             kv_heads=config.kv_heads,
             head_size=d,
@@ -50,6 +50,10 @@ class GroupedQueryWithoutRotation(GroupedQuery):
     """The same, with queries and keys that know nothing of positions (NoPE; Kazemnejad et al., 2023)."""
 
     name: ClassVar[str] = "grouped-query-without-rotation"
+
+    def spec(self, config: ModelConfig) -> LayerSpec:
+        """At run time such layers are like any other of grouped queries."""
+        return super().spec(config).model_copy(update={"kind": GroupedQuery.name})
 
     def projection(self, config: ModelConfig) -> nn.Module:
         return QKV(config, rotated=False)
