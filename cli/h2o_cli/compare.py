@@ -132,6 +132,7 @@ class CompareOptions:
     backend: Any
     device: Any
     attention: Any
+    attention_precision: Any
     threads: int | None
     dense_form: Any
 
@@ -154,6 +155,7 @@ def _run(library: Any, options: CompareOptions, progress: Progress) -> tuple[lis
         options.attention,
         options.threads,
         options.dense_form,
+        options.attention_precision,
     )
     comparison = library.GraphComparison(compared, options.save)
     try:

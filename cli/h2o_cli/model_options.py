@@ -11,7 +11,7 @@ from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
-from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PROVIDERS
+from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PRECISIONS, PROVIDERS
 from h2o_runtime.policies.decode import DECODE, DecodePolicy
 
 _EXECUTION = (
@@ -35,6 +35,13 @@ _EXECUTION = (
         default="auto",
         show_default=True,
         help="Who executes attention: native kernels, or the ONNX function bodies.",
+    ),
+    click.option(
+        "--attention-precision",
+        type=click.Choice(PRECISIONS),
+        default="auto",
+        show_default=True,
+        help="What attention multiplies in prefill: auto is bfloat16 for integer weights, if this CPU has it.",
     ),
 )
 dense_form_option = click.option(
@@ -67,7 +74,7 @@ def _has_choice(registry: Registry[Any]) -> bool:
 
 
 def execution_options(command: Command) -> Command:
-    """`backend`, `device` and `attention`."""
+    """`backend`, `device`, `attention` and `attention_precision`."""
     for option in reversed(_EXECUTION):
         command = option(command)
     return command
@@ -101,7 +108,16 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
     Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
     """
-    names = ("backend", "device", "attention", "context", "threads", "dense_form", "verify")
+    names = (
+        "backend",
+        "device",
+        "attention",
+        "attention_precision",
+        "context",
+        "threads",
+        "dense_form",
+        "verify",
+    )
     decoding, cache = (registry.chosen(_given(registry, flags)) for registry in _CHOICES)
     layers = {one.name: flags.pop(one.name, None) for one in layer_options()}
     chosen = {"decoding": decoding, "cache": cache, "layers": layers}

@@ -42,6 +42,7 @@ class Kernels:
         scale: float,
         half: bool,
         value_size: int = 0,
+        bfloat16: bool = False,
     ) -> None: ...
     @property
     def threads(self) -> int: ...
@@ -49,6 +50,10 @@ class Kernels:
     def isa(self) -> str: ...
     @property
     def scratch_bytes(self) -> int: ...
+    @staticmethod
+    def multiplies_bfloat16(isa: str | None = None) -> bool:
+        """Whether this machine has such products, with that instruction set."""
+
     def run(self, operator: str, kv: KV | None, arguments: dict) -> None:
         """
         Runs an operator of the table by its name. The arguments are its tensors, without those of kv, and its attributes, by their names.

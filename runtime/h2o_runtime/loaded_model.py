@@ -61,7 +61,9 @@ class LoadedModel:
         check_threads(options.threads)
         device = make_device(options.device, options.backend)
         backend = make_backend(options.backend, bundle, device, options.threads, context, options.dense_form)
-        make = provider_factory(options.attention, bundle, device, options.threads)
+        make = provider_factory(
+            options.attention, bundle, device, options.threads, options.attention_precision
+        )
         backend.activate()
         layers = Layers(model, make, options.layers)
         spec = SessionSpec(bundle, context, device, layers, options.cache, options.decoding)

@@ -18,10 +18,16 @@ DeviceChoice: TypeAlias = Literal["auto", DeviceName]
 DenseForm: TypeAlias = Literal["exact", "native", "blocks"]
 DenseChoice: TypeAlias = Literal["auto", DenseForm]
 
+# Of the factors of prefill attention's products. "auto" is bfloat16 for bundles of integer weights where the
+# processor multiplies such numbers, else float32.
+AttentionPrecision: TypeAlias = Literal["float32", "bfloat16"]
+PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
+
 Quality: TypeAlias = Literal["fast", "balanced", "exact"]  # of a prefill
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
 DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)
+PRECISIONS: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
 QUALITIES: tuple[Quality, ...] = get_args(Quality)

@@ -104,6 +104,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         beside=flags.get("beside", ()),
         decoding=decode_policy(flags),
         dense_form=flags.get("dense_form", "auto"),
+        attention_precision=flags["attention_precision"],
     )
     check_dense_form(entry.dense_form, backend, device == "cpu", model.manifest.model.quantized)
     given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))

@@ -12,7 +12,7 @@ from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import H2OError
-from h2o_runtime.names import BackendName, DenseChoice, DeviceName, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceName, PrecisionChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PREFILL
 
@@ -57,6 +57,7 @@ class Entry:
     decoding    a decode policy beside the exact one
     prompt      what is read, as far as a length goes; random tokens where there is nothing
     dense_form  of our integer weights, of peers' never
+    attention_precision  of ours
     """
 
     model: BenchmarkModel
@@ -69,6 +70,7 @@ class Entry:
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     prompt: tuple[int, ...] = ()
     dense_form: DenseChoice = "auto"
+    attention_precision: PrecisionChoice = "auto"
 
     @property
     def lead(self) -> str:
@@ -102,6 +104,8 @@ class Entry:
     def settings_of(self, policy: str) -> str:
         """Ours, as rows tell them."""
         suffix = "" if self.dense_form == "auto" else f" form={self.dense_form}"
+        if self.attention_precision != "auto":
+            suffix += f" attention={self.attention_precision}"
         return self.prefill.altered(policy=policy).algorithm.in_short() + suffix
 
     def on_cpu_only(self) -> None:
@@ -154,6 +158,7 @@ def _ours(
             "backend": entry.backend,
             "attention": entry.attention,
             "dense_form": entry.dense_form,
+            "attention_precision": entry.attention_precision,
             "kind": OWN_SYSTEM,
         }
         name, label = policy, entry.settings_of(policy)

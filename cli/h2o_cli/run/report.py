@@ -38,6 +38,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         **model.generator.layer_report,
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
+        "attention_precision": getattr(model.generator.spec.provider, "precision", None),
         "peak_memory_bytes": peak_bytes(),
     }
     if logprobs:

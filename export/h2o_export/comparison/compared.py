@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.select import make_provider
 from h2o_runtime.backends import Backend
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundles.bundle import Bundle
@@ -15,13 +17,14 @@ from h2o_runtime.names import (
     BackendName,
     DenseChoice,
     DeviceChoice,
+    PrecisionChoice,
     ProviderChoice,
 )
 
 
 @dataclass(frozen=True)
 class ComparedBundle:
-    """`backend`, `attention`, `threads` and `dense_form` are those of `Generator.load`; `on` is its `device`."""
+    """The fields are those of `Generator.load` by the same names; `on` is its `device`."""
 
     bundle: Bundle
     backend: BackendName = "onnxruntime"
@@ -29,6 +32,7 @@ class ComparedBundle:
     attention: ProviderChoice = "auto"
     threads: int | None = None
     dense_form: DenseChoice = "auto"
+    attention_precision: PrecisionChoice = "auto"
     device: Device = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,6 +52,7 @@ class ComparedBundle:
             backend=self.backend,
             context=context,
             attention=attention or self.attention,
+            attention_precision="auto" if attention else self.attention_precision,
             threads=self.threads,
             device=self.on,
             dense_form=self.dense_form,
@@ -59,10 +64,15 @@ class ComparedBundle:
         """Settings of layer kinds that compute the same numbers in other ways: a prompt is compared under each."""
         return equivalent_settings(self.bundle.manifest.model)
 
+    def open_attention(self, name: ProviderChoice, precision: PrecisionChoice) -> AttentionProvider:
+        """Not activated yet."""
+        return make_provider(name, self.bundle, self.device, self.threads, precision)
+
     @property
     def exact(self) -> ComparedBundle:
-        """With integer weights multiplied as floats: what is left are errors, not what a dense form gives up."""
-        return replace(self, dense_form="exact") if self.rounds_activations else self
+        """With nothing rounded but weights: what is left are errors, not what speed costs."""
+        exact = replace(self, attention_precision="float32")
+        return replace(exact, dense_form="exact") if self.rounds_activations else exact
 
     @property
     def rounds_activations(self) -> bool:

@@ -15,17 +15,24 @@ from polygraphy.json import save_json
 from h2o_export.attention_graphs import AttentionStep, Feed, Room
 from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.engines import AttentionEngines
-from h2o_export.comparison.report import RELATIVE_TOLERANCE, ROUNDING_TOLERANCE, Row, compare_runs
+from h2o_export.comparison.report import (
+    BFLOAT16_TOLERANCE,
+    RELATIVE_TOLERANCE,
+    ROUNDING_TOLERANCE,
+    Row,
+    compare_runs,
+)
 from h2o_export.comparison.runners import BackendRunner, StepRunner
 from h2o_export.comparison.twin import save_twin
 from h2o_export.layers import LayerKind, kind_named
 from h2o_export.policies import policy_entry, policy_steps
-from h2o_runtime.attention.select import make_provider
+from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends import Backend
 from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.engines import TARGETS, EngineManifest
 from h2o_runtime.errors import BundleError, ConfigError, OutputError
 from h2o_runtime.files.outputs import check_outside_bundles
+from h2o_runtime.names import ProviderChoice
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.ort.session import open_session
 from h2o_runtime.process import default_threads
@@ -91,23 +98,33 @@ class GraphComparison:
         backend.deactivate()
         return results
 
-    def attention(self, providers: Sequence[str], progress: Progress) -> Iterator[Row]:
-        """Each attention graph on random inputs, by every provider named, and by its engine where there is one."""
-        device = self.compared.device
+    def attention(self, providers: Sequence[ProviderChoice], progress: Progress) -> Iterator[Row]:
+        """Each attention graph on random inputs, by every provider named, and by its engine where there is one.
+
+        What a lower precision costs is compared apart, of the first provider, as a rounding.
+        """
         for name in providers:
-            provider = make_provider(name, self.bundle, device, self.compared.threads)
-            provider.activate(self.model.attention)
-            for step in self._steps:
-                progress(f"{step.name}, {provider.name}")
-                runner = StepRunner(provider, step, self.bundle.graph(step.name), device)
-                yield from self._attention_graph(step, runner, Room(self._rows, self._rows, self._rows))
-            provider.deactivate()
+            yield from self._attention_of(
+                self.compared.open_attention(name, "float32"), "attention", progress
+            )
+        lower = self.compared.open_attention(providers[0], self.compared.attention_precision)
+        if getattr(lower, "precision", "float32") != "float32":
+            yield from self._attention_of(lower, "rounding", progress)
         if self.compared.backend != "onnxruntime" and TARGETS[self.compared.backend].plugins:
             engines = AttentionEngines(self.bundle, self.compared.backend)
             room = self._room(engines.manifest)
             for step in self._steps:
                 progress(f"{step.name}, {self.compared.backend}")
                 yield from self._attention_graph(step, engines.runner(self.bundle.graph(step.name)), room)
+
+    def _attention_of(self, provider: AttentionProvider, stage: str, progress: Progress) -> Iterator[Row]:
+        provider.activate(self.model.attention)
+        room = Room(self._rows, self._rows, self._rows)
+        for step in self._steps:
+            progress(f"{step.name}, {provider.name}")
+            runner = StepRunner(provider, step, self.bundle.graph(step.name), self.compared.device)
+            yield from self._attention_graph(step, runner, room, stage)
+        provider.deactivate()
 
     @property
     def _steps(self) -> tuple[AttentionStep, ...]:
@@ -127,10 +144,15 @@ class GraphComparison:
             )
         return Room(self._rows, engines.max_context, engines.batch_size)
 
-    def _attention_graph(self, step: AttentionStep, runner: BaseRunner, room: Room) -> Iterator[Row]:
+    def _attention_graph(
+        self, step: AttentionStep, runner: BaseRunner, room: Room, stage: str = "attention"
+    ) -> Iterator[Row]:
+        graph = self.bundle.graph(step.name)
+        if stage == "rounding" and any(np.dtype(spec.dtype).kind != "f" for spec in graph.outputs):
+            return  # rounded votes may choose other tokens
         feed = step.feed(self.shape, room, np.random.default_rng(7))
-        results = self._run(self.bundle.graph(step.name), feed, [runner])
-        yield from compare_runs("attention", step.name, results, {}, self.share)
+        share = self.share if stage == "attention" else BFLOAT16_TOLERANCE
+        yield from compare_runs(stage, step.name, self._run(graph, feed, [runner]), {}, share)
 
     def _run(self, graph: GraphSpec, feed: Feed, mine: list[BaseRunner]) -> RunResults:
         with tempfile.TemporaryDirectory(prefix="h2o-compare-") as folder:

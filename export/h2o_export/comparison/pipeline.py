@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h2o_export.calibration import as_stored
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.comparison.compared import ComparedBundle
-from h2o_export.comparison.report import Row, compare_arrays
+from h2o_export.comparison.report import BFLOAT16_TOLERANCE, Row, compare_arrays
 from h2o_export.formats import formats_of
 from h2o_export.policies import MakeReference, Reference, policy_entry
 from h2o_export.validation.reference import StreamedModel
@@ -49,7 +49,9 @@ class PipelineComparison:
         """
         formats = formats_of(self.compared.bundle.manifest.model)
         if formats is None:
-            yield from self._against("pipeline", self.compared, checkpoint, configs, progress)
+            yield from self._against("pipeline", self.compared.exact, checkpoint, configs, progress)
+            if self.compared.attention_precision == "bfloat16":
+                yield from self._against("rounding", self.compared, checkpoint, configs[:1], progress)
             return
         rounded = RoundedCheckpoint.of(as_stored(checkpoint, self.compared.bundle), formats)
         yield from self._against("pipeline", self.compared.exact, rounded, configs, progress)
@@ -109,6 +111,8 @@ class PipelineComparison:
             tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
         if stage == "quantization":
             tolerance = QUANTIZATION_TOLERANCE[self._weights]
+        if stage == "rounding":
+            tolerance = BFLOAT16_TOLERANCE
         modes = "".join(f", {how}" for how in generator.layer_report.values() if how)
         row = compare_arrays(
             stage,
@@ -119,8 +123,8 @@ class PipelineComparison:
             tolerance,
         )
         verdict = reference.verdict()
-        # Rounding of weights moves scores by more than a near tie, and so does float16.
-        good = verdict.sound or half or stage == "quantization"
+        # Rounding of weights moves scores by more than a near tie, and so do float16 and bfloat16.
+        good = verdict.sound or half or stage in ("quantization", "rounding")
         return replace(row, note=verdict.note, passed=row.passed and good)
 
     def _expected(

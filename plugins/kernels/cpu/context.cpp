@@ -6,6 +6,7 @@
 #include <thread>
 
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #endif
 
@@ -13,6 +14,9 @@ namespace h2o {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+#if defined(__aarch64__) && defined(__linux__)
+constexpr unsigned long kHwcap2Bf16 = 1ul << 14;  // HWCAP2_BF16, which older headers lack
+#endif
 
 bool runs_here(const KernelTable* table) {
 #if defined(__x86_64__)
@@ -42,6 +46,18 @@ const KernelTable* choose(const char* name) {
         if ((name == nullptr || std::strcmp(name, table->name) == 0) && runs_here(table)) return table;
     }
     return nullptr;
+}
+
+// Of the table chosen, or null where it does not multiply such numbers here.
+const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precision) {
+    if (precision == H2O_FLOAT32) return &table->float32;
+    if (precision != H2O_BFLOAT16) return nullptr;
+#if defined(__x86_64__)
+    if (table == avx512_kernels() && __builtin_cpu_supports("avx512bf16")) return avx512_bfloat16();
+#elif defined(__aarch64__) && defined(__linux__)
+    if (table == neon_kernels() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return neon_bfloat16();
+#endif
+    return table == scalar_kernels() ? scalar_bfloat16() : nullptr;
 }
 
 }  // namespace
@@ -101,13 +117,15 @@ namespace h2o {
 namespace {
 
 template <class Threads>
-h2o_status create(Threads threads, const char* isa, h2o_cpu** context) {
+h2o_status create(Threads threads, const char* isa, h2o_precision precision, h2o_cpu** context) {
     if (context == nullptr) return H2O_BAD_ARGUMENT;
     *context = nullptr;
     const KernelTable* table = choose(isa);
     if (table == nullptr) return H2O_UNSUPPORTED;
+    const BlockAttention* const blocks = blocks_of(table, precision);
+    if (blocks == nullptr) return H2O_UNSUPPORTED;
     try {
-        *context = new h2o_cpu(threads, table);
+        *context = new h2o_cpu(threads, table, blocks);
         return H2O_OK;
     } catch (...) {  // no memory, or no more threads
         return H2O_OUT_OF_WORKSPACE;
@@ -117,14 +135,19 @@ h2o_status create(Threads threads, const char* isa, h2o_cpu** context) {
 }  // namespace
 }  // namespace h2o
 
-h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context) {
+h2o_status h2o_cpu_create(int threads, const char* isa, h2o_precision precision, h2o_cpu** context) {
     if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
-    return h2o::create(threads > 0 ? threads : 1, isa, context);
+    return h2o::create(threads > 0 ? threads : 1, isa, precision, context);
+}
+
+bool h2o_cpu_supports(const char* isa, h2o_precision precision) {
+    const h2o::KernelTable* const table = h2o::choose(isa);
+    return table != nullptr && h2o::blocks_of(table, precision) != nullptr;
 }
 
 h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_cpu** context) {
     if (executor == nullptr || executor->run == nullptr || executor->threads <= 0) return H2O_BAD_ARGUMENT;
-    return h2o::create(*executor, isa, context);
+    return h2o::create(*executor, isa, H2O_FLOAT32, context);
 }
 
 void h2o_cpu_destroy(h2o_cpu* context) {

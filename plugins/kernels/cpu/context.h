@@ -58,14 +58,19 @@ class Carver {
 struct h2o_cpu {
     // threads: a number, or an h2o_executor
     template <class Threads>
-    h2o_cpu(Threads threads, const h2o::KernelTable* table)
-        : kernels(table), pool(threads), own(static_cast<size_t>(pool.size())), scratch(own.size()) {}
+    h2o_cpu(Threads threads, const h2o::KernelTable* table, const h2o::BlockAttention* blocks)
+        : kernels(table),
+          attention(blocks),
+          pool(threads),
+          own(static_cast<size_t>(pool.size())),
+          scratch(own.size()) {}
 
     float* shared_floats(int64_t count) {
         return reinterpret_cast<float*>(shared.at_least(static_cast<size_t>(count) * sizeof(float)));
     }
 
     const h2o::KernelTable* kernels;
+    const h2o::BlockAttention* attention;  // of the precision in use
     h2o::Pool pool;
     std::mutex one_call;
     std::vector<h2o::Arena> own;              // one a thread

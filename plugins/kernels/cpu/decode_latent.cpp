@@ -34,8 +34,8 @@ class LatentHead {
         for (int64_t block = 0; block < blocks(); ++block) {
             for (int64_t r = 0; r < lanes(block); ++r)
                 rows[r] = args_.q + row(block, r) * round_up(args_.k.d, 16);
-            kernels_.pack_queries({rows, H2O_F32, nullptr}, lanes(block), args_.k.d, 1.0f,
-                                  scratch_.q + block * args_.k.d * kLanes);
+            kernels_.float32.pack_queries({rows, H2O_F32, nullptr}, lanes(block), args_.k.d, 1.0f,
+                                          scratch_.q + block * args_.k.d * kLanes);
         }
         for (int64_t key = 0; key < args_.keys; key += kBlock) {
             const int64_t count = std::min(kBlock, args_.keys - key);
@@ -111,7 +111,7 @@ class LatentHead {
         args.o = scratch_.o + block * round_up(args.dv, kPanel) * kLanes;
         args.fresh = key == 0;
         if (block == 0) fetch_later(key + kBlock, &args);
-        kernels_.attend(args);
+        kernels_.float32.attend(args);
     }
 
     void store(int64_t block) const {

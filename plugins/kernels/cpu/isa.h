@@ -6,6 +6,11 @@
 //     keys are in panels of P keys: [keys / P][d][P]; values in panels of P columns: [dv / P][keys][P]; where
 //     dv is no multiple of P, the columns that it lacks are zeros, and rows of o follow its last
 // so that one matrix-product tile serves both products: for every k, R consecutive floats times P floats.
+//
+// In bfloat16 a word of four bytes holds two numbers that are multiplied and added together: two neighbours
+// of d in queries and keys, two neighbouring keys in values and probabilities. The forms are the same, with
+// half as many words: q [d/2][R], keys [keys / P][d/2][P], values [dv / P][keys / 2][P]. Scores, maxima, sums
+// and outputs stay float32.
 #pragma once
 
 #include <cstddef>
@@ -39,11 +44,12 @@ struct BlockArgs {
     int64_t keys;      // keys that at least one row sees
     int64_t unmasked;  // the first of them, which every row sees
     int64_t lanes;     // rows in use; those above are computed and ignored
-    const float* q;
+    const float* q;    // q, k and v: words, which are floats in float32
     const float* k;
-    int64_t stride;        // 0, or k is not packed: floats from one key to the next, and values lie in keys
-    const float* v;        // null: states and column sums only
-    int64_t v_keys;        // keys for which v's panels have room
+    int64_t stride;  // 0, or k is not packed (float32 alone): floats from one key to the next, and values lie
+                     // in keys
+    const float* v;  // null: states and column sums only
+    int64_t v_keys;  // keys for which v's panels have room
     const float* visible;  // [R] keys that each row sees, from key 0; read where key >= unmasked
     const float* first;    // [R] the first of them, where rows do not see from key 0 on, or null
     int64_t hiding;        // keys below it are hidden from some row by `first`
@@ -137,20 +143,26 @@ struct BoundsArgs {
     float* out;
 };
 
+// Attention on packed blocks in one number format.
+struct BlockAttention {
+    int64_t pair;  // numbers a word
+    void (*attend)(const BlockArgs& args);
+    // rows[j] -> panels; the last panel is filled with zeros.
+    void (*pack_keys)(const RowList& rows, int64_t keys, int64_t d, float* out);
+    void (*pack_values)(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out);
+    // rows[r] * scale -> q [d][R]; rows above `lanes` become zeros.
+    void (*pack_queries)(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out);
+};
+
 struct KernelTable {
     const char* name;
-    void (*attend)(const BlockArgs& args);
+    BlockAttention float32;
     void (*finish_rows)(const OwnKeysArgs& args);
     void (*decode)(const DecodeArgs& args);
     // The keys are those of all pieces, one below the other; kv_heads is 1, and args.first is not read.
     // Scales are of all heads, args.k_scales beginning with the one that is read.
     void (*decode_pieces)(const DecodeArgs& args, const Piece* pieces, int64_t count);
     void (*bounds)(const BoundsArgs& args);
-    // rows[j] -> panels; the last panel is filled with zeros.
-    void (*pack_keys)(const RowList& rows, int64_t keys, int64_t d, float* out);
-    void (*pack_values)(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out);
-    // rows[r] * scale -> q [d][R]; rows above `lanes` become zeros.
-    void (*pack_queries)(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out);
     // rows[r] = keep[r] * rows[r] + factor[r] * o[:, r]; rows[r] is not read where keep[r] is 0.
     void (*store_rows)(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
                        int64_t d, void* const* rows);
@@ -178,5 +190,10 @@ const KernelTable* scalar_kernels();
 const KernelTable* avx2_kernels();
 const KernelTable* avx512_kernels();
 const KernelTable* neon_kernels();
+
+// For machines that multiply bfloat16 numbers; in plain C++ for all others.
+const BlockAttention* scalar_bfloat16();
+const BlockAttention* avx512_bfloat16();
+const BlockAttention* neon_bfloat16();
 
 }  // namespace h2o

@@ -7,6 +7,7 @@
 #include "vexp.h"
 #include "transpose.h"
 #include "fetch.h"
+#include "multiply.h"
 #include "tile.h"
 #include "pack.h"
 #include "decode.h"
@@ -17,10 +18,23 @@
 
 namespace {
 
+void attend(const BlockArgs& args) {
+    if (args.stride == 0) {
+        attend_form<Float32, true>(args);
+    } else {
+        attend_form<Float32, false>(args);
+    }
+}
+
 constexpr h2o::KernelTable kTable = {
-    Simd::kName, attend,      finish_rows,  decode,     decode_pieces, bounds,
-    pack_keys,   pack_values, pack_queries, store_rows, blend_row,     average_row,
-    to_float,    from_float,  to_int8,      sum_lanes,  line_sums,     exp_many,
+    Simd::kName,   {Float32::kPair, attend, pack_keys, pack_values, pack_queries},
+    finish_rows,   decode,
+    decode_pieces, bounds,
+    store_rows,    blend_row,
+    average_row,   to_float,
+    from_float,    to_int8,
+    sum_lanes,     line_sums,
+    exp_many,
 };
 
 }  // namespace

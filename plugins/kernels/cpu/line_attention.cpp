@@ -156,9 +156,8 @@ class Range {
                 if (seen == Sight::none) continue;
                 BlockArgs made = blocks_.args(block, std::min(to, count) - from);
                 if (seen == Sight::some) made.bias = hide_columns(first + from, made.keys, tile);
-                made.k += from * made.d;
-                made.v += from * kPanel;
-                blocks_.kernels().attend(made);
+                blocks_.skip(made, from);
+                blocks_.attention().attend(made);
             }
         }
     }
@@ -223,11 +222,10 @@ class Range {
         BlockArgs made = blocks_.args(block, keys);
         made.unmasked = static_cast<int64_t>(visible[0]);
         made.hiding = begin - first;
-        made.k += from * made.d;
-        made.v += from * kPanel;
+        blocks_.skip(made, from);
         made.visible = visible;
         made.first = hidden;
-        blocks_.kernels().attend(made);
+        blocks_.attention().attend(made);
     }
 
     // The first that does not end before `key`.

@@ -62,8 +62,8 @@ struct LineSelect {
             scratch.rows[r] = static_cast<const char*>(q) +
                               (token * shape.query_heads + kv_head * group() + f / n) * row_size;
         }
-        context->kernels->pack_queries({scratch.rows, shape.dtype, nullptr}, used, shape.head_size,
-                                       shape.scale, scratch.q);
+        context->attention->pack_queries({scratch.rows, shape.dtype, nullptr}, used, shape.head_size,
+                                         shape.scale, scratch.q);
         BlockArgs args{};
         args.d = args.dv = shape.head_size;
         args.keys = most;
@@ -77,7 +77,7 @@ struct LineSelect {
         args.m = scratch.m;
         args.l = scratch.l;
         args.fresh = true;
-        context->kernels->attend(args);
+        context->attention->attend(args);
 
         for (int64_t r = 0, next; r < used; r = next) {
             const int64_t head = (from + r) / n, token = (from + r) % n;

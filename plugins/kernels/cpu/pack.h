@@ -59,7 +59,7 @@ __attribute__((always_inline)) inline void fetch_eight(const RowList& rows, int6
 }
 
 // Square blocks of eight, so that both the read and the written side are touched in runs.
-void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
+inline void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
     float buffer[8][8];
     for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
         fetch_eight(rows, key, keys, d);
@@ -79,7 +79,7 @@ void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
     }
 }
 
-void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out) {
+inline void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out) {
     float buffer[8];
     for (int64_t key = 0; key < keys; ++key) {
         if (key % 8 == 0) fetch_eight(rows, key, keys, d);
@@ -91,7 +91,7 @@ void pack_values(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, f
     }
 }
 
-void pack_queries(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out) {
+inline void pack_queries(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out) {
     float buffer[8][8];
     if (lanes < kLanes) __builtin_memset(out, 0, static_cast<std::size_t>(d * kLanes) * sizeof(float));
     for (int64_t r = 0; r < lanes; r += 8) {
@@ -123,8 +123,8 @@ inline void merge(const float* x, float keep, float factor, h2o_dtype dtype, int
     }
 }
 
-void store_rows(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
-                int64_t d, void* const* rows) {
+inline void store_rows(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
+                       int64_t d, void* const* rows) {
     float block[64];
     for (int64_t r = 0; r < lanes; r += 8) {
         const int64_t count = lanes - r < 8 ? lanes - r : 8;
@@ -144,7 +144,7 @@ void store_rows(const float* o, const float* keep, const float* factor, h2o_dtyp
     }
 }
 
-void blend_row(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out) {
+inline void blend_row(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out) {
     for (int64_t c = 0; c < d; c += kWidth) {
         const int count = part(c, d);
         Simd::Vec sum = Simd::zero();
@@ -154,7 +154,8 @@ void blend_row(h2o_dtype dtype, int64_t d, float a, const void* x, float b, cons
     }
 }
 
-void average_row(const void* in, h2o_dtype dtype, int64_t count, float scale, float share, float* mean) {
+inline void average_row(const void* in, h2o_dtype dtype, int64_t count, float scale, float share,
+                        float* mean) {
     const int64_t bytes = stored_size(dtype);
     for (int64_t c = 0; c < count; c += kWidth) {
         const int some = part(c, count);
@@ -165,21 +166,21 @@ void average_row(const void* in, h2o_dtype dtype, int64_t count, float scale, fl
     }
 }
 
-void to_float(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out) {
+inline void to_float(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out) {
     for (int64_t i = 0; i < count; i += kWidth) {
         const int some = part(i, count);
         Simd::store_some(out + i, Simd::mul(load_stored(in, dtype, i, some), Simd::set(scale)), some);
     }
 }
 
-void from_float(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out) {
+inline void from_float(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out) {
     for (int64_t i = 0; i < count; i += kWidth) {
         const int some = part(i, count);
         store_stored(out, dtype, i, Simd::mul(Simd::load_some(in + i, some), Simd::set(scale)), some);
     }
 }
 
-float to_int8(const void* in, h2o_dtype dtype, int64_t count, int8_t* out) {
+inline float to_int8(const void* in, h2o_dtype dtype, int64_t count, int8_t* out) {
     Simd::Vec top = Simd::zero(), wrong = Simd::zero();
     for (int64_t i = 0; i < count; i += kWidth) {
         const Simd::Vec x = load_stored(in, dtype, i, part(i, count));
@@ -197,7 +198,7 @@ float to_int8(const void* in, h2o_dtype dtype, int64_t count, int8_t* out) {
     return largest / 127.0f + Simd::sum(wrong);
 }
 
-void sum_lanes(const float* partial, int64_t keys, float* out) {
+inline void sum_lanes(const float* partial, int64_t keys, float* out) {
     for (int64_t key = 0; key < keys; ++key, partial += kColsumLanes) {
         Simd::Vec sum = Simd::load(partial);
         for (int64_t i = kWidth; i < kColsumLanes; i += kWidth) sum = Simd::add(sum, Simd::load(partial + i));
@@ -205,7 +206,7 @@ void sum_lanes(const float* partial, int64_t keys, float* out) {
     }
 }
 
-void exp_many(const float* in, int64_t count, float* out) {
+inline void exp_many(const float* in, int64_t count, float* out) {
     for (int64_t i = 0; i < count; i += kWidth) Simd::store(out + i, exp_nonpositive(Simd::load(in + i)));
 }
 

@@ -36,8 +36,8 @@ class RowBlocks {
     void pack(int64_t key, int64_t count) { rows_.pack(scratch_, key, count, false); }
     // Others do, as they are stored.
     void pack(const RowList& k, const RowList& v, int64_t count) {
-        kernels().pack_keys(k, count, rows_.d, scratch_.k);
-        kernels().pack_values(v, count, rows_.d, value_room(kRangeKeys), scratch_.v);
+        attention().pack_keys(k, count, rows_.d, scratch_.k);
+        attention().pack_values(v, count, rows_.d, value_room(kRangeKeys), scratch_.v);
     }
 
     // The block's state, and the first `keys` of those that are packed, none masked. To be attended to at
@@ -61,6 +61,12 @@ class RowBlocks {
         made.fresh = fresh_[at];
         fresh_[at] = false;
         return made;
+    }
+
+    // The packed key `from`, the first of a panel, becomes the first that is attended to.
+    void skip(BlockArgs& args, int64_t from) const {
+        args.k += from * args.d / attention().pair;
+        args.v += from * kPanel / attention().pair;
     }
 
     // Some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After clear().
@@ -87,15 +93,15 @@ class RowBlocks {
 
     const Sweep& rows() const { return rows_; }
     SweepScratch& scratch() { return scratch_; }
-    const KernelTable& kernels() const { return *rows_.kernels; }
+    const BlockAttention& attention() const { return *rows_.attention; }
 
   private:
     void start(int64_t block) {
         const int64_t used = rows_.lanes(block), from = block * rows_.block_rows, at = block - begin_;
         for (int64_t r = 0; r < used; ++r)
             scratch_.rows[r] = rows_.q + rows_.at(from + r) * rows_.d * element_size(rows_.dtype);
-        kernels().pack_queries({scratch_.rows, rows_.dtype, nullptr}, used, rows_.d, rows_.scale,
-                               scratch_.q + at * rows_.d * kLanes);
+        attention().pack_queries({scratch_.rows, rows_.dtype, nullptr}, used, rows_.d, rows_.scale,
+                                 scratch_.q + at * rows_.d * kLanes);
         for (int64_t r = 0, token = from / rows_.group, head = from % rows_.group; r < kLanes; ++r) {
             position_[at][r] = offset_ + token;
             if (r + 1 >= used || ++head < rows_.group) continue;

@@ -94,11 +94,10 @@ class Range {
         BlockArgs made = blocks_.args(block, keys, lane, rows);
         made.unmasked = static_cast<int64_t>(visible[0]);
         made.hiding = static_cast<int64_t>(first[rows - 1]);
-        made.k += begin * rows_.d;
-        made.v += begin * kPanel;
+        blocks_.skip(made, begin);
         made.visible = visible;
         made.first = first;
-        kernels().attend(made);
+        blocks_.attention().attend(made);
     }
 
     void globals(int64_t block) {
@@ -146,7 +145,7 @@ class Range {
         blocks_.pack(extra_.keys(), extra_.values(), extras_);
         BlockArgs made = blocks_.args(block, extras_);
         made.bias = own_.bias;
-        kernels().attend(made);
+        blocks_.attention().attend(made);
         extras_ = 0;
     }
 
@@ -180,7 +179,7 @@ class Range {
                                state.o, state.p, out});
     }
 
-    const KernelTable& kernels() const { return blocks_.kernels(); }
+    const KernelTable& kernels() const { return *rows_.kernels; }
 
     const Subquadratic& op_;
     const Own& own_;

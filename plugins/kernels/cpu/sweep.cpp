@@ -39,6 +39,7 @@ Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_h
                  const void* q, int64_t tokens) {
     Sweep sweep{};
     sweep.kernels = context->kernels;
+    sweep.attention = context->attention;
     sweep.dtype = shape.dtype;
     sweep.scale = shape.scale;
     sweep.d = shape.head_size;
@@ -77,10 +78,10 @@ void Sweep::pack(SweepScratch& scratch, int64_t first_key, int64_t count, bool r
     if (reusable && scratch.packed_unit == unit && scratch.packed_keys >= count) return;
     scratch.packed_unit = reusable ? unit : -1;
     scratch.packed_keys = count;
-    kernels->pack_keys(list_rows(keys, false, first_key, count, scratch), count, d, scratch.k);
+    attention->pack_keys(list_rows(keys, false, first_key, count, scratch), count, d, scratch.k);
     if (keys.v == nullptr) return;
-    kernels->pack_values(list_rows(keys, true, first_key, count, scratch), count, dv, value_room(key_block),
-                         scratch.v);
+    attention->pack_values(list_rows(keys, true, first_key, count, scratch), count, dv, value_room(key_block),
+                           scratch.v);
 }
 
 void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t first_key, int64_t count,
@@ -89,7 +90,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     float* const q_packed = scratch.q + slot * d * kLanes;
     if (fresh) {
         for (int64_t r = 0; r < used; ++r) scratch.rows[r] = q + at(begin + r) * d * element_size(dtype);
-        kernels->pack_queries({scratch.rows, dtype, nullptr}, used, d, scale, q_packed);
+        attention->pack_queries({scratch.rows, dtype, nullptr}, used, d, scale, q_packed);
     }
     float seen[kLanes];
     for (int64_t r = 0; r < kLanes; ++r) {
@@ -117,7 +118,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.colsum = colsum ? scratch.colsum : nullptr;
     args.tops = colsum && keys.v == nullptr ? scratch.tops : nullptr;
     if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(output_floats()) * sizeof(float));
-    kernels->attend(args);
+    attention->attend(args);
 }
 
 void Sweep::store(const SweepScratch& scratch, int64_t block, int64_t slot, const float* keep,

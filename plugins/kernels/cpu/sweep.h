@@ -50,6 +50,7 @@ constexpr int64_t value_room(int64_t keys) {
 
 struct Sweep {
     const KernelTable* kernels;
+    const BlockAttention* attention;
     h2o_dtype dtype;
     float scale;
     int64_t d, dv;

@@ -1,8 +1,7 @@
 // The softmax of one block of query rows over packed keys: the inner loop of every operator but decode.
 //
 // The rows of a block are the vector lanes. A group's query heads are rows like any others, so both products
-// are one matrix product a key/value head, maxima and sums need no work across lanes, and both products run
-// through one register tile: C[column][R] += sum over k of B[k][column] * A[k][R].
+// are one matrix product a key/value head, and maxima and sums need no work across lanes.
 #pragma once
 
 namespace {
@@ -10,85 +9,6 @@ namespace {
 using h2o::BlockArgs;
 using h2o::kColsumLanes;
 using h2o::kKeyStep;
-using h2o::kLanes;
-using h2o::kPanel;
-
-constexpr int kWidth = Simd::kWidth;
-constexpr int kTileVectors = 3;
-constexpr int kTileLanes = kTileVectors * kWidth;
-constexpr int kVectors = static_cast<int>(kLanes) / kWidth;
-
-// Where the second factor of a product has its numbers, in floats from one to the next.
-struct Packed {  // a panel
-    int64_t down() const { return kPanel; }
-    int64_t across() const { return 1; }
-    void fetch(int64_t) const {}
-};
-struct InRows {  // of a cache
-    int64_t stride;
-    const char* ahead;  // what is needed later: so many lines of the cache of the processor, one a step
-    int64_t lines;
-    __attribute__((always_inline)) void fetch(int64_t step) const {
-        if (step < lines) Simd::prefetch(ahead + step * 64);
-    }
-};
-struct Keys : InRows {  // down a product go a key's numbers, across its columns keys
-    int64_t down() const { return 1; }
-    int64_t across() const { return stride; }
-};
-struct Values : InRows {  // the same rows: down go keys, across the numbers of each
-    int64_t down() const { return stride; }
-    int64_t across() const { return 1; }
-};
-
-// C[c][0 .. kCount vectors) for a few columns. a [depth][R], b [depth][columns] as `form` says, c
-// [columns][R].
-template <bool kAdd, int kCount, class Form>
-__attribute__((always_inline)) inline void multiply_tile(int64_t depth, const float* __restrict rows,
-                                                         const float* __restrict columns, Form form,
-                                                         float* __restrict out) {
-    using S = Simd;
-    constexpr int kColumns = S::kTileColumns;
-    S::Vec sum[kColumns][kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kColumns; ++i) {
-#pragma GCC unroll 3
-        for (int j = 0; j < kCount; ++j) {
-            sum[i][j] = kAdd ? S::load(out + i * kLanes + j * kWidth) : S::zero();
-        }
-    }
-    for (int64_t k = 0; k < depth; ++k, rows += kLanes, columns += form.down()) {
-        form.fetch(k);
-        S::Vec row[kCount];
-#pragma GCC unroll 3
-        for (int j = 0; j < kCount; ++j) row[j] = S::load(rows + j * kWidth);
-#pragma GCC unroll 8
-        for (int i = 0; i < kColumns; ++i) {
-            const S::Vec x = S::set(columns[i * form.across()]);
-#pragma GCC unroll 3
-            for (int j = 0; j < kCount; ++j) sum[i][j] = S::fma(row[j], x, sum[i][j]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kColumns; ++i) {
-#pragma GCC unroll 3
-        for (int j = 0; j < kCount; ++j) S::store(out + i * kLanes + j * kWidth, sum[i][j]);
-    }
-}
-
-// C[c][0 .. kRows) for the kPanel columns of one panel: tiles of three vectors, and what is left.
-template <bool kAdd, int kRows, class Form>
-inline void multiply_panel(int64_t depth, const float* __restrict a, const float* __restrict b, Form form,
-                           float* __restrict c) {
-    constexpr int kWhole = kRows / kTileLanes * kTileLanes, kRest = (kRows - kWhole) / kWidth;
-    for (int64_t column = 0; column < kPanel; column += Simd::kTileColumns) {
-        float* const out = c + column * kLanes;
-        for (int64_t lane = 0; lane < kWhole; lane += kTileLanes)
-            multiply_tile<kAdd, kTileVectors>(depth, a + lane, b + column * form.across(), form, out + lane);
-        if constexpr (kRest > 0)
-            multiply_tile<kAdd, kRest>(depth, a + kWhole, b + column * form.across(), form, out + kWhole);
-    }
-}
 
 // Hides from each lane the keys at or after its `visible`.
 template <int kRows>
@@ -127,22 +47,23 @@ inline void add_panel(const float* bias, float* p) {
 
 // p = scores of keys begin ... end - 1, and m = their running maximum. Key panels reach past `end`: their
 // extra rows of p are never read.
-template <int kRows, bool kPacked = true>
+template <class Numbers, int kRows, bool kPacked = true>
 inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
     using S = Simd;
     constexpr int kCount = kRows / kWidth;
     S::Vec top[kCount];
     for (int v = 0; v < kCount; ++v) top[v] = S::load(args.m + v * kWidth);
+    const int64_t depth = args.d / Numbers::kPair;
     for (int64_t key = begin; key < end; key += kPanel) {
         float* p = args.p + key * kLanes;
         if constexpr (kPacked) {
-            multiply_panel<false, kRows>(args.d, args.q, args.k + key * args.d, Packed{}, p);
+            multiply_panel<Numbers, false, kRows>(depth, args.q, args.k + key * depth, Packed{}, p);
         } else {
             // The first keys of all have not been asked for.
             const float* const keys = args.k + key * args.stride;
             const int64_t next = args.fresh && key + kPanel < end ? kPanel * args.stride : 0;
             const Keys form{{args.stride, reinterpret_cast<const char*>(keys + next), next / 16}};
-            multiply_panel<false, kRows>(args.d, args.q, keys, form, p);
+            multiply_panel<Numbers, false, kRows>(depth, args.q, keys, form, p);
         }
         if (key + kPanel > args.unmasked) mask_panel<kRows>(key, args.visible, p);
         if (args.first != nullptr && key < args.hiding) hide_panel<kRows>(key, args.first, p);
@@ -237,7 +158,7 @@ inline void invert(const BlockArgs& args, float* inverse) {
 
 // Column sums alone. A step's probabilities are made while its scores are in L1, by the maximum so far; what
 // they lack to the last one is in the weight of their step.
-template <int kRows>
+template <class Numbers, int kRows>
 inline void vote(const BlockArgs& args) {
     using S = Simd;
     start<kRows>(args);
@@ -246,7 +167,7 @@ inline void vote(const BlockArgs& args) {
         const int64_t end = args.keys - key < kKeyStep ? args.keys : key + kKeyStep;
         float before[kRows];
         __builtin_memcpy(before, args.m, sizeof before);
-        score<kRows>(args, key, end);
+        score<Numbers, kRows>(args, key, end);
         rescale<kRows>(args, before);
         exponentiate<kRows>(end - key, args.m, args.p + key * kLanes, args.l);
         __builtin_memcpy(top, args.m, sizeof before);
@@ -265,27 +186,89 @@ inline void vote(const BlockArgs& args) {
     }
 }
 
-// o (+)= values weighted with p, for `keys` keys from `key` on.
-template <bool kAdd, int kRows, bool kPacked>
-inline void weigh(const BlockArgs& args, int64_t key, int64_t keys) {
-    const float* const p = args.p + key * kLanes;
+// A step's probabilities in words of two keys, [keys / 2, rounded up][R]: the sums are of what is not rounded
+// yet, and p itself stays what it was unless `kKeep`.
+template <class Numbers, int kCount, bool kKeep>
+__attribute__((always_inline)) inline void exponentiate_pairs_tile(int64_t keys, const float* m, float* row,
+                                                                   float* l, float* words) {
+    using S = Simd;
+    S::Vec top[kCount], sum[kCount];
+    for (int j = 0; j < kCount; ++j) {
+        top[j] = S::max(S::load(m + j * kWidth), S::set(-3.0e38f));
+        sum[j] = S::zero();
+    }
+    for (int64_t key = 0; key < keys; key += 2, row += 2 * kLanes, words += kLanes) {
+#pragma GCC unroll 3
+        for (int j = 0; j < kCount; ++j) {
+            const S::Vec first = exp_to_round(S::sub(S::load(row + j * kWidth), top[j]));
+            S::Vec second = S::zero();
+            if (key + 1 < keys) second = exp_to_round(S::sub(S::load(row + kLanes + j * kWidth), top[j]));
+            if constexpr (kKeep) {
+                S::store(row + j * kWidth, first);
+                if (key + 1 < keys) S::store(row + kLanes + j * kWidth, second);
+            }
+            S::store(words + j * kWidth, Numbers::join(first, second));
+            sum[j] = S::add(sum[j], S::add(first, second));
+        }
+    }
+    for (int j = 0; j < kCount; ++j) S::store(l + j * kWidth, S::add(S::load(l + j * kWidth), sum[j]));
+}
+
+template <class Numbers, int kRows, bool kKeep>
+inline void exponentiate_pairs(int64_t keys, const float* m, float* p, float* l, float* words) {
+    constexpr int kWhole = kRows / kTileLanes * kTileLanes, kRest = (kRows - kWhole) / kWidth;
+    for (int64_t lane = 0; lane < kWhole; lane += kTileLanes)
+        exponentiate_pairs_tile<Numbers, kTileVectors, kKeep>(keys, m + lane, p + lane, l + lane,
+                                                              words + lane);
+    if constexpr (kRest > 0)
+        exponentiate_pairs_tile<Numbers, kRest, kKeep>(keys, m + kWhole, p + kWhole, l + kWhole,
+                                                       words + kWhole);
+}
+
+// Where one step's probabilities lie as the second product takes them.
+template <class Numbers, int kRows>
+struct Weights {
+    static constexpr bool kRounded = Numbers::kPair > 1;
+    alignas(64) float words[kRounded ? kKeyStep / 2 * kLanes : 1];
+
+    const float* make(const BlockArgs& args, float* p, int64_t keys) {
+        if constexpr (kRounded) {
+            if (args.v != nullptr && args.colsum == nullptr) {
+                exponentiate_pairs<Numbers, kRows, false>(keys, args.m, p, args.l, words);
+                return words;
+            }
+            if (args.v != nullptr) {
+                exponentiate_pairs<Numbers, kRows, true>(keys, args.m, p, args.l, words);
+                return words;
+            }
+        }
+        exponentiate<kRows>(keys, args.m, p, args.l);
+        return p;
+    }
+};
+
+// o (+)= values weighted with `weights`, for `keys` keys from `key` on.
+template <class Numbers, bool kAdd, int kRows, bool kPacked>
+inline void weigh(const BlockArgs& args, const float* weights, int64_t key, int64_t keys) {
+    constexpr int kPair = Numbers::kPair;
+    const int64_t depth = (keys + kPair - 1) / kPair;
     for (int64_t c = 0; c < args.dv; c += kPanel) {
         float* const o = args.o + c * kLanes;
         if constexpr (kPacked) {
-            const float* const panel = args.v + c * args.v_keys + key * kPanel;
-            multiply_panel<kAdd, kRows>(keys, p, panel, Packed{}, o);
+            const float* const panel = args.v + (c * args.v_keys + key * kPanel) / kPair;
+            multiply_panel<Numbers, kAdd, kRows>(depth, weights, panel, Packed{}, o);
         } else {
             const int64_t lines = args.ahead_bytes * kPanel / (args.dv * 64);
             const Values form{{args.stride, args.ahead + c / kPanel * lines * 64, lines}};
-            multiply_panel<kAdd, kRows>(keys, p, args.v + key * args.stride + c, form, o);
+            multiply_panel<Numbers, kAdd, kRows>(depth, weights, args.v + key * args.stride + c, form, o);
         }
     }
 }
 
-template <int kRows, bool kPacked>
+template <class Numbers, int kRows, bool kPacked>
 inline void attend_rows(const BlockArgs& args) {
     if constexpr (kPacked) {
-        if (args.tops != nullptr) return vote<kRows>(args);
+        if (args.tops != nullptr) return vote<Numbers, kRows>(args);
     }
     float old_m[kRows];
     if (args.fresh) {
@@ -293,17 +276,17 @@ inline void attend_rows(const BlockArgs& args) {
     } else {
         __builtin_memcpy(old_m, args.m, sizeof old_m);
     }
-    score<kRows, kPacked>(args, 0, args.keys);
+    score<Numbers, kRows, kPacked>(args, 0, args.keys);
     if (!args.fresh) rescale<kRows>(args, old_m);
+    Weights<Numbers, kRows> weights;
     for (int64_t key = 0; key < args.keys; key += kKeyStep) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
-        float* p = args.p + key * kLanes;
-        exponentiate<kRows>(step, args.m, p, args.l);
+        const float* const made = weights.make(args, args.p + key * kLanes, step);
         if (args.v == nullptr) continue;
         if (args.fresh && key == 0) {
-            weigh<false, kRows, kPacked>(args, key, step);
+            weigh<Numbers, false, kRows, kPacked>(args, made, key, step);
         } else {
-            weigh<true, kRows, kPacked>(args, key, step);
+            weigh<Numbers, true, kRows, kPacked>(args, made, key, step);
         }
     }
     if (args.colsum == nullptr) return;
@@ -312,22 +295,14 @@ inline void attend_rows(const BlockArgs& args) {
     add_weighted<kRows>(args.keys, args.p, inverse, args.colsum);
 }
 
-template <bool kPacked>
+template <class Numbers, bool kPacked>
 inline void attend_form(const BlockArgs& args) {
     if (args.rows == 16) {
-        attend_rows<16, kPacked>(args);
+        attend_rows<Numbers, 16, kPacked>(args);
     } else if (args.rows == 32) {
-        attend_rows<32, kPacked>(args);
+        attend_rows<Numbers, 32, kPacked>(args);
     } else {
-        attend_rows<static_cast<int>(kLanes), kPacked>(args);
-    }
-}
-
-void attend(const BlockArgs& args) {
-    if (args.stride == 0) {
-        attend_form<true>(args);
-    } else {
-        attend_form<false>(args);
+        attend_rows<Numbers, static_cast<int>(kLanes), kPacked>(args);
     }
 }
 
@@ -351,8 +326,8 @@ inline void line_sums_of(const float* p, int64_t keys, const float* weight, floa
     }
 }
 
-void line_sums(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
-               float* distances) {
+inline void line_sums(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
+                      float* distances) {
     if (rows == 16) {
         line_sums_of<16>(p, keys, weight, columns, distances);
     } else if (rows == 32) {

@@ -1,17 +1,19 @@
-// out[i * stride + j] = in[j][i] * scale for i, j < 8.
+// out[i * stride + j] = in[j][i] * scale for i, j < 8; without kScale, in[j][i] itself, bits as they are.
 #pragma once
 
 namespace {
 
 #if defined(__AVX2__)
 
+template <bool kScale = true>
 inline void transpose_8x8(const float* const* in, float scale, float* out, int64_t stride) {
     const __m256 factor = _mm256_set1_ps(scale);
     __m256 a[8], b[8];
     // Rows 0-3 beside rows 4-7 in each register first: what remains is two 4 x 4 transposes side by side.
     for (int i = 0; i < 4; ++i) {
-        const __m256 low = _mm256_mul_ps(_mm256_loadu_ps(in[i]), factor);
-        const __m256 high = _mm256_mul_ps(_mm256_loadu_ps(in[i + 4]), factor);
+        const __m256 low = kScale ? _mm256_mul_ps(_mm256_loadu_ps(in[i]), factor) : _mm256_loadu_ps(in[i]);
+        const __m256 high =
+            kScale ? _mm256_mul_ps(_mm256_loadu_ps(in[i + 4]), factor) : _mm256_loadu_ps(in[i + 4]);
         a[i] = _mm256_permute2f128_ps(low, high, 0x20);
         a[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
     }
@@ -32,9 +34,16 @@ inline void transpose_8x8(const float* const* in, float scale, float* out, int64
 
 #else
 
+template <bool kScale = true>
 inline void transpose_8x8(const float* const* in, float scale, float* out, int64_t stride) {
     for (int j = 0; j < 8; ++j) {
-        for (int i = 0; i < 8; ++i) out[i * stride + j] = in[j][i] * scale;
+        for (int i = 0; i < 8; ++i) {
+            if constexpr (kScale) {
+                out[i * stride + j] = in[j][i] * scale;
+            } else {
+                __builtin_memcpy(out + i * stride + j, in[j] + i, sizeof(float));
+            }
+        }
     }
 }
 

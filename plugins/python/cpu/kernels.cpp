@@ -111,8 +111,10 @@ h2o_tensor KV::tensor(Part part) const {
     return made;
 }
 
-Kernels::Kernels(int threads, const std::optional<std::string>& isa, const h2o_shape& shape) : shape_(shape) {
-    check(h2o_cpu_create(threads, isa ? isa->c_str() : nullptr, &context_), "Kernels");
+Kernels::Kernels(int threads, const std::optional<std::string>& isa, h2o_precision precision,
+                 const h2o_shape& shape)
+    : shape_(shape) {
+    check(h2o_cpu_create(threads, isa ? isa->c_str() : nullptr, precision, &context_), "Kernels");
 }
 
 void Kernels::run(nb::str name, const KV* kv, nb::dict given) {
@@ -167,18 +169,25 @@ void bind_kernels(nb::module_& module) {
         .def(
             "__init__",
             [](Kernels* self, int threads, const std::optional<std::string>& isa, int32_t query_heads,
-               int32_t kv_heads, int32_t head_size, float scale, bool half, int32_t value_size) {
+               int32_t kv_heads, int32_t head_size, float scale, bool half, int32_t value_size,
+               bool bfloat16) {
                 const h2o_dtype dtype = half ? H2O_F16 : H2O_F32;
                 const int32_t values = value_size > 0 ? value_size : head_size;
                 new (self)
-                    Kernels(threads, isa,
+                    Kernels(threads, isa, bfloat16 ? H2O_BFLOAT16 : H2O_FLOAT32,
                             h2o_shape{query_heads, kv_heads, kv_heads, head_size, scale, dtype, values});
             },
             "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a,
-            "value_size"_a = 0)
+            "value_size"_a = 0, "bfloat16"_a = false)
         .def_prop_ro("threads", &Kernels::threads)
         .def_prop_ro("isa", &Kernels::isa)
         .def_prop_ro("scratch_bytes", &Kernels::scratch_bytes)
+        .def_static(
+            "multiplies_bfloat16",
+            [](const std::optional<std::string>& isa) {
+                return h2o_cpu_supports(isa ? isa->c_str() : nullptr, H2O_BFLOAT16);
+            },
+            "isa"_a = nb::none(), "Whether this machine has such products, with that instruction set.")
         .def("run", &Kernels::run, "operator"_a, "kv"_a.none(), "arguments"_a,
              "Runs an operator of the table by its name. The arguments are its tensors, without those of kv, "
              "and its attributes, by their names.");

@@ -42,7 +42,8 @@ class KV {
 
 class Kernels {
   public:
-    Kernels(int threads, const std::optional<std::string>& isa, const h2o_shape& shape);
+    Kernels(int threads, const std::optional<std::string>& isa, h2o_precision precision,
+            const h2o_shape& shape);
     ~Kernels() { h2o_cpu_destroy(context_); }
     Kernels(const Kernels&) = delete;
     Kernels& operator=(const Kernels&) = delete;

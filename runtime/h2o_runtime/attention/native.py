@@ -8,6 +8,7 @@ from h2o_plugins import load_cpu_kernels
 from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.attention.host_operators import run_on_host
 from h2o_runtime.kv import KV
+from h2o_runtime.names import AttentionPrecision
 from h2o_runtime.operators import SCORED_ATTENTION, Operator
 
 if TYPE_CHECKING:
@@ -21,17 +22,22 @@ class NativeCpuProvider:
     """Raises h2o_plugins.NativeKernelsMissing on construction where the kernels are not built.
 
     `threads` None takes all cores that the process may use. `isa` names an instruction set ("scalar",
-    "avx2", "avx512", "neon") instead of the best that the machine has.
+    "avx2", "avx512", "neon") instead of the best that the machine has. `precision` is that of the factors of
+    attention's products over many rows; sums, states and decode are float32 always. activate() raises ValueError
+    where the instruction set lacks it.
     """
 
     name = "native"
 
-    def __init__(self, threads: int | None = None, isa: str | None = None) -> None:
+    def __init__(
+        self, threads: int | None = None, isa: str | None = None, precision: AttentionPrecision = "float32"
+    ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, but is {threads}")
         self._module = load_cpu_kernels()
         self._threads = threads
         self._isa = isa
+        self.precision = precision
         self.in_graphs = isa is None  # they take the best instruction set
         self._kernels: _cpu.Kernels | None = None
 
@@ -50,6 +56,7 @@ class NativeCpuProvider:
             scale=shape.scale,
             half=shape.half,
             value_size=shape.value_size,
+            bfloat16=self.precision == "bfloat16",
         )
 
     def deactivate(self) -> None:

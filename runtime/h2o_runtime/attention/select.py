@@ -7,52 +7,68 @@ from collections.abc import Callable
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape
+from h2o_runtime.attention.precision import choose_precision
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError
-from h2o_runtime.names import PROVIDERS
+from h2o_runtime.names import PROVIDERS, PrecisionChoice
 
 log = logging.getLogger(__name__)
 
 
-def make_provider(name: str, bundle: Bundle, device: Device, threads: int | None) -> AttentionProvider:
+def make_provider(
+    name: str,
+    bundle: Bundle,
+    device: Device,
+    threads: int | None,
+    precision: PrecisionChoice = "float32",
+) -> AttentionProvider:
     """ "auto" takes the native kernels where they are built and take the model's heads, else the ONNX function
-    bodies, which need a CPU.
+    bodies, which need a CPU. `precision` is as `choose_precision` takes it.
 
-    Raises ConfigError for a name that is unknown, or not for the device or the model, and BackendError for missing
-    kernels.
+    Raises ConfigError for a name or a precision that is unknown, or not for the device or the model, and
+    BackendError for missing kernels.
     """
     if name not in PROVIDERS:
         raise ConfigError(
             f"attention must be one of {', '.join(PROVIDERS)}, but is {name!r}", field="attention"
         )
-    shape = bundle.manifest.model.attention
+    model = bundle.manifest.model
+    shape = model.attention
     if device.name == "cuda":
+        choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):
         from h2o_runtime.attention.native import NativeCpuProvider
 
         if NativeCpuProvider.takes(shape):
             try:
-                return NativeCpuProvider(threads)
+                return NativeCpuProvider(
+                    threads, precision=choose_precision(precision, "native", device, model)
+                )
             except NativeKernelsMissing as error:
                 raise BackendError(str(error)) from error
         if name == "native":
             raise ConfigError(f"{_no_kernel(shape)}: choose the attention functions", field="attention")
         log.warning("%s: attention runs as ONNX function bodies, which are much slower", _no_kernel(shape))
+    choose_precision(precision, "functions", device, model)
     from h2o_runtime.attention.functions import FunctionProvider
 
     return FunctionProvider(bundle, threads)
 
 
 def provider_factory(
-    name: str, bundle: Bundle, device: Device, threads: int | None
+    name: str,
+    bundle: Bundle,
+    device: Device,
+    threads: int | None,
+    precision: PrecisionChoice = "float32",
 ) -> Callable[[], AttentionProvider]:
     """Makes as many as are wanted of what `make_provider` chooses, which is chosen, and told, once."""
-    first = make_provider(name, bundle, device, threads)
+    first = make_provider(name, bundle, device, threads, precision)
     chosen = "functions" if first.name == "functions" else name
     ready = [first]
-    return lambda: ready.pop() if ready else make_provider(chosen, bundle, device, threads)
+    return lambda: ready.pop() if ready else make_provider(chosen, bundle, device, threads, precision)
 
 
 def _no_kernel(shape: AttentionShape) -> str:

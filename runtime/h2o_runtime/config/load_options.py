@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.layers.model import LayerSettings
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, ProviderChoice
+from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, PrecisionChoice, ProviderChoice
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 Fields = ParamSpec("Fields")
@@ -25,6 +25,8 @@ class LoadOptions:
     context       most tokens that prompt and answer can have together; by default what the model was trained for,
                   at most 8192
     attention     executes the attention operators; "auto" takes the native kernels where they are built
+    attention_precision  of the factors of prefill attention's products; "auto" is bfloat16 where weights are
+                  integers and the processor multiplies such numbers, else float32
     threads       of the CPU; by default one a core
     device        "auto" takes a GPU where the backend can use it
     cache         owns keys and values
@@ -40,6 +42,7 @@ class LoadOptions:
     backend: BackendName = "onnxruntime"
     context: int | None = None
     attention: ProviderChoice = "auto"
+    attention_precision: PrecisionChoice = "auto"
     threads: int | None = None
     device: DeviceChoice = "auto"
     cache: Cache = field(default_factory=Contiguous)

@@ -141,9 +141,9 @@ TEST_F(Arguments, EmptyMemoryIsAnEmptyState) {
 
 TEST(Context, NamesItsInstructionSet) {
     h2o_cpu* context = nullptr;
-    EXPECT_EQ(h2o_cpu_create(1, "mmx", &context), H2O_UNSUPPORTED);
+    EXPECT_EQ(h2o_cpu_create(1, "mmx", H2O_FLOAT32, &context), H2O_UNSUPPORTED);
     EXPECT_EQ(context, nullptr);
-    EXPECT_EQ(h2o_cpu_create(1, nullptr, nullptr), H2O_BAD_ARGUMENT);
+    EXPECT_EQ(h2o_cpu_create(1, nullptr, H2O_FLOAT32, nullptr), H2O_BAD_ARGUMENT);
     for (const std::string& isa : instruction_sets()) {
         const Context holder = make(3, isa.c_str());
         EXPECT_EQ(h2o_cpu_isa(holder.get()), isa);

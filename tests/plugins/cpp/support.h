@@ -25,9 +25,9 @@ struct Destroy {
 };
 using Context = std::unique_ptr<h2o_cpu, Destroy>;
 
-inline Context make(int threads, const char* isa) {
+inline Context make(int threads, const char* isa, h2o_precision precision = H2O_FLOAT32) {
     h2o_cpu* context = nullptr;
-    h2o_cpu_create(threads, isa, &context);
+    h2o_cpu_create(threads, isa, precision, &context);
     return Context(context);
 }
 

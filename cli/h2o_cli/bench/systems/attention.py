@@ -71,7 +71,11 @@ class PolicyAttention(_OneLayer):
         m, settings = self._model, self._settings
         device = make_device(settings["device"], "onnxruntime")
         self._provider = make_provider(
-            settings["attention"], Bundle.open(settings["bundle"]), device, settings["threads"]
+            settings["attention"],
+            Bundle.open(settings["bundle"]),
+            device,
+            settings["threads"],
+            settings["attention_precision"],
         )
         self._provider.activate(m.attention)
         self._store = Contiguous().new_store(m, context, device, [self._provider] * m.layers)

@@ -15,8 +15,8 @@ from h2o_runtime.policies.decode import DECODE
 
 
 class H2OSystem:
-    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention, dense_form; and
-    decoding (of a decode policy), where it is not exact.
+    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention,
+    attention_precision, dense_form; and decoding (of a decode policy), where it is not exact.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -31,7 +31,14 @@ class H2OSystem:
             decoding=DECODE.make(self._settings.get("decoding", {})),
             **{
                 name: self._settings[name]
-                for name in ("backend", "device", "attention", "threads", "dense_form")
+                for name in (
+                    "backend",
+                    "device",
+                    "attention",
+                    "attention_precision",
+                    "threads",
+                    "dense_form",
+                )
             },
         )
 

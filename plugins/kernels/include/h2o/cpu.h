@@ -1,7 +1,8 @@
 // The operators of ONNX domain `h2o` on CPUs. No framework types, no exceptions.
 //
 // What they compute says docs/operators.md; here is what holds for all. Layout is token-major and contiguous:
-// q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv]. All arithmetic is float32. Query head h belongs to score head
+// q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv]. All arithmetic is float32, but for what h2o_precision names.
+// Query head h belongs to score head
 // h / (Hq / Hs), which belongs to key/value head hs / (Hs / Hkv); where Hs divides Hkv instead, it spans Hkv
 // / Hs of them, whose query heads share one memory. d is a multiple of 8, dv one of 4.
 //
@@ -14,6 +15,7 @@
 // number of threads. One context runs one call at a time; a second caller waits.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,9 +29,20 @@ extern "C" {
 // repeating a call of a size seen before allocates nothing.
 typedef struct h2o_cpu h2o_cpu;
 
+// The factors of attention's two products over many query rows: scaled queries, keys, probabilities and
+// values. Sums, maxima and states are float32 always, and so is decode.
+typedef enum h2o_precision {
+    H2O_FLOAT32 = 0,
+    H2O_BFLOAT16 = 1,  // AVX-512 or AArch64 with BF16; "scalar" has it everywhere
+} h2o_precision;
+
 // threads <= 0 takes what the process may use. isa is null for the best that this machine has, or one of
-// "scalar", "avx2", "avx512", "neon"; H2O_UNSUPPORTED when the build or the machine lacks it.
-h2o_status h2o_cpu_create(int threads, const char* isa, h2o_cpu** context);
+// "scalar", "avx2", "avx512", "neon"; H2O_UNSUPPORTED when the build or the machine lacks it, or that
+// precision.
+h2o_status h2o_cpu_create(int threads, const char* isa, h2o_precision precision, h2o_cpu** context);
+
+// Whether a context of that instruction set, null for the best, can be made with that precision.
+bool h2o_cpu_supports(const char* isa, h2o_precision precision);
 
 // Threads of somebody else's. run calls work(data, i) once for every i below count, on as many threads as it
 // likes, and returns when all are done.
@@ -39,7 +52,7 @@ typedef struct h2o_executor {
     void (*run)(void* self, int count, void (*work)(void* data, size_t i), void* data);
 } h2o_executor;
 
-// A context that works on these threads alone, all of them below `threads`.
+// A context that works on these threads alone, all of them below `threads`, in float32.
 h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_cpu** context);
 
 void h2o_cpu_destroy(h2o_cpu* context);

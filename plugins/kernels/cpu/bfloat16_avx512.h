@@ -1,0 +1,42 @@
+// Words of two bfloat16 numbers on AVX-512 with BF16: products of two, added in float32.
+#pragma once
+
+namespace {
+
+struct BFloat16 {
+    static constexpr int kPair = 2;
+
+    static __m512 dot(__m512 a, __m512 b, __m512 sum) {
+        return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+    }
+
+    // Lane by lane: first is the word's low half.
+    static __m512 join(__m512 first, __m512 second) {
+        const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+        const __m512i low_first = _mm512_permutexvar_epi16(interleave(), halves);
+        return _mm512_castsi512_ps(low_first);
+    }
+
+    // Four words of eight numbers, two neighbours in each.
+    static void round(const float* eight, float scale, float* words) {
+        const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(eight), _mm256_set1_ps(scale));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(words), reinterpret_cast<__m128i>(_mm256_cvtneps_pbh(x)));
+    }
+
+    // Eight words: of each, one number of either.
+    static void join(const float* first, const float* second, float* words) {
+        const __m128i low = reinterpret_cast<__m128i>(_mm256_cvtneps_pbh(_mm256_loadu_ps(first)));
+        const __m128i high = reinterpret_cast<__m128i>(_mm256_cvtneps_pbh(_mm256_loadu_ps(second)));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(words), _mm_unpacklo_epi16(low, high));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(words + 4), _mm_unpackhi_epi16(low, high));
+    }
+
+  private:
+    static __m512i interleave() {
+        const __m512i low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        // 0, 16, 1, 17, …: the high half of every word is 16 places behind its low one.
+        return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(16)), 16));
+    }
+};
+
+}  // namespace

@@ -1,0 +1,36 @@
+// Words of two bfloat16 numbers on AArch64 with BF16: products of two, added in float32.
+#pragma once
+
+namespace {
+
+struct BFloat16 {
+    static constexpr int kPair = 2;
+
+    static float32x4_t dot(float32x4_t a, float32x4_t b, float32x4_t sum) {
+        return vbfdotq_f32(sum, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+    }
+
+    // Lane by lane: first is the word's low half.
+    static float32x4_t join(float32x4_t first, float32x4_t second) {
+        const uint16x8_t low = halves(first), high = halves(second);
+        return vreinterpretq_f32_u16(vzip1q_u16(low, high));
+    }
+
+    // Four words of eight numbers, two neighbours in each.
+    static void round(const float* eight, float scale, float* words) {
+        const float32x4_t low = vmulq_n_f32(vld1q_f32(eight), scale);
+        const float32x4_t high = vmulq_n_f32(vld1q_f32(eight + 4), scale);
+        vst1q_f32(words, vreinterpretq_f32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high)));
+    }
+
+    // Eight words: of each, one number of either.
+    static void join(const float* first, const float* second, float* words) {
+        for (int i = 0; i < 8; i += 4)
+            vst1q_f32(words + i, join(vld1q_f32(first + i), vld1q_f32(second + i)));
+    }
+
+  private:
+    static uint16x8_t halves(float32x4_t x) { return vreinterpretq_u16_bf16(vcvtq_low_bf16_f32(x)); }
+};
+
+}  // namespace

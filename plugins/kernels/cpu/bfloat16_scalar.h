@@ -1,0 +1,63 @@
+// Words of two bfloat16 numbers in plain C++.
+#pragma once
+
+namespace {
+
+// To the nearest, ties to even.
+inline uint16_t round_to_bfloat16(float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);  // stays NaN
+    return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+struct BFloat16 {
+    static constexpr int kPair = 2;
+
+    static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) {
+        for (int i = 0; i < Simd::kWidth; ++i) {
+            const uint32_t x = bits(a.lane[i]), y = bits(b.lane[i]);
+            sum.lane[i] += number(x << 16) * number(y << 16) + number(x & kHigh) * number(y & kHigh);
+        }
+        return sum;
+    }
+
+    // Lane by lane: first is the word's low half.
+    static Simd::Vec join(Simd::Vec first, Simd::Vec second) {
+        Simd::Vec words;
+        join_all(first.lane, second.lane, Simd::kWidth, words.lane);
+        return words;
+    }
+
+    // Four words of eight numbers, two neighbours in each.
+    static void round(const float* eight, float scale, float* words) {
+        for (int i = 0; i < 4; ++i) words[i] = word(eight[2 * i] * scale, eight[2 * i + 1] * scale);
+    }
+
+    // Eight words: of each, one number of either.
+    static void join(const float* first, const float* second, float* words) {
+        join_all(first, second, 8, words);
+    }
+
+  private:
+    static constexpr uint32_t kHigh = 0xffff0000u;
+
+    static uint32_t bits(float x) {
+        uint32_t made;
+        __builtin_memcpy(&made, &x, 4);
+        return made;
+    }
+    static float number(uint32_t bits) {
+        float made;
+        __builtin_memcpy(&made, &bits, 4);
+        return made;
+    }
+    static float word(float low, float high) {
+        return number(uint32_t{round_to_bfloat16(high)} << 16 | round_to_bfloat16(low));
+    }
+    static void join_all(const float* first, const float* second, int count, float* words) {
+        for (int i = 0; i < count; ++i) words[i] = word(first[i], second[i]);
+    }
+};
+
+}  // namespace
