@@ -17,10 +17,12 @@ struct BFloat16 {
         return _mm512_castsi512_ps(low_first);
     }
 
-    // Four words of eight numbers, two neighbours in each.
-    static void round(const float* eight, float scale, float* words) {
-        const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(eight), _mm256_set1_ps(scale));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(words), reinterpret_cast<__m128i>(_mm256_cvtneps_pbh(x)));
+    // Eight words of twice eight numbers times `scale`, two neighbours in each.
+    static void round(const float* low, const float* high, float scale, float* words) {
+        const __m256 factor = _mm256_set1_ps(scale);
+        const __m256 a = _mm256_mul_ps(_mm256_loadu_ps(low), factor);
+        const __m256 b = _mm256_mul_ps(_mm256_loadu_ps(high), factor);
+        _mm256_storeu_ps(words, reinterpret_cast<__m256>(_mm256_cvtne2ps_pbh(b, a)));
     }
 
     // Eight words: of each, one number of either.

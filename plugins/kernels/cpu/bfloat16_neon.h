@@ -16,11 +16,10 @@ struct BFloat16 {
         return vreinterpretq_f32_u16(vzip1q_u16(low, high));
     }
 
-    // Four words of eight numbers, two neighbours in each.
-    static void round(const float* eight, float scale, float* words) {
-        const float32x4_t low = vmulq_n_f32(vld1q_f32(eight), scale);
-        const float32x4_t high = vmulq_n_f32(vld1q_f32(eight + 4), scale);
-        vst1q_f32(words, vreinterpretq_f32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high)));
+    // Eight words of twice eight numbers times `scale`, two neighbours in each.
+    static void round(const float* low, const float* high, float scale, float* words) {
+        round_eight(low, scale, words);
+        round_eight(high, scale, words + 4);
     }
 
     // Eight words: of each, one number of either.
@@ -30,6 +29,11 @@ struct BFloat16 {
     }
 
   private:
+    static void round_eight(const float* in, float scale, float* words) {
+        const float32x4_t low = vmulq_n_f32(vld1q_f32(in), scale);
+        const float32x4_t high = vmulq_n_f32(vld1q_f32(in + 4), scale);
+        vst1q_f32(words, vreinterpretq_f32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high)));
+    }
     static uint16x8_t halves(float32x4_t x) { return vreinterpretq_u16_bf16(vcvtq_low_bf16_f32(x)); }
 };
 

@@ -29,9 +29,12 @@ struct BFloat16 {
         return words;
     }
 
-    // Four words of eight numbers, two neighbours in each.
-    static void round(const float* eight, float scale, float* words) {
-        for (int i = 0; i < 4; ++i) words[i] = word(eight[2 * i] * scale, eight[2 * i + 1] * scale);
+    // Eight words of twice eight numbers times `scale`, two neighbours in each.
+    static void round(const float* low, const float* high, float scale, float* words) {
+        for (int i = 0; i < 4; ++i) {
+            words[i] = word(low[2 * i] * scale, low[2 * i + 1] * scale);
+            words[4 + i] = word(high[2 * i] * scale, high[2 * i + 1] * scale);
+        }
     }
 
     // Eight words: of each, one number of either.

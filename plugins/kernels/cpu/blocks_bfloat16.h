@@ -18,14 +18,16 @@ inline void turn(const float (*words)[8], int64_t rows, int64_t columns, float* 
 // Words [d / 2][stride] of eight rows from `first` on, or of fewer.
 inline void pack_eight(const RowList& rows, int64_t first, int64_t count, int64_t d, float scale, float* out,
                        int64_t stride) {
-    alignas(64) float words[8][8], buffer[8];
+    alignas(64) float words[8][8], low[8], high[8];
+    const float zeros[8] = {};
     for (int64_t c = 0; c < d; c += 16) {
-        const int64_t columns = d - c < 16 ? 4 : 8;
+        const bool half = d - c < 16;
         for (int64_t j = 0; j < count; ++j) {
-            for (int64_t i = 0; i < columns; i += 4)
-                BFloat16::round(eight(rows, first + j, c + 2 * i, buffer), scale, words[j] + i);
+            const int64_t row = first + j;
+            const float* const rest = half ? zeros : eight(rows, row, c + 8, high);
+            BFloat16::round(eight(rows, row, c, low), rest, scale, words[j]);
         }
-        turn(words, count, columns, out + c / 2 * stride, stride);
+        turn(words, count, half ? 4 : 8, out + c / 2 * stride, stride);
     }
 }
 

@@ -1,7 +1,8 @@
-#include "bfloat16_avx512.h"
 #include "isa.h"
 #include "simd_avx512.h"
 // after the instruction set they are written over:
+#include "bfloat16_avx512.h"
+// and after both:
 #include "kernels_bfloat16.h"
 
 const h2o::BlockAttention* h2o::avx512_bfloat16() {

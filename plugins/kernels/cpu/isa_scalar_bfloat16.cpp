@@ -1,7 +1,8 @@
-#include "bfloat16_scalar.h"
 #include "isa.h"
 #include "simd_scalar.h"
 // after the instruction set they are written over:
+#include "bfloat16_scalar.h"
+// and after both:
 #include "kernels_bfloat16.h"
 
 const h2o::BlockAttention* h2o::scalar_bfloat16() {
