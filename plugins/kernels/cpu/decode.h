@@ -229,10 +229,7 @@ inline void soften(float* p, int64_t keys, int64_t visible, const float* k_scale
     }
     for (int64_t i = visible; i < h2o::round_up(keys, 16); ++i) p[i] = -__builtin_inff();
     for (int64_t i = 0; i < visible; i += kWidth) tops = S::max(S::load(p + i), tops);
-    float lanes[kWidth];
-    S::store(lanes, tops);
-    float top = lanes[0];
-    for (int i = 1; i < kWidth; ++i) top = lanes[i] > top ? lanes[i] : top;
+    const float top = S::largest(tops);
     const S::Vec shift = S::set(top > -3.0e38f ? top : -3.0e38f);  // -inf - -inf must not become NaN
     S::Vec sum = S::zero();
     for (int64_t i = 0; i < keys; i += kWidth) {

@@ -187,9 +187,7 @@ inline float to_int8(const void* in, h2o_dtype dtype, int64_t count, int8_t* out
         top = Simd::max(top, Simd::max(x, Simd::sub(Simd::zero(), x)));
         wrong = Simd::fma(x, Simd::zero(), wrong);
     }
-    float lanes[kWidth], largest = 0.0f;
-    Simd::store(lanes, top);
-    for (float lane : lanes) largest = lane > largest ? lane : largest;
+    const float largest = Simd::largest(top);
     const Simd::Vec inverse = Simd::set(largest > 0.0f ? 127.0f / largest : 0.0f);
     for (int64_t i = 0; i < count; i += kWidth) {
         const int some = part(i, count);

@@ -20,11 +20,8 @@ inline float largest_of(const float* x, int64_t count, float* wrong) {
         top = S::max(top, S::max(value, S::sub(S::zero(), value)));
         sum = S::fma(value, S::zero(), sum);
     }
-    float lanes[S::kWidth], largest = 0.0f;
-    S::store(lanes, top);
-    for (float lane : lanes) largest = lane > largest ? lane : largest;
     *wrong = S::sum(sum);
-    return largest;
+    return S::largest(top);
 }
 
 // Returns the sum of the integers.

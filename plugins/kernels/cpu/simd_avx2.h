@@ -75,6 +75,12 @@ struct Simd {
         return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
     }
 
+    static float largest(Vec x) {
+        __m128 z = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+        return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+    }
+
     // p[i] = or += the sum of x[i].
     static void sum_four(const Vec* x, bool more, float* p) {
         const Vec ab = add(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));

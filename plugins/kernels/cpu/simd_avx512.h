@@ -64,6 +64,8 @@ struct Simd {
         return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
     }
 
+    static float largest(Vec x) { return _mm512_reduce_max_ps(x); }
+
     // p[i] = or += the sum of x[i].
     static void sum_four(const Vec* x, bool more, float* p) {
         const Vec ab = add(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));

@@ -55,6 +55,8 @@ struct Simd {
 
     static float sum(Vec x) { return vaddvq_f32(x); }
 
+    static float largest(Vec x) { return vmaxvq_f32(x); }
+
     // p[i] = or += the sum of x[i].
     static void sum_four(const Vec* x, bool more, float* p) {
         float32x4_t total = vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));

@@ -85,6 +85,11 @@ struct Simd {
 
     static float sum(Vec x) { return (x.lane[0] + x.lane[1]) + (x.lane[2] + x.lane[3]); }
 
+    static float largest(Vec x) {
+        const Vec pairs = max(x, {{x.lane[2], x.lane[3], x.lane[2], x.lane[3]}});
+        return pairs.lane[0] > pairs.lane[1] ? pairs.lane[0] : pairs.lane[1];
+    }
+
     // p[i] = or += the sum of x[i].
     static void sum_four(const Vec* x, bool more, float* p) {
         for (int i = 0; i < 4; ++i) p[i] = (more ? p[i] : 0.0f) + sum(x[i]);

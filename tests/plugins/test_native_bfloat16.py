@@ -1,0 +1,140 @@
+"""Attention whose factors are bfloat16: what its error is, and the operators that test_native.py leaves out.
+
+Inputs that bfloat16 numbers hold exactly, and a scale that is a power of two, leave nothing to round but the
+weights of values: the truth is then float64's, and weights lack 2^-8 of themselves at most.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.plugins.test_native import MULTIPLIES, PRECISIONS, Case, intra, per_query_head, softmax_state
+from tests.reference import lines, subquadratic
+from tests.reference.subquadratic import Pattern
+from tests.runtime import operator_cases, test_policy_minference, test_policy_subquadratic
+from tests.runtime.query_cases import Call
+
+from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.native import NativeCpuProvider
+from h2o_runtime.attention.precision import choose_precision
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.devices import HostDevice
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.operators import CACHED_ATTENTION, CHUNKED_INTRA_ATTENTION
+
+Array = np.ndarray[Any, Any]
+ISAS = [isa for precision, isa in PRECISIONS if precision == "bfloat16"]
+SHARE = 2.0**-8 + 2.5e-4  # of a weight: its rounding, and what its exponential lacks
+
+
+def exact(x: Array) -> Array:
+    """The nearest numbers that bfloat16 has."""
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def provider_of(shape: AttentionShape, isa: str | None) -> NativeCpuProvider:
+    provider = NativeCpuProvider(2, isa, "bfloat16")
+    provider.activate(shape)
+    return provider
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("spread", [1.0, 6.0])
+def test_the_error_follows_from_the_format(isa: str | None, spread: float) -> None:
+    """A score lacks 2^-7 + 2^-16 of the sum of its products' magnitudes at most; what that changes, exp says."""
+    case = Case(6, 2, 64, np.float32, isa=isa, spread=spread, precision="bfloat16")
+    q, (k, v) = case.q(300), case.kv(300)
+    state = case.empty_state(300)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=100, **state.out)
+    case.precision = "float32"
+    o, m, l, _ = intra(case, q, k, v, 100, 2)
+    magnitudes = np.einsum("nhd,khd->nhk", abs(q), abs(per_query_head(k, 6)))
+    lost = (2.0**-7 + 2.0**-16) * case.scale * magnitudes.max(axis=-1)  # [n, Hq]
+    assert (abs(state.m - m) <= lost + 1e-5).all()
+    assert (abs(state.l / l - 1) <= np.expm1(2 * lost) + 2.5e-4).all()
+    assert (abs(state.o - o).max(axis=-1) <= (np.expm1(2 * lost) + SHARE + 2.0**-8) * abs(v).max()).all()
+    assert np.abs(state.o - o).max() > 1e-4  # not float32 by mistake
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_do_not_depend_on_what_is_read_with_them(isa: str | None) -> None:
+    case = Case(6, 2, 72, np.float32, threads=3, isa=isa, precision="bfloat16")
+    q, (k, v) = case.q(333), case.kv(333)
+    whole, parts = case.empty_state(333), case.empty_state(333)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=101, **whole.out)
+    alone = NativeCpuProvider(1, isa, "bfloat16")
+    alone.activate(AttentionShape(6, 2, 72, float(np.float32(case.scale)), np.dtype(np.float32)))
+    for start in range(0, 333, 101):
+        rows = slice(start, start + 101)
+        out = {name: array[rows] for name, array in parts.out.items()}
+        alone.run(CHUNKED_INTRA_ATTENTION, q=q[rows], k=k[rows], v=v[rows], chunk_size=101, **out)
+    for name, array in whole.out.items():
+        np.testing.assert_array_equal(array, parts.out[name], err_msg=name)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("length", [700, 2500])  # one range of rows; splits of the cache
+def test_a_prompt_over_a_cache_of_integers(isa: str | None, length: int) -> None:
+    case = Case(4, 2, 64, np.float32, isa=isa, precision="bfloat16")
+    q, rng = exact(case.q(90)), case.rng
+    k, v = (rng.integers(-127, 128, (length, 2, 64)).astype(np.int8) for _ in range(2))
+    scales = np.full((length, 2), 2.0**-6, np.float32)  # times an integer of 8 bits, bfloat16 is exact
+    o = np.full(q.shape, np.nan, np.float32)
+    case.provider.run(CACHED_ATTENTION, KV(k, v, length, scales=(scales, scales)), q=q, o=o)
+    keys, values = (per_query_head(x * np.float32(2.0**-6), 4) for x in (k, v))
+    expected, *_ = softmax_state(case, q, keys, values, np.tri(90, length, length - 90, dtype=bool))
+    assert abs(o - expected).max() <= SHARE * 2
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("listed", [0, 300])
+def test_votes(isa: str | None, listed: int) -> None:
+    call = Call(
+        n=200, first=700, tile=64, stride=2, share=2, reach=1, local=20, heavy=80, sink=3, listed=listed, d=64
+    )
+    call.q, call.k = exact(call.q), exact(call.k)
+    call.check(call.run(NativeCpuProvider(2, isa, "bfloat16")))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_lines(isa: str | None) -> None:
+    case = operator_cases.Case(kv_heads=2, group=3, d=64, spread=1.0)
+    shape = AttentionShape(6, 2, 64, case.scale, np.dtype(np.float32))
+    provider, q, k, v = provider_of(shape, isa), exact(case.q(450)), exact(case.kv(700)), exact(case.kv(700))
+    found = test_policy_minference.select(provider, q[-64:], k, 40, 90)
+    expected = lines.select(q[-64:], k, 40, 90, scale=case.scale)
+    scores = lines.scores(q[-64:], k, scale=case.scale)
+    for mine, theirs, score in zip(found, expected, scores, strict=True):
+        assert test_policy_minference.same_but_for_near_ties(mine, theirs, score)
+    o = test_policy_minference.attend(provider, q, k, v, found)
+    assert abs(o - lines.attention(q, k, v, found, scale=case.scale)).max() <= SHARE * abs(v).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("pattern", [Pattern(128, 64, (0,)), Pattern(600, 16, (0, 70), count_bias=True)])
+def test_subquadratic(isa: str | None, pattern: Pattern) -> None:
+    case = operator_cases.Case(n=700, kv_heads=2, group=3, d=64, spread=1.0)
+    provider = provider_of(AttentionShape(6, 2, 64, case.scale, np.dtype(np.float32)), isa)
+    q, k, v = exact(case.q()), exact(case.kv(700)), exact(case.kv(700))
+    o = test_policy_subquadratic.attend(provider, q, k, v, pattern)
+    expected = subquadratic.attention(q, k, v, pattern, scale=case.scale)
+    # Landmarks are means, which bfloat16 does not hold: their scores and values lack what the format says.
+    assert abs(o - expected).max() <= (4 * SHARE + 2.0**-7) * abs(v).max()
+
+
+def test_who_gets_it(tiny_bundle: Path) -> None:
+    model, cpu = Bundle.open(tiny_bundle).manifest.model, HostDevice()
+    assert choose_precision("auto", "native", cpu, model) == "float32"
+    assert choose_precision("float32", "functions", cpu, model) == "float32"
+    with pytest.raises(ConfigError, match="needs the native kernels") as caught:
+        choose_precision("bfloat16", "functions", cpu, model)
+    assert caught.value.field == "attention_precision"
+    with pytest.raises(ConfigError, match="must be one of auto, float32, bfloat16, but is 'int3'"):
+        choose_precision("int3", "native", cpu, model)  # type: ignore[arg-type]
+    if MULTIPLIES:
+        assert choose_precision("bfloat16", "native", cpu, model) == "bfloat16"
