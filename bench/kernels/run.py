@@ -37,16 +37,38 @@ WINDOW = 64
 DECODE_LENGTH = 65_536  # two caches of 128 MiB: larger than the caches of the processor
 
 
-def machine_rates(build: Path, threads: int, matmul: Callable[[], Any], size: int) -> dict[str, float]:
-    """Rates of one moment: float32 matrix products (the better of torch's and our own), reading, copying."""
+class Products:
+    """torch's matrix products: of float32, and of bfloat16 where the kernels multiply it too."""
+
+    def __init__(self, size: int) -> None:
+        self.flops = 2 * size**3
+        dtypes = {"matmul": torch.float32}
+        if Kernels.multiplies_bfloat16():
+            dtypes["matmul_bfloat16"] = torch.bfloat16
+        self._factors = {
+            name: [torch.randn(size, size).to(dtype) for _ in range(3)] for name, dtype in dtypes.items()
+        }
+
+    def rates(self) -> dict[str, float]:
+        """GFLOP/s of one moment."""
+        found = {}
+        for name, (a, b, c) in self._factors.items():
+            seconds = min(clock(partial(torch.mm, a, b, out=c)) for _ in range(2))
+            found[name] = self.flops / seconds / 1e9
+        return found
+
+
+def machine_rates(build: Path, threads: int, products: Products) -> dict[str, float]:
+    """Rates of one moment: matrix products (of float32 the better of torch's and our own), reading, copying."""
     reply = subprocess.run(
         [build / "h2o_machine", str(threads), "3"], check=True, capture_output=True, text=True
     ).stdout
     own = json.loads(reply)
-    seconds = min(clock(matmul) for _ in range(2))
+    torchs = products.rates()
     return {
-        "matmul": max(own["matmul_gflops"]["best"], 2 * size**3 / seconds / 1e9),
-        "matmul_torch": 2 * size**3 / seconds / 1e9,
+        **torchs,
+        "matmul": max(own["matmul_gflops"]["best"], torchs["matmul"]),
+        "matmul_torch": torchs["matmul"],
         "read": own["read_gbps"]["best"],
         "copy": own["copy_gbps"]["best"],
     }
@@ -62,8 +84,8 @@ def best_of(call: Callable[[], Any], repeats: int = 3) -> float:
     return min(clock(call) for _ in range(repeats))
 
 
-def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, str]]:
-    """Name -> (call, work, the rate it is measured against). Work is FLOP of unmasked dot products, or bytes."""
+def blocked_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float]]:
+    """Operators over many rows: name -> (call, FLOP of unmasked dot products)."""
     n = 4096
     q, k, v = layer.inputs(n)
     o, m, l = np.empty_like(q), np.empty((n, HQ), np.float32), np.empty((n, HQ), np.float32)
@@ -72,12 +94,7 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
     memory = np.stack([np.sort(rng.choice(n, SLOTS, replace=False)) for _ in range(HKV)]).astype(np.int32)
     votes, chunk_votes = np.empty((HKV, SLOTS), np.float32), np.empty((CHUNK, HKV), np.float32)
     S = slice(0, CHUNK)
-    long_k, long_v = (rng.standard_normal((DECODE_LENGTH, HKV, D), dtype=np.float32) for _ in range(2))
-    half_k, half_v = long_k.astype(np.float16), long_v.astype(np.float16)
-    half = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), True)
     query = layer.QueryPhase2(kernels, *layer.inputs(2 * n))
-    q16 = q[:1].astype(np.float16)
-    o16 = np.empty_like(q16)
     kv, new, state = KV(k, v, n), {"q": q, "k": k, "v": v, "chunk_size": CHUNK}, {"o": o, "m": m, "l": l}
     intra = {f"{name}_intra": array[S] for name, array in state.items()}
     scores = {"score_mem": votes, "score_chunk": chunk_votes}
@@ -86,16 +103,18 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
         "ChunkedIntraAttention": (
             lambda: kernels.run("ChunkedIntraAttention", None, {**new, **state, "colsum": colsum}),
             2 * dot * n * (CHUNK + 1) / 2,
-            "matmul",
+        ),
+        "ChunkedIntraAttention without column sums": (
+            lambda: kernels.run("ChunkedIntraAttention", None, {**new, **state}),
+            2 * dot * n * (CHUNK + 1) / 2,
         ),
         "MemoryFusedAttention": (
             lambda: kernels.run(
                 "MemoryFusedAttention", kv, {"q": q[S], "memory": memory, **intra, "colsum": votes}
             ),
             2 * dot * CHUNK * SLOTS,
-            "matmul",
         ),
-        "Phase 2 with QuerySelect, n = 8192": (query, query.flops(), "matmul"),
+        "Phase 2 with QuerySelect, n = 8192": (query, query.flops()),
         "CandidateScore": (
             lambda: kernels.run(
                 "CachedCandidateScore",
@@ -103,37 +122,54 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
                 {"q_window": q[CHUNK - WINDOW : CHUNK], "k": k[S], "memory": memory, **scores},
             ),
             dot * WINDOW * (SLOTS + CHUNK - (WINDOW - 1) / 2),
-            "matmul",
         ),
         "CachedAttention, n = 4096": (
             lambda: kernels.run("CachedAttention", kv, {"q": q, "o": o}),
             2 * dot * n * (n + 1) / 2,
-            "matmul",
-        ),
-        "CachedAttention, n = 1": (
-            lambda: kernels.run(
-                "CachedAttention", KV(long_k, long_v, DECODE_LENGTH), {"q": q[:1], "o": o[:1]}
-            ),
-            2.0 * long_k.nbytes,
-            "read",
-        ),
-        "CachedAttention, n = 1, float16": (
-            lambda: half.run("CachedAttention", KV(half_k, half_v, DECODE_LENGTH), {"q": q16, "o": o16}),
-            2.0 * half_k.nbytes,
-            "read",
         ),
     }
 
 
+def decode_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float]]:
+    """One token behind a long cache: name -> (call, bytes)."""
+    rng = np.random.default_rng(1)
+    long_k, long_v = (rng.standard_normal((DECODE_LENGTH, HKV, D), dtype=np.float32) for _ in range(2))
+    half_k, half_v = long_k.astype(np.float16), long_v.astype(np.float16)
+    half = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), True)
+    q = rng.standard_normal((1, HQ, D), dtype=np.float32)
+    o, q16, o16 = np.empty_like(q), q.astype(np.float16), q.astype(np.float16)
+    return {
+        "CachedAttention, n = 1": (
+            lambda: kernels.run("CachedAttention", KV(long_k, long_v, DECODE_LENGTH), {"q": q, "o": o}),
+            2.0 * long_k.nbytes,
+        ),
+        "CachedAttention, n = 1, float16": (
+            lambda: half.run("CachedAttention", KV(half_k, half_v, DECODE_LENGTH), {"q": q16, "o": o16}),
+            2.0 * half_k.nbytes,
+        ),
+    }
+
+
+def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, str]]:
+    """Name -> (call, work, the rate it is measured against)."""
+    calls = {name: (*call, "matmul") for name, call in blocked_calls(kernels).items()}
+    calls |= {name: (*call, "read") for name, call in decode_calls(kernels).items()}
+    if Kernels.multiplies_bfloat16():
+        lower = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), False, bfloat16=True)
+        calls |= {
+            f"{name}, bfloat16": (*call, "matmul_bfloat16") for name, call in blocked_calls(lower).items()
+        }
+    return calls
+
+
 def measure_kernels(kernels: Kernels, build: Path, rounds: int) -> dict[str, Any]:
-    size = 2048
-    a, b, c = (torch.randn(size, size) for _ in range(3))
+    products = Products(2048)
     rates, speeds = defaultdict(list), defaultdict(list)
     calls = kernel_calls(kernels)
     for call, _, _ in calls.values():
         call()
     for _ in range(rounds):
-        for name, rate in machine_rates(build, kernels.threads, lambda: torch.mm(a, b, out=c), size).items():
+        for name, rate in machine_rates(build, kernels.threads, products).items():
             rates[name].append(rate)
         for name, (call, amount, _) in calls.items():
             speeds[name].append(amount / best_of(call) / 1e9)

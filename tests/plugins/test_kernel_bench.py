@@ -31,7 +31,7 @@ def test_every_kernel_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for call, work, against in run.kernel_calls(kernels).values():
         call()
         assert work > 0
-        assert against in ("matmul", "read")
+        assert against in ("matmul", "matmul_bfloat16", "read")
     kernels = Kernels(1, None, caches.HEADS * caches.GROUP, caches.HEADS, caches.D, 1.0, False)
     for dtype in ("float32", "float16", "int8"):
         for pages in (None, np.array([1, 0], np.int32)):

@@ -83,6 +83,13 @@ def attention(**flags: Any) -> None:
 main.add_command(dense)
 
 
+def _openvino_model(folder: Path | None) -> Path | None:
+    """Raises ConfigError for a folder without one."""
+    if folder is not None and not (folder / "openvino_model.xml").is_file():
+        raise ConfigError(f"{folder}: no openvino_model.xml there", field="openvino_model")
+    return folder
+
+
 def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     start_logging(flags["verbose"])
     _check_outputs(flags["csv_file"], flags["png_file"])
@@ -105,6 +112,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         decoding=decode_policy(flags),
         dense_form=flags.get("dense_form", "auto"),
         attention_precision=flags["attention_precision"],
+        openvino_model=_openvino_model(flags["openvino_model"]),
     )
     check_dense_form(entry.dense_form, backend, device == "cpu", model.manifest.model.quantized)
     given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))

@@ -17,6 +17,8 @@ from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PREFILL
 
 MICRO_BATCHES = (512, 1024, 2048)
+WHOLE = 0  # in place of a batch: the whole prompt at once
+OPENVINO_BATCHES = (512, 1024, WHOLE)
 PEERS = ("llama.cpp", "transformers", "onnxruntime-genai", "openvino-genai")
 ATTENTION_PEERS = ("torch SDPA", "onnxruntime GQA")
 
@@ -58,6 +60,7 @@ class Entry:
     prompt      what is read, as far as a length goes; random tokens where there is nothing
     dense_form  of our integer weights, of peers' never
     attention_precision  of ours
+    openvino_model  converted before, in whatever precision; else it is made of the checkpoint
     """
 
     model: BenchmarkModel
@@ -71,6 +74,7 @@ class Entry:
     prompt: tuple[int, ...] = ()
     dense_form: DenseChoice = "auto"
     attention_precision: PrecisionChoice = "auto"
+    openvino_model: Path | None = None
 
     @property
     def lead(self) -> str:
@@ -236,19 +240,23 @@ def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
         entry.on_cpu_only()
         if importlib.util.find_spec("openvino_genai") is None:
             raise Absent("not installed: pip install openvino-genai")
+        if entry.openvino_model is not None:
+            return {"folder": str(entry.openvino_model), "own_precision": True}
         checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
         folder = entry.model.converted("openvino", lambda empty: build_model(checkpoint, empty, dtype))
         return {"folder": str(folder)}
 
     kinds = {"": "dense"} if decoding else {"": "dense", "trishape": "sparse", "xattention": "sparse"}
+    batches = (WHOLE,) if decoding else OPENVINO_BATCHES
     return [
         Contestant(
             f"openvino-genai {kind}",
             "openvino-genai",
-            f"continuous batching, {sparse or 'dense'} prefill",
-            entry.common | {"sparse": sparse},
+            f"continuous batching, {sparse or 'dense'} prefill, {f'batch {batch}' if batch else 'whole prompt'}",
+            entry.common | {"sparse": sparse, "micro_batch": batch},
             exact=not sparse,
             prepare=prepare,
         )
         for sparse, kind in kinds.items()
+        for batch in ((WHOLE,) if sparse else batches)
     ]

@@ -102,6 +102,11 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             help="The bundle's checkpoint, where it is no longer where it was exported from.",
         ),
         click.option(
+            "--openvino-model",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="OpenVINO's folder of the same model, in any precision, in place of one made of the checkpoint.",
+        ),
+        click.option(
             "--work-dir",
             type=click.Path(path_type=Path, file_okay=False),
             default=default_work_dir,

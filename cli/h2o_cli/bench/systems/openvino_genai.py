@@ -30,7 +30,9 @@ def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
 
 
 class OpenVinoGenAISystem:
-    """settings: folder, threads, dtype, sparse ("" for dense, "trishape" or "xattention")."""
+    """settings: folder, threads, dtype, sparse ("" for dense, "trishape" or "xattention"), micro_batch (0: whole
+    prompts), and own_precision, where the folder's weights and OpenVINO choose it in place of dtype.
+    """
 
     def __init__(self, settings: Settings) -> None:
         try:
@@ -43,7 +45,7 @@ class OpenVinoGenAISystem:
 
     def open(self, context: int) -> None:
         scheduler = self._library.SchedulerConfig()
-        scheduler.max_num_batched_tokens = context
+        scheduler.max_num_batched_tokens = self._settings["micro_batch"] or context
         scheduler.enable_prefix_caching = False
         scheduler.cache_size = 0
         scheduler.num_kv_blocks = context // 16 + 8
@@ -52,12 +54,10 @@ class OpenVinoGenAISystem:
             scheduler.use_sparse_attention = True
             mode = getattr(self._library.SparseAttentionMode, sparse.upper())
             scheduler.sparse_attention_config = self._library.SparseAttentionConfig(mode=mode)
-        type_name = "f16" if self._settings["dtype"] == "float16" else "f32"
-        properties = {
-            "INFERENCE_NUM_THREADS": self._settings["threads"],
-            "INFERENCE_PRECISION_HINT": type_name,
-            "KV_CACHE_PRECISION": type_name,
-        }
+        properties = {"INFERENCE_NUM_THREADS": self._settings["threads"]}
+        if not self._settings.get("own_precision"):
+            type_name = "f16" if self._settings["dtype"] == "float16" else "f32"
+            properties |= {"INFERENCE_PRECISION_HINT": type_name, "KV_CACHE_PRECISION": type_name}
         self._pipeline = self._library.ContinuousBatchingPipeline(
             self._settings["folder"], scheduler, "CPU", properties
         )
