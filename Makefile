@@ -9,6 +9,8 @@ SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeList
 # compiler may know others.
 export CMAKE_C_COMPILER_LAUNCHER = $(shell command -v ccache)
 export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
+# Generated headers lie in each build's own folder: relative to it, ccache takes them for the same.
+export CCACHE_BASEDIR = $(CURDIR)
 # One name for the compiler in all builds: ccache takes g++ and c++ for two.
 export CXX := $(if $(filter default,$(origin CXX)),$(shell command -v g++ || command -v c++),$(CXX))
 export CMAKE_ARGS = $(if $(CI),-DH2O_WERROR=ON)
