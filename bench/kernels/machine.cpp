@@ -21,9 +21,7 @@
 #include "simd_scalar.h"
 #endif
 // over the instruction set:
-#include "vexp.h"
-// then:
-#include "tile.h"
+#include "multiply.h"
 
 namespace {
 
@@ -70,9 +68,9 @@ struct Product {
             const float* const panel = b.data() + column * kDepth + k * kPanel;
             float* const out = c.data() + row * kColumns + column * kLanes;
             if (k == 0) {
-                multiply_panel<false, kLanes>(kStep, rows, panel, Packed{}, out);
+                multiply_panel<Float32, false, kLanes>(kStep, rows, panel, Packed{}, out);
             } else {
-                multiply_panel<true, kLanes>(kStep, rows, panel, Packed{}, out);
+                multiply_panel<Float32, true, kLanes>(kStep, rows, panel, Packed{}, out);
             }
         }
     }

@@ -38,6 +38,7 @@ def settings(shared_folder: Path) -> dict[str, Any]:
         "device": "cuda",
         "attention": "auto",
         "dense_form": "auto",
+        "attention_precision": "auto",
         "kind": "h2o",
     }
 

@@ -71,8 +71,10 @@ class ComparedBundle:
     @property
     def exact(self) -> ComparedBundle:
         """With nothing rounded but weights: what is left are errors, not what speed costs."""
-        exact = replace(self, attention_precision="float32")
-        return replace(exact, dense_form="exact") if self.rounds_activations else exact
+        if self.device.name != "cpu":
+            return self  # and its device, which a copy would not share
+        dense_form: DenseChoice = "exact" if self.rounds_activations else self.dense_form
+        return replace(self, attention_precision="float32", dense_form=dense_form)
 
     @property
     def rounds_activations(self) -> bool:
