@@ -92,6 +92,23 @@ def test_a_prompt_over_a_cache_of_integers(isa: str | None, length: int) -> None
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("d", "dv", "latent"), [(24, 12, False), (72, 64, False), (72, 60, True)])
+def test_values_of_another_size(isa: str | None, d: int, dv: int, latent: bool) -> None:
+    """Also where they are the first numbers of keys."""
+    rng, scale = np.random.default_rng(3), 0.125
+    provider = provider_of(AttentionShape(4, 1, d, scale, np.dtype(np.float32), dv), isa)
+    q, k = (exact(rng.standard_normal((77, heads, d))) for heads in (4, 1))
+    v = k[..., :dv] if latent else exact(rng.standard_normal((77, 1, dv)))
+    o, m, l = np.empty((77, 4, dv), np.float32), np.empty((77, 4), np.float32), np.empty((77, 4), np.float32)
+    rows = k if latent else v
+    provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=rows, chunk_size=77, o=o, m=m, l=l)
+    s = np.einsum("nhd,kd->nhk", q.astype(np.float64), k[:, 0]) * scale
+    p = np.exp(np.where(np.tri(77, dtype=bool)[:, None], s, -np.inf))
+    expected = np.einsum("nhk,kd->nhd", p / p.sum(axis=-1, keepdims=True), v[:, 0].astype(np.float64))
+    assert abs(o - expected).max() <= SHARE * abs(v).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("listed", [0, 300])
 def test_votes(isa: str | None, listed: int) -> None:
     call = Call(
