@@ -183,7 +183,8 @@ class InferenceThread:
             if isinstance(event, Prefilled):
                 self.memory = MemorySnapshot.take(job.name, job.request.prompt.ids, model.generator)
             self.cached_tokens = model.generator.length
-            self._sign = time.monotonic()  # before the client learns of the event and asks for the server's health
+            # Before the client learns of the event: then the server is well.
+            self._sign = time.monotonic()
             reporter.event(event)
 
     def _tell(self, call: Callable[..., object], *args: object) -> None:
