@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ GRANITE = {
     "attention_multiplier": 0.0625,
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "original_max_position_embeddings": 32,
+    "short_factor": [1.0 + pair / 8 for pair in range(12)],
+    "long_factor": [1.0 + 2.0 * pair for pair in range(12)],
+}
 FULL_LAYERS = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
 
 # Name -> family and its settings: two shapes of each.
@@ -78,6 +87,30 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": checkpoints.LLAMA3_ROPE,
         },
     ),
+    "phi3": ("phi3", {"num_hidden_layers": 2, "num_key_value_heads": 2, "hidden_size": 128}),
+    "phi3-longrope": (
+        "phi3",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "hidden_size": 128,
+            "tie_word_embeddings": True,
+            "rope_parameters": LONGROPE,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "glm4": ("glm4", {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32}),
+    "glm4-plain": (
+        "glm4",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {**checkpoints.DEFAULT_ROPE, "partial_rotary_factor": 0.25},
+        },
+    ),
     "qwen3_moe": (
         "qwen3_moe",
         {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **EXPERTS},
@@ -99,7 +132,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def save(folder: Path, name: str) -> Path:
     """A checkpoint of MODELS."""
     family, settings = MODELS[name]
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **settings}))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **deepcopy({**SIZES, **settings})))
     checkpoints._fill(model, seed=3)
     model.save_pretrained(folder)
     for file in checkpoints.TOKENIZER_FILES:

@@ -192,7 +192,8 @@ def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Che
     if named is None and not Path(origin.source).exists():
         notes.append(f"no comparison with transformers: {origin.source} is not here; give --checkpoint")
         return None
-    checkpoint = open_checkpoint(named or origin.source)
+    context = bundle.manifest.model.max_position_embeddings
+    checkpoint = open_checkpoint(named or origin.source, context)
     if checkpoint.sha256() != origin.sha256:
         raise CheckpointError(
             f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs)"

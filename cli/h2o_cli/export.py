@@ -75,7 +75,10 @@ BLOCK_SIZES = (16, 32, 64, 128, 256)
 @prefill_options
 @click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need.")
 @click.option(
-    "-c", "--ctx-size", type=click.IntRange(min=1), help="Context for the memory estimate of --dry-run."
+    "-c",
+    "--ctx-size",
+    type=click.IntRange(min=1),
+    help="Longest text that the bundle is for, in tokens.  [default: the model's; --dry-run: at most 8192]",
 )
 @click.option(
     "--validate/--no-validate", default=True, help="Compare the bundle with transformers afterwards."
@@ -130,7 +133,7 @@ def main(
     if not dry_run:
         check_outside_bundles(options.output)
         check_output(options.output, force)
-    opened = checkpoints.open_checkpoint(checkpoint)
+    opened = checkpoints.open_checkpoint(checkpoint, ctx_size)
     if dry_run:
         from h2o_export.preview import preview_export
 

@@ -235,6 +235,12 @@ EXPORT: dict[str, Misuse] = {
         "sink must be at least 0, but is -1",
     ),
     "unknown score": (lambda p: p, ("{ck}", "-o", "{out}", "--score", "best"), 2, "'best' is not one of"),
+    "a context beyond the model's": (
+        lambda p: p,
+        ("{ck}", "--dry-run", "-c", 10**6),
+        2,
+        "a context of 1,000,000 tokens: the model is made for",
+    ),
     "context 0": (lambda p: p, ("{ck}", "--dry-run", "-c", 0), 2, "0 is not in the range"),
 }
 

@@ -24,6 +24,10 @@ IN_FILES = {
     "granite-tied": "granite",
     "olmo2": "olmo2",
     "exaone4": "exaone4",
+    "phi3": "phi3",
+    "phi3-longrope": "phi3",
+    "glm4": "glm4",
+    "glm4-plain": "glm4",
     "qwen3_moe": "qwen3moe",
 }
 

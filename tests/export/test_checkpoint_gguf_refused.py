@@ -41,9 +41,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"metadata": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}},
         "scaled by YaRN, and its metadata lack rope.scaling.original_context_length",
     ),
-    "longrope": (
+    "longrope without its short list": (
         {"tensors": {"rope_factors_long.weight": np.ones(16, np.float32)}},
-        "RoPE scaling 'longrope'",
+        "its metadata: short_factor must be a list of 16 numbers",
     ),
     "factors and a scale": (
         {

@@ -9,13 +9,14 @@ import pytest
 import torch
 from tests.reference.checkpoints import LLAMA3_ROPE
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from h2o_export.architecture.config import HEAD_SIZES, ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.dense.graphs import parameter_count
 from h2o_export.layers import layer_kind
-from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -32,6 +33,7 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": True,
     "hidden_act": "silu",
 }
+PHI3 = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 SCALED = {key: value for key, value in LLAMA3_ROPE.items() if key != "rope_theta"}
 
 
@@ -71,6 +73,7 @@ def test_every_size_is_read() -> None:
         o_bias=False,
         mlp_bias=False,
         qk_norm=None,
+        rotated_size=32,
         kinds=("grouped-query",) * 3,
     )
     assert layer_kind(config, 0).spec(config).scale == pytest.approx(32**-0.5)
@@ -168,6 +171,41 @@ def test_frequencies_are_transformers_to_the_bit(scaling: dict[str, Any], head_s
     assert rope.attention_factor == pytest.approx(theirs.attention_scaling, rel=1e-12)
 
 
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 1024,
+    "long_factor": [1.0 + 2 * pair for pair in range(16)],
+    "short_factor": [1.0 + pair / 8 for pair in range(16)],
+}
+
+
+@pytest.mark.parametrize("name", ["longrope", "su", "yarn"])
+@pytest.mark.parametrize("context", [8192, 1025, 1024, 7])
+def test_longrope_takes_the_list_for_the_context(context: int, name: str) -> None:
+    theirs = AutoConfig.for_model(
+        "llama", head_dim=32, rope_parameters=LONGROPE | {"rope_theta": 5e4}, max_position_embeddings=8192
+    )
+    expected, attention_factor = ROPE_INIT_FUNCTIONS["longrope"](theirs, "cpu", seq_len=context)
+    scaling = {key: value for key, value in LONGROPE.items() if key != "rope_type"} | {"type": name}
+    config = read(rope_theta=5e4, rope_scaling=scaling, max_position_embeddings=8192).limited(context)
+    np.testing.assert_array_equal(config.rope.inverse_frequencies(32), expected.numpy())
+    assert config.rope.attention_factor == pytest.approx(attention_factor, rel=1e-12)
+    assert config.max_position_embeddings == context
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a context of 2,049 tokens: the model is made for 2,048"):
+        read().limited(2049)
+
+
+def test_the_share_of_a_head_that_rotates() -> None:
+    assert of_family("phi3").rotated_size == 32
+    assert of_family("phi3", partial_rotary_factor=0.75).rotated_size == 24
+    assert of_family("glm4", head_dim=64).rotated_size == 32
+    given = {"rope_theta": 1e4, "partial_rotary_factor": 0.25}
+    assert of_family("glm4", head_dim=64, rope_parameters=given).rotated_size == 16
+
+
 # --- What is refused --------------------------------------------------------------------------------------
 
 
@@ -193,7 +231,6 @@ def test_frequencies_are_transformers_to_the_bit(scaling: dict[str, Any], head_s
             {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
             "RoPE scaling 'dynamic'.*default, linear, llama3, yarn",
         ),
-        ({"rope_scaling": {"type": "longrope"}}, "RoPE scaling 'longrope'"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
     ],
 )
@@ -287,6 +324,14 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
             "original_max_position_embeddings must be a positive integer",
         ),
         ({"rope_scaling": {**SCALED, "high_freq_factor": 0}}, "high_freq_factor must be a positive number"),
+        ({"rope_scaling": {"type": "longrope"}}, "long_factor must be a list of 16 numbers"),
+        (
+            {"rope_scaling": {**LONGROPE, "short_factor": [1.0] * 15}},
+            "short_factor must be a list of 16 numbers",
+        ),
+        ({"rope_scaling": {**LONGROPE, "long_factor": [0] * 16}}, "long_factor must be a positive number"),
+        ({**PHI3, "partial_rotary_factor": 1.5}, "and 48 of 32 elements of a head cannot be rotated"),
+        ({**PHI3, "partial_rotary_factor": 0.1}, "and 3 of 32 elements of a head cannot be rotated"),
     ],
 )
 def test_a_broken_config_is_named(changes: dict[str, Any], says: str) -> None:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 FULL = PrefillConfig(policy="full", batch_size=1024)
 PROMPTS = (1, 63, 700, 3000)
+ORIGINAL = {"phi3-longrope": 32}  # tokens of a text up to which transformers rotates it otherwise
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -49,6 +50,8 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
     with Generator.load(bundle, context=4096) as generator:
         assert generator.model.parameters == sum(p.numel() for p in theirs.parameters())
         for length in PROMPTS:  # each reads on behind the one before
+            if length <= ORIGINAL.get(name, 0):
+                continue
             logits = generator.prefill(ids[:length], FULL)
             assert relative_error(logits, logits_of(theirs, ids[:length])) < 1e-4
         generator.reset()
@@ -78,7 +81,10 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
 @pytest.mark.parametrize(
     ("name", "dtype", "weights"),
     [
-        *((name, "float32", "int8") for name in ("smollm3", "granite", "olmo2", "exaone4", "qwen3_moe")),
+        *(
+            (name, "float32", "int8")
+            for name in ("smollm3", "granite", "olmo2", "exaone4", "qwen3_moe", "phi3-longrope", "glm4")
+        ),
         ("granite", "float16", "float"),
         ("qwen3_moe", "float32", "int4"),
     ],

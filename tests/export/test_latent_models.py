@@ -238,7 +238,6 @@ def test_kimi_is_built_as_the_family_it_is_of(tmp_path: Path) -> None:
         ({"scoring_func": "sigmoid"}, "such scores of experts (scoring_func = 'sigmoid') is not supported"),
         ({"moe_layer_freq": 2}, "a dense layer between mixtures (moe_layer_freq = 2) is not supported"),
         ({"norm_topk_prob": True}, "normalizing a softmax (norm_topk_prob = True) is not supported"),
-        ({"rope_scaling": {"type": "longrope"}}, "RoPE scaling 'longrope' is not supported"),
         ({"num_key_value_heads": 2}, "num_key_value_heads is 2, and latent attention has a key for each"),
         ({"qk_rope_head_dim": 7}, "qk_rope_head_dim must be even, but is 7"),
         (

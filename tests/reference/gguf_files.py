@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def write(
         own = names.get_name(name, (".weight", ".bias"))
         assert own is not None, name
         stored[own] = array
-    stored |= tensors or {}
+    stored |= _long_factors(config) | (tensors or {})
     kept = {name: array for name, array in stored.items() if array is not None}
     count = -(-len(kept) // parts) if parts > 1 else 0
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=count)
@@ -95,7 +96,28 @@ def _architecture(name: str) -> Any:
     return next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
 
 
+def _long_factors(config: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
+    lists = {
+        f"rope_factors_{one}.weight": config["rope_parameters"].get(f"{one}_factor")
+        for one in ("long", "short")
+    }
+    return {name: np.array(factors, np.float32) for name, factors in lists.items() if factors}
+
+
+def _long_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
+    original = config["rope_parameters"].get("original_max_position_embeddings")
+    if original is None:
+        return {}
+    scale = config["max_position_embeddings"] / original
+    return {
+        f"{name}.rope.scaling.original_context_length": original,
+        f"{name}.rope.scaling.attn_factor": math.sqrt(1 + math.log(scale) / math.log(original)),
+    }
+
+
 def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
+    head_size = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    sizes = {f"{name}.attention.{one}_length": config.get("head_dim") for one in ("key", "value")}
     return {
         f"{name}.block_count": config["num_hidden_layers"],
         f"{name}.context_length": config["max_position_embeddings"],
@@ -103,11 +125,13 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.feed_forward_length": config["intermediate_size"],
         f"{name}.attention.head_count": config["num_attention_heads"],
         f"{name}.attention.head_count_kv": config["num_key_value_heads"],
-        f"{name}.attention.key_length": config["head_dim"],
-        f"{name}.attention.value_length": config["head_dim"],
+        **{key: size for key, size in sizes.items() if size},
         f"{name}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         f"{name}.rope.freq_base": float(config["rope_parameters"]["rope_theta"]),
-        f"{name}.rope.dimension_count": config["head_dim"],
+        f"{name}.rope.dimension_count": int(
+            head_size * config["rope_parameters"].get("partial_rotary_factor", 1)
+        ),
+        **_long_metadata(config, name),
         f"{name}.vocab_size": config["vocab_size"],
         **{f"{name}.{key}": config[word] for key, word in OWN.get(name, {}).items()},
     }

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families import Family, find_family
 from h2o_export.architecture.families.base import LLAMA_NORMS, NO_MULTIPLIERS, Multipliers, Norms
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.rope import RopeConfig, read_rope
 from h2o_export.architecture.values import integer, number
-from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
 from h2o_runtime.limits import MAX_LAYERS
 
 __all__ = ["ExpertsConfig", "LatentConfig", "ModelConfig", "RopeConfig"]
@@ -30,6 +31,7 @@ class ModelConfig:
     query_heads: int
     kv_heads: int
     head_size: int
+    rotated_size: int  # elements of a head that RoPE turns, the first ones
     intermediate_size: int
     vocab_size: int
     rms_norm_eps: float
@@ -43,6 +45,7 @@ class ModelConfig:
         Literal["head", "projection"] | None
     )  # RMSNorm of q and k: of each head, or of all heads together
     kinds: tuple[str, ...]  # of every layer: a key of h2o_export.layers.LAYERS
+    arrangement: Arrangement = AS_HERE
     norms: Norms = LLAMA_NORMS
     multipliers: Multipliers = NO_MULTIPLIERS
     latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
@@ -59,7 +62,8 @@ class ModelConfig:
         latent = family.latent(raw)
         query_heads, kv_heads, head_size = _heads(raw, family) if latent is None else latent.heads(raw)
         layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
-        biased = bool(raw.get("attention_bias", False)) and (family.bias_flags or family.attention_bias_flag)
+        biases = family.biases(raw)
+        rotated = family.rotated_size(raw, head_size) if latent is None else latent.rope_size
         return cls(
             family=family.model_type,
             hidden_size=integer(raw, "hidden_size"),
@@ -67,23 +71,46 @@ class ModelConfig:
             query_heads=query_heads,
             kv_heads=kv_heads,
             head_size=head_size,
+            rotated_size=rotated,
             intermediate_size=integer(raw, "intermediate_size"),
             vocab_size=integer(raw, "vocab_size"),
             rms_norm_eps=number(raw, "rms_norm_eps", family.default_eps),
             max_position_embeddings=integer(raw, "max_position_embeddings", 2048, most=sys.maxsize),
-            rope=read_rope(raw),
+            rope=read_rope(raw, rotated),
             tied=bool(raw.get("tie_word_embeddings", False)),
-            qkv_bias=family.qkv_bias or biased,
-            o_bias=biased,
-            mlp_bias=family.bias_flags and bool(raw.get("mlp_bias", False)),
+            qkv_bias=biases.qkv,
+            o_bias=biases.output,
+            mlp_bias=biases.mlp,
             qk_norm=family.qk_norm,
             kinds=family.layer_kinds(raw, layers),
+            arrangement=family.arrangement,
             norms=family.norms,
             multipliers=family.multipliers(raw),
             latent=latent,
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
             experts=family.experts(raw, layers),
         )
+
+    def limited(self, context: int | None) -> ModelConfig:
+        """The same model for texts of at most `context` tokens; None: of all that it is made for.
+
+        Raises ConfigError for more than that.
+        """
+        if context is None or context == self.max_position_embeddings:
+            return self
+        if context > self.max_position_embeddings:
+            raise ConfigError(
+                f"a context of {context:,} tokens: the model is made for {self.max_position_embeddings:,}",
+                field="context",
+            )
+        return replace(self, max_position_embeddings=context, rope=self.rope.limited(context))
+
+    def projection_rows(self, module: str) -> int:
+        """Results of a projection of grouped queries or of a dense MLP, by its name in a layer."""
+        rows = {"q_proj": self.query_heads * self.head_size}
+        rows |= dict.fromkeys(("k_proj", "v_proj"), self.kv_heads * self.head_size)
+        rows |= dict.fromkeys(("gate_proj", "up_proj"), self.intermediate_size)
+        return rows[module.rpartition(".")[2]]
 
     def routed(self, layer: int) -> bool:
         """Whether the feed-forward half of a layer is a mixture of experts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from torch import Tensor
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+ORIGINAL = "original_max_position_embeddings"
+LONGROPE = ("longrope", "su", "yarn")  # what older checkpoints with lists of factors call it
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,15 @@ class RopeConfig:
     """
 
     theta: float
-    kind: str = "default"  # one of ROPE_TYPES, or "factors"
+    kind: str = "default"  # one of ROPE_TYPES, or "factors", which LongRoPE is read as
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 0
-    factors: tuple[float, ...] = ()  # of kind "factors", which no config.json has: a divisor for each pair
+    factors: tuple[float, ...] = ()  # of kind "factors": a divisor for each pair
+    short_factors: tuple[
+        float, ...
+    ] = ()  # those of a context no longer than the original one, if they differ
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
@@ -53,6 +58,26 @@ class RopeConfig:
             frequencies = self._yarn(frequencies, 1.0 / (self.factor * self.theta**exponent))
         inv_freq: NDArray[np.float32] = frequencies.numpy()
         return inv_freq
+
+    def in_transformers(self) -> dict[str, Any]:
+        """Keys of `rope_parameters` by which transformers divides by `factors`, whatever a text's length.
+
+        The one scaling of its that takes factors as they are has two lists, for two lengths.
+        """
+        factors = list(self.factors)
+        return {
+            "rope_type": "longrope",
+            "short_factor": factors,
+            "long_factor": factors,
+            "factor": 1.0,
+            "attention_factor": self.attention_factor,
+        }
+
+    def limited(self, context: int) -> RopeConfig:
+        """The same for texts of at most `context` tokens."""
+        if not self.short_factors or context > self.original_context:
+            return self
+        return replace(self, factors=self.short_factors, short_factors=())
 
     def _llama3(self, frequencies: Tensor) -> Tensor:
         """Slow rotations are stretched by `factor`, fast ones kept, those between are blended."""
@@ -83,13 +108,15 @@ class RopeConfig:
         return blended
 
 
-def read_rope(raw: dict[str, Any]) -> RopeConfig:
+def read_rope(raw: dict[str, Any], rotated: int) -> RopeConfig:
     """Of a parsed `config.json`, in both spellings: transformers 5 keeps all in `rope_parameters`, earlier ones
-    split it in two. Raises UnsupportedModelError, CheckpointError."""
+    split it in two. `rotated` elements of a head are turned. Raises UnsupportedModelError, CheckpointError."""
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
         raise CheckpointError(f"config.json: rope_parameters must be an object, but is {scaling!r}")
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind in LONGROPE and "long_factor" in scaling:
+        kind = "longrope"
     if kind not in ROPE_TYPES:
         known = ", ".join(ROPE_TYPES)
         raise UnsupportedModelError(f"RoPE scaling '{kind}' is not supported; supported are {known}")
@@ -105,15 +132,17 @@ def read_rope(raw: dict[str, Any]) -> RopeConfig:
             factor=factor,
             low_freq_factor=number(scaling, "low_freq_factor"),
             high_freq_factor=number(scaling, "high_freq_factor"),
-            original_context=integer(scaling, "original_max_position_embeddings"),
+            original_context=integer(scaling, ORIGINAL),
             score_factor=_score_factor(scaling, factor),
         )
+    if kind == "longrope":
+        return _read_longrope(raw, scaling, theta, rotated)
     return _read_yarn(raw, scaling, theta) if kind == "yarn" else RopeConfig(theta)
 
 
 def _read_yarn(raw: dict[str, Any], scaling: dict[str, Any], theta: float) -> RopeConfig:
     longest = integer(raw, "max_position_embeddings", 2048)
-    original = integer(scaling, "original_max_position_embeddings", longest)
+    original = integer(scaling, ORIGINAL, longest)
     factor = number(scaling, "factor", longest / original)
     if theta <= 1:
         raise CheckpointError(f"config.json: rope_theta must be above 1 under YaRN, but is {theta}")
@@ -135,6 +164,36 @@ def _read_yarn(raw: dict[str, Any], scaling: dict[str, Any], theta: float) -> Ro
         attention_factor=number(scaling, "attention_factor", made),
         score_factor=_score_factor(scaling, factor),
     )
+
+
+def _read_longrope(raw: dict[str, Any], scaling: dict[str, Any], theta: float, rotated: int) -> RopeConfig:
+    """LongRoPE (Ding et al., 2024): one list of factors up to the original context, another one beyond.
+
+    transformers changes lists with the length of each text. Here one list is for all texts of a bundle: keys that
+    are cached cannot be turned again.
+    """
+    longest = integer(raw, "max_position_embeddings", 2048)
+    original = integer({ORIGINAL: scaling.get(ORIGINAL) or raw.get(ORIGINAL)}, ORIGINAL, longest)
+    factor = number(scaling, "factor", longest / original)
+    grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    found = RopeConfig(
+        theta,
+        "factors",
+        original_context=original,
+        factors=_factors(scaling, "long_factor", rotated),
+        short_factors=_factors(scaling, "short_factor", rotated),
+        attention_factor=number(scaling, "attention_factor", grown),
+    )
+    return found.limited(longest)
+
+
+def _factors(scaling: dict[str, Any], key: str, rotated: int) -> tuple[float, ...]:
+    factors = scaling.get(key)
+    if not isinstance(factors, list) or len(factors) != rotated // 2:
+        raise CheckpointError(
+            f"config.json: {key} must be a list of {rotated // 2} numbers, one for each pair that is rotated"
+        )
+    return tuple(number({key: factor}, key) for factor in factors)
 
 
 def _score_factor(scaling: dict[str, Any], factor: float) -> float:

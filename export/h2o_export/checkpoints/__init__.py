@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from h2o_export.checkpoints.arranged import arranged
 from h2o_export.checkpoints.base import Checkpoint, CheckpointInFiles
 from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.locate import locate
@@ -15,15 +18,17 @@ __all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
 KINDS: tuple[type[CheckpointInFiles], ...] = (GGUFCheckpoint, QuantizedCheckpoint, SafetensorsCheckpoint)
 
 
-def open_checkpoint(source: str) -> Checkpoint:
-    """Open a path or a hub name.
+def open_checkpoint(source: str, context: int | None = None) -> Checkpoint:
+    """Open a path or a hub name, for texts of at most `context` tokens; None: of all that the model is made for.
 
-    Raises CheckpointError for missing or broken files, UnsupportedModelError for an unknown model.
+    Raises ConfigError for more than that, CheckpointError for missing or broken files, UnsupportedModelError for
+    an unknown model.
     """
     path = locate(source, HUB_PATTERNS)
     for kind in KINDS:
         if kind.takes(path):
-            return kind.open(path, source)
+            opened = kind.open(path, source)
+            return arranged(replace(opened, config=opened.config.limited(context)))
     raise CheckpointError(
         f"{source} is a file; give the folder that holds config.json and the safetensors files, or a GGUF file"
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from h2o_export.checkpoints.base import Checkpoint
-from h2o_export.formats.quantized import QuantizedTensor
+
+if TYPE_CHECKING:
+    from h2o_export.formats.quantized import QuantizedTensor
 
 
 @dataclass(frozen=True)

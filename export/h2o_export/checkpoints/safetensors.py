@@ -114,11 +114,15 @@ class SafetensorsCheckpoint(CheckpointInFiles):
     def transformers_config(self) -> Any:
         from transformers import AutoConfig
 
-        built_as = FAMILIES[self.config.family].built_as
-        if built_as is None:
+        built_as, rope = FAMILIES[self.config.family].built_as, self.config.rope
+        if built_as is None and not rope.factors:
             return AutoConfig.from_pretrained(self.path)
-        kind = type(AutoConfig.for_model(built_as))
-        return kind.from_dict(read_json(self.config_file) | {"model_type": built_as})
+        raw = read_json(self.config_file)
+        if rope.factors:
+            given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+            raw |= dict.fromkeys(("rope_parameters", "rope_scaling"), given | rope.in_transformers())
+        model_type = built_as or raw["model_type"]
+        return type(AutoConfig.for_model(model_type)).from_dict(raw | {"model_type": model_type})
 
     def check_tokenizer(self) -> None:
         if not confined(self.path, "tokenizer.json", CheckpointError).is_file():

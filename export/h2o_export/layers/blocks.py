@@ -33,6 +33,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return _node("Rotation", x, cos, sin)
 
 
+def rotate_first(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE on the first elements of a head, twice as many as there are angles; x [n, H, d]."""
+    size = 2 * cos.shape[1]
+    if size == x.shape[2]:
+        return rotate(x, cos, sin)
+    return torch.cat((rotate(x[..., :size], cos, sin), x[..., size:]), dim=-1)
+
+
 def _node(operator: str, x: Tensor, *inputs: Tensor, **attributes: float) -> Tensor:
     """A node of domain h2o, whose output is as `x`."""
     made: Tensor = torch.onnx.ops.symbolic(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.base import LayerKind, causal_attention
-from h2o_export.layers.blocks import RMSNorm, rotate
+from h2o_export.layers.blocks import RMSNorm, rotate_first
 from h2o_runtime.model import LayerSpec
 
 
@@ -32,7 +32,7 @@ class GroupedQuery(LayerKind):
             value_size=d,
             query_size=d,
             out_size=d,
-            rotary_size=d,
+            rotary_size=config.rotated_size,
             scale=config.multipliers.attention or 1.0 / math.sqrt(d),
         )
 
@@ -86,5 +86,5 @@ class QKV(nn.Module):
         if self.config.qk_norm == "head":
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rotated:
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            q, k = rotate_first(q, cos, sin), rotate_first(k, cos, sin)
         return q, k, v

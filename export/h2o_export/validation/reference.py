@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from h2o_export.architecture.arrangement import neighbours
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import EMBEDDING
 from h2o_runtime.errors import CheckpointError
@@ -56,7 +57,10 @@ class StreamedModel:
         """From now on `seen` is called with each matrix of a layer, by its name, and what it multiplies."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Linear) and name.startswith("model.layers."):
-                module.register_forward_pre_hook(lambda _, given, name=name: seen(f"{name}.weight", given[0]))
+                for one in self.checkpoint.config.arrangement.split(name):
+                    module.register_forward_pre_hook(
+                        lambda _, given, one=one: seen(f"{one}.weight", given[0])
+                    )
 
     def hidden_states(self, ids: list[int]) -> Iterator[Tensor]:
         """Residual stream before layer 0, after layer 0, … after the last layer: [n, D] each."""
@@ -117,7 +121,7 @@ class StreamedModel:
             return self.checkpoint.tensor(name, shape).float()
         stem, _, last = name.rpartition(".")
         if not stem.endswith(".experts"):
-            return self._load(name, shape)
+            return self._projection(stem, last, shape)
         projections = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
         count, rows, columns = shape
         row = (rows // len(projections), columns)
@@ -129,6 +133,20 @@ class StreamedModel:
                 for expert in range(count)
             ]
         )
+
+    def _projection(self, module: str, kind: str, shape: tuple[int, ...]) -> Tensor:
+        """Weights or biases of one of transformers' modules, made of those that are one by one here."""
+        config = self.checkpoint.config
+        modules = config.arrangement.split(module)
+        if len(modules) > 1:
+            rows = [(config.projection_rows(one), *shape[1:]) for one in modules]
+            return torch.cat(
+                [self._projection(one, kind, row) for one, row in zip(modules, rows, strict=True)]
+            )
+        tensor = self._load(f"{module}.{kind}", shape)
+        if not config.arrangement.paired(module):
+            return tensor
+        return neighbours(tensor, shape[0] // config.head_size, config.rotated_size)
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.checkpoint.tensor(name, shape).to(self.dtype)

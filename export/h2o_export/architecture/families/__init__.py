@@ -7,9 +7,11 @@ from typing import Any
 from h2o_export.architecture.families.base import Family
 from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, YOUTU
 from h2o_export.architecture.families.exaone import EXAONE4
+from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.granite import GRANITE
 from h2o_export.architecture.families.llama import LLAMA, MISTRAL
 from h2o_export.architecture.families.olmo import OLMO2
+from h2o_export.architecture.families.phi import PHI3
 from h2o_export.architecture.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from h2o_export.architecture.families.smollm import SMOLLM3
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
@@ -28,6 +30,8 @@ FAMILIES: dict[str, Family] = {
         GRANITE,
         OLMO2,
         EXAONE4,
+        PHI3,
+        GLM4,
         DEEPSEEK_V2,
         DEEPSEEK_V3,
         KIMI_K2,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.latent import LatentConfig
+from h2o_export.architecture.values import number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 GROUPED_QUERY = "grouped-query"  # keys of h2o_export.layers.LAYERS
 WITHOUT_ROTATION = "grouped-query-without-rotation"
 LATENT = "latent"
+SHARE = "partial_rotary_factor"  # of config.json: how much of a head RoPE turns
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Multipliers:
     attention: float | None = None
 
 
+@dataclass(frozen=True)
+class Biases:
+    """Which projections of a layer have one: q, k and v; attention's output; those of the MLP."""
+
+    qkv: bool = False
+    output: bool = False
+    mlp: bool = False
+
+
 LLAMA_NORMS, NO_MULTIPLIERS = Norms(), Multipliers()
 
 
@@ -57,6 +69,10 @@ class Family:
     qk_norm: Literal["head", "projection"] | None = (
         None  # RMSNorm of q and k: of each head, or of all together
     )
+    arrangement: Arrangement = AS_HERE
+    default_rotated: float | None = (
+        None  # share of a head that RoPE turns, where config.json says none; None: all, always
+    )
     default_head_size: int | None = None  # where config.json may omit head_dim; None: hidden_size / heads
     default_window: int | None = None  # sliding window where config.json has no such key
     has_window: bool = True  # whether a window in config.json means anything
@@ -66,6 +82,25 @@ class Family:
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
         """The kind of every layer. Raises as ModelConfig.from_huggingface, like all methods here."""
         return tuple(self.layers[layer % len(self.layers)] for layer in range(layers))
+
+    def biases(self, raw: dict[str, Any]) -> Biases:
+        flag = bool(raw.get("attention_bias", False)) and (self.bias_flags or self.attention_bias_flag)
+        return Biases(self.qkv_bias or flag, flag, self.bias_flags and bool(raw.get("mlp_bias", False)))
+
+    def rotated_size(self, raw: dict[str, Any], head_size: int) -> int:
+        """Elements of a head that RoPE turns, the first ones."""
+        if self.default_rotated is None:
+            return head_size
+        given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        share = given.get("partial_rotary_factor") if isinstance(given, dict) else None
+        share = number({SHARE: raw.get(SHARE) if share is None else share}, SHARE, self.default_rotated)
+        size = int(head_size * share)
+        if not 0 < size <= head_size or size % 2:
+            raise CheckpointError(
+                f"config.json: {SHARE} is {share:g}, and {size} of {head_size} elements of a head cannot be "
+                "rotated; the file is damaged"
+            )
+        return size
 
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return NO_MULTIPLIERS
@@ -89,6 +124,8 @@ class Family:
                 f"expected {self.architecture}"
             )
         for key, harmless, what in _REFUSED:
+            if key == SHARE and self.default_rotated is not None:
+                continue
             if raw.get(key) not in harmless:
                 raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
         self._refuse_sliding_window(raw)
@@ -115,7 +152,7 @@ class Family:
 # Settings that change the arithmetic of a layer: (key of config.json, harmless values, what it is).
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("hidden_act", (None, "silu", "swish"), "the activation"),
-    ("partial_rotary_factor", (None, 1, 1.0), "partial rotary embedding"),
+    (SHARE, (None, 1, 1.0), "partial rotary embedding"),
     ("pretraining_tp", (None, 0, 1), "tensor-parallel slicing"),
     ("quantization_config", (None,), "a quantized checkpoint"),
     ("num_local_experts", (None, 0), "mixture of experts"),

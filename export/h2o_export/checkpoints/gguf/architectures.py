@@ -84,6 +84,8 @@ ARCHITECTURES = {
         allowed=("attention.scale", "embedding_scale", "residual_scale", "logit_scale"),
     ),
     "olmo2": Architecture("olmo2", MODEL_ARCH.OLMO2),
+    "phi3": Architecture("phi3", MODEL_ARCH.PHI3),
+    "glm4": Architecture("glm4", MODEL_ARCH.GLM4),
     "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4),
     "deepseek2": Architecture("deepseek_v2", MODEL_ARCH.DEEPSEEK2, allowed=("expert_count",)),
 }

@@ -21,7 +21,7 @@ from h2o_export.checkpoints.gguf import latent
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
 from h2o_export.checkpoints.gguf.blocks import BLOCKS
 from h2o_export.checkpoints.gguf.config import (
-    ROPE_FACTORS,
+    ROPE_TENSORS,
     architecture,
     huggingface_config,
     model_config,
@@ -72,9 +72,7 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
         return (
-            frozenset(self.header.tensors)
-            - {own for name in used for own in self._own(name)}
-            - {ROPE_FACTORS}
+            frozenset(self.header.tensors) - {own for name in used for own in self._own(name)} - ROPE_TENSORS
         )
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -122,10 +120,7 @@ class GGUFCheckpoint(CheckpointInFiles):
 
         rope = dict(self.raw["rope_parameters"])
         if self.config.rope.factors:
-            # The one scaling of transformers that takes factors as they are; its two lists are for two lengths.
-            factors = list(self.config.rope.factors)
-            rope |= {"short_factor": factors, "long_factor": factors}
-            rope |= {"rope_type": "longrope", "factor": 1.0, "attention_factor": 1.0}
+            rope |= self.config.rope.in_transformers()
             rope |= {"original_max_position_embeddings": self.config.max_position_embeddings}
         # Before its version 5 transformers had other words for the same.
         spellings = {"rope_parameters": rope, "rope_scaling": rope, "rope_theta": rope["rope_theta"]}

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
+from h2o_export.architecture.families.base import SHARE
 from h2o_export.checkpoints.gguf import latent
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
 from h2o_export.checkpoints.gguf.header import Header
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+ROPE_TENSORS = frozenset((ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS))
 
 # (key after the architecture's name, that of config.json); a file without one of them is damaged.
 _REQUIRED = (
@@ -86,14 +89,15 @@ def huggingface_config(header: Header) -> dict[str, Any]:
         raw[word] = value(key)
     if name == latent.NAME:
         raw |= latent.latent_config(header, raw, value)
+        rotated: dict[str, Any] = {}
     else:
         raw["num_key_value_heads"] = value("attention.head_count_kv")
-        raw["head_dim"] = _head_size(header, raw, value)
+        raw["head_dim"], rotated = _head_size(header, raw, value)
         raw |= known.own(value)
     raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
     raw["sliding_window"] = value("attention.sliding_window") or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
-    raw["rope_parameters"] = _rope(header, value, name == latent.NAME)
+    raw["rope_parameters"] = _rope(header, value, name == latent.NAME) | rotated
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
     raw["attention_bias"] = any(f"blk.0.{own}.bias" in header.tensors for own in ("attn_q", "attn_kv_a_mqa"))
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
@@ -110,39 +114,43 @@ def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
         config = ModelConfig.from_huggingface(raw)
     except (CheckpointError, UnsupportedModelError) as error:
         raise type(error)(f"{header.path}: {str(error).replace('config.json: ', 'its metadata: ')}") from None
-    factors = rope_factors(header, config.head_size)
-    if factors is None:
+    factors = _rope_factors(header, ROPE_FACTORS, config.rotated_size)
+    if factors is None or np.all(factors == 1):
         return config
     if config.rope.kind != "default":
         raise UnsupportedModelError(
             f"{header.path}: {ROPE_FACTORS} and RoPE scaling '{config.rope.kind}' together are not supported"
         )
-    return replace(config, rope=RopeConfig(config.rope.theta, "factors", factors=factors))
+    return replace(config, rope=RopeConfig(config.rope.theta, "factors", factors=tuple(factors.tolist())))
 
 
-def rope_factors(header: Header, head_size: int) -> tuple[float, ...] | None:
-    """By what the frequencies of RoPE are divided, [d/2], as Llama 3's scaling is written; None: by nothing."""
-    stored = header.tensors.get(ROPE_FACTORS)
+def _rope_factors(header: Header, name: str, rotated: int | None = None) -> NDArray[np.float32] | None:
+    """By what the frequencies of RoPE are divided, float32 [rotated / 2], as Llama 3's scaling is written.
+
+    None: the file has no such tensor.
+    """
+    stored = header.tensors.get(name)
     if stored is None:
         return None
-    if stored.shape != (head_size // 2,):
+    if rotated is not None and stored.shape != (rotated // 2,):
         raise CheckpointError(
-            f"{header.path}: {ROPE_FACTORS} has shape {list(stored.shape)}, but heads of {head_size} elements "
-            f"have {head_size // 2} frequencies; download it again"
+            f"{header.path}: {name} has shape {list(stored.shape)}, but heads of {rotated} elements "
+            f"have {rotated // 2} frequencies; download it again"
         )
     data = np.fromfile(stored.path, np.uint8, stored.length, offset=stored.offset)
     factors: NDArray[np.float32] = dequantize(data, stored.kind)
     if not np.all(np.isfinite(factors) & (factors > 0)):
-        raise CheckpointError(f"{header.path}: {ROPE_FACTORS} must hold positive numbers; download it again")
-    return None if np.all(factors == 1) else tuple(factors.tolist())
+        raise CheckpointError(f"{header.path}: {name} must hold positive numbers; download it again")
+    return factors
 
 
-def _head_size(header: Header, raw: dict[str, Any], value: Any) -> int | None:
-    """Elements of a head, all of them rotated; None where only the quotient tells it."""
+def _head_size(header: Header, raw: dict[str, Any], value: Any) -> tuple[int | None, dict[str, Any]]:
+    """Elements of a head, None where only the quotient tells it; and the share of them that is rotated."""
+    partly = FAMILIES[raw["model_type"]].default_rotated is not None
     size, of_v, rotated = (
         value(key) for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")
     )
-    size = size or rotated
+    size = size or (None if partly else rotated)
     heads, hidden = raw["num_attention_heads"], raw["hidden_size"]
     if size is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
         size = hidden // heads
@@ -150,11 +158,14 @@ def _head_size(header: Header, raw: dict[str, Any], value: Any) -> int | None:
         raise UnsupportedModelError(
             f"{header.path}: keys of {size} elements and values of {of_v} are not supported"
         )
+    whole = int(size) if isinstance(size, int) else None
+    if partly and whole and isinstance(rotated, int):
+        return whole, {SHARE: rotated / whole}
     if (rotated or size) != size:
         raise UnsupportedModelError(
             f"{header.path}: partial rotary embedding ({rotated} of {size} elements) is not supported"
         )
-    return int(size) if isinstance(size, int) else None
+    return whole, {}
 
 
 def _rows(header: Header, name: str) -> int:
@@ -165,17 +176,27 @@ def _rows(header: Header, name: str) -> int:
 
 
 def _rope(header: Header, value: Any, latents: bool) -> dict[str, Any]:
-    for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
-        if name in header.tensors:
-            raise UnsupportedModelError(f"{header.path}: RoPE scaling 'longrope' ({name}) is not supported")
     base = value("rope.freq_base")
     theta = 10000.0 if base is None else base
+    if LONG_FACTORS in header.tensors:
+        return {"rope_type": "longrope", "rope_theta": theta} | _longrope(header, value)
     factor = value("rope.scaling.factor") or value("rope.scale_linear") or 1.0
     kind = value("rope.scaling.type") or "linear"  # llama.cpp's default, which a factor of 1 makes none
     if kind == "none" or (kind == "linear" and factor == 1):
         return {"rope_type": "default", "rope_theta": theta}
     scaling = {"rope_type": kind, "rope_theta": theta, "factor": factor}
     return scaling | _yarn(header, value, latents) if kind == "yarn" else scaling
+
+
+def _longrope(header: Header, value: Any) -> dict[str, Any]:
+    """llama.cpp multiplies by the factor that the file says, and by 1 where it says none."""
+    long, short = (_rope_factors(header, name) for name in (LONG_FACTORS, SHORT_FACTORS))
+    return {
+        "long_factor": None if long is None else long.tolist(),
+        "short_factor": None if short is None else short.tolist(),
+        "original_max_position_embeddings": value("rope.scaling.original_context_length"),
+        "attention_factor": value("rope.scaling.attn_factor") or 1.0,
+    }
 
 
 def _yarn(header: Header, value: Any, latents: bool) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""How a family's files hold the matrices of a layer, where that is not as here.
+
+Here every projection is a matrix of its own, and RoPE turns the first half of what is rotated against the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
+_ROTATED = ("self_attn.q_proj", "self_attn.k_proj")
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Names are those of a layer's modules; methods take them with anything before `self_attn` or `mlp`.
+
+    fused       a module of the files, and the ones here whose rows it has one below the other
+    neighbours  whether RoPE turns neighbouring rows of q and k against each other
+    """
+
+    fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    neighbours: bool = False
+
+    def split(self, module: str) -> tuple[str, ...]:
+        """The modules here that a module of the files is made of."""
+        for fused, modules in self.fused:
+            if module.endswith(fused):
+                return tuple(module.removesuffix(fused) + one for one in modules)
+        return (module,)
+
+    def holder(self, module: str) -> str:
+        """The module of the files that holds one of here."""
+        for fused, modules in self.fused:
+            for one in modules:
+                if module.endswith(one):
+                    return module.removesuffix(one) + fused
+        return module
+
+    def paired(self, module: str) -> bool:
+        """Whether the files have rows of a module here in pairs of neighbours."""
+        return self.neighbours and module.endswith(_ROTATED)
+
+
+AS_HERE = Arrangement()
+
+
+def halves(rows: Tensor, heads: int, rotated: int) -> Tensor:
+    """Rows [heads · d, …] of q or k: of the first `rotated` of each head, neighbours come half a span apart."""
+    return _reordered(rows, heads, torch.arange(rotated).view(-1, 2).T.flatten())
+
+
+def neighbours(rows: Tensor, heads: int, rotated: int) -> Tensor:
+    """The inverse of `halves`."""
+    return _reordered(rows, heads, torch.arange(rotated).view(2, -1).T.flatten())
+
+
+def _reordered(rows: Tensor, heads: int, order: Tensor) -> Tensor:
+    """The first rows of each head in `order`, and the others as they are."""
+    by_head = rows.view(heads, -1, *rows.shape[1:])
+    first = by_head[:, order]
+    return torch.cat((first, by_head[:, len(order) :]), dim=1).reshape(rows.shape)

@@ -1,0 +1,92 @@
+"""A checkpoint whose files hold a layer's matrices in another arrangement, as if each were a matrix of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from h2o_export.architecture.arrangement import AS_HERE, halves
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.derived import DerivedCheckpoint
+
+if TYPE_CHECKING:
+    from h2o_export.formats.quantized import QuantizedTensor
+
+
+def arranged(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint itself, where its files hold everything as it is named here."""
+    if checkpoint.config.arrangement == AS_HERE:
+        return checkpoint
+    return ArrangedCheckpoint(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint)
+
+
+class ArrangedCheckpoint(DerivedCheckpoint):
+    """See `ModelConfig.arrangement`."""
+
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        return self.original.unused({_stored_name(name, self.config) for name in used})
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        place = _place(name, self.config)
+        if place is None:
+            return self.original.tensor(name, shape)
+        return place.rows(self.original.tensor(place.whole, (place.whole_rows, *shape[1:])))
+
+    def blocks(self, name: str) -> QuantizedTensor | None:
+        place = _place(name, self.config)
+        if place is None:
+            return self.original.blocks(name)
+        whole = self.original.blocks(place.whole)
+        if whole is None:
+            return None
+
+        def rows(values: NDArray[Any]) -> NDArray[Any]:
+            taken: NDArray[Any] = place.rows(torch.from_numpy(values)).numpy()
+            return taken
+
+        offsets = None if whole.offsets is None else rows(whole.offsets)
+        return replace(whole, q=rows(whole.q), scales=rows(whole.scales), offsets=offsets)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the files hold a tensor: `size` rows of `whole_rows`, from `start` on.
+
+    paired_heads  heads whose rows are in pairs of neighbours; 0: they are not
+    rotated       rows of a head that are
+    """
+
+    whole: str
+    whole_rows: int
+    start: int
+    size: int
+    paired_heads: int
+    rotated: int
+
+    def rows(self, whole: Tensor) -> Tensor:
+        rows = whole[self.start : self.start + self.size].contiguous()
+        return halves(rows, self.paired_heads, self.rotated) if self.paired_heads else rows
+
+
+def _place(name: str, config: ModelConfig) -> _Place | None:
+    """None: the files hold the tensor as it is named here."""
+    module, arrangement = name.rpartition(".")[0], config.arrangement
+    modules, paired = arrangement.split(arrangement.holder(module)), arrangement.paired(module)
+    if len(modules) == 1 and not paired:
+        return None
+    sizes = [config.projection_rows(one) for one in modules]
+    at = modules.index(module)
+    heads = sizes[at] // config.head_size if paired else 0
+    whole = _stored_name(name, config)
+    return _Place(whole, sum(sizes), sum(sizes[:at]), sizes[at], heads, config.rotated_size)
+
+
+def _stored_name(name: str, config: ModelConfig) -> str:
+    module, dot, kind = name.rpartition(".")
+    return config.arrangement.holder(module) + dot + kind
