@@ -56,7 +56,7 @@ def answer(bundle: Path, *flags: object) -> dict[str, Any]:
 
 def test_its_fields_are_flags_of_every_command() -> None:
     for command in (("h2o_cli.run",), ("h2o_cli.serve",), ("h2o_cli.export",), ("h2o_cli.bench", "prefill")):
-        text = run(*command, "--help")
+        text = run(*command, "--help-all")
         assert "toy (every k-th)" in " ".join(text.split())
         assert "--every" in text
         assert "Of the past each such token is seen." in text
@@ -144,7 +144,7 @@ def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bund
 
 
 def test_a_score_rule_has_its_flags_fields_and_checks(tiny_bundle: Path) -> None:
-    text = " ".join(run("h2o_cli.run", "--help").split())
+    text = " ".join(run("h2o_cli.run", "--help-all").split())
     assert "every (every k-th token)" in text
     assert "--score-every" in text
     flags = ("-ub", 32, "-b", 64, "--h2o-local", 4, "--h2o-heavy", 8)

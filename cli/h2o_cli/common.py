@@ -11,21 +11,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from enum import IntEnum
 from io import StringIO
 from types import FrameType
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO
 
 import click
 from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 
+from h2o_cli.help import Command, Group, grouped
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
 from h2o_runtime.process import check_threads
 from h2o_runtime.text import decode_utf8
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class NotNegative(click.FloatRange):
@@ -183,23 +181,26 @@ def show(*renderables: RenderableType) -> None:
 
 
 def verbose_option(command: Command) -> Command:
-    return click.option("-v", "--verbose", count=True, help="Say more; -vv says everything.")(command)
+    verbose = click.option("-v", "--verbose", count=True, help="Say more; -vv says everything.")
+    return grouped(Group.OUTPUT, verbose)(command)
 
 
 def json_option(command: Command) -> Command:
-    return click.option(
+    as_json = click.option(
         "--json", "as_json", is_flag=True, help="Write one JSON document to standard output."
-    )(command)
+    )
+    return grouped(Group.OUTPUT, as_json)(command)
 
 
 def threads_option(command: Command) -> Command:
-    return click.option(
+    threads = click.option(
         "-t",
         "--threads",
         type=click.IntRange(min=1),
         callback=_checked_threads,
         help="CPU threads.  [default: all cores of this process]",
-    )(command)
+    )
+    return grouped(Group.MACHINE, threads)(command)
 
 
 def _checked_threads(context: click.Context, option: click.Parameter, threads: int | None) -> int | None:

@@ -23,6 +23,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
+from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import dense_form_option, execution_options
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime import PrefillConfig
@@ -42,28 +43,53 @@ DENSE_TOKENS = 64
 Progress = Callable[[str], None]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+_FIRST = (
+    "stages",
+    "checkpoint",
+    "prompt_file",
+    "tokens",
+    "against",
+    "backend",
+    "device",
+    "quality",
+    "threads",
+    "as_json",
+)
+_comparison_options = grouped(
+    Group.COMPARISON,
+    click.option(
+        "--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; repeatable."
+    ),
+    click.option(
+        "--checkpoint", help="Folder or hub name of the truth.  [default: where the bundle came from]"
+    ),
+    click.option(
+        "--against",
+        type=click.Choice(get_args(ProviderName)),
+        help="Also compare log-probabilities with this attention provider's.",
+    ),
+    click.option(
+        "--prompt-file", type=click.Path(path_type=Path), help="Text to run.  [default: Python's manual]"
+    ),
+    click.option(
+        "-n",
+        "--tokens",
+        type=click.IntRange(2, 32768),
+        default=1100,
+        show_default=True,
+        help="Prompt length.",
+    ),
+    click.option(
+        "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
+    ),
+)
+
+
+@click.command(cls=HelpfulCommand, first=_FIRST)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; repeatable.")
-@click.option("--checkpoint", help="Folder or hub name of the truth.  [default: where the bundle came from]")
-@execution_options
-@click.option(
-    "--against",
-    type=click.Choice(get_args(ProviderName)),
-    help="Also compare log-probabilities with this attention provider's.",
-)
-@click.option(
-    "--prompt-file", type=click.Path(path_type=Path), help="Text to run.  [default: Python's manual]"
-)
-@click.option(
-    "-n", "--tokens", type=click.IntRange(2, 32768), default=1100, show_default=True, help="Prompt length."
-)
-@click.option(
-    "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
-)
+@_comparison_options
+@grouped(Group.MACHINE, execution_options, dense_form_option, threads_option)
 @prefill_options
-@dense_form_option
-@threads_option
 @json_option
 @verbose_option
 @guarded

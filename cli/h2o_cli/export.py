@@ -24,6 +24,7 @@ from h2o_cli.common import (
     start_logging,
     verbose_option,
 )
+from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_cli.progress import stages
 from h2o_export.staging import check_output, staged_folder
@@ -42,50 +43,72 @@ WEIGHTS = ("float", "int8", "int4")  # names of h2o_export.formats, which is slo
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+_FIRST = (
+    "output",
+    "weights",
+    "dtype",
+    "ctx_size",
+    "calibrate",
+    "quality",
+    "dry_run",
+    "validate",
+    "force",
+    "as_json",
+)
+_weight_options = grouped(
+    Group.WEIGHTS,
+    click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True),
+    click.option(
+        "--weights",
+        type=click.Choice(WEIGHTS),
+        default="float",
+        show_default=True,
+        help="Of matrices: as --dtype, or integers with a scale a block.",
+    ),
+    click.option(
+        "--block-size",
+        type=click.Choice(BLOCK_SIZES),
+        default=32,
+        show_default=True,
+        help="Weights that share a scale, where they are integers.",
+    ),
+    click.option(
+        "--head-weights",
+        type=click.Choice(WEIGHTS),
+        help="Of the language-model head, and of an embedding tied to it.  [default: float, or int8 with integers]",
+    ),
+    click.option(
+        "--calibrate",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Text whose activations integer weights are made for.  [default: Python's manual]",
+    ),
+    click.option("--no-calibrate", is_flag=True, help="Round integer weights to the nearest, and no more."),
+)
+_output_options = grouped(
+    Group.OUTPUT,
+    click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write the bundle to."),
+    click.option("--force", is_flag=True, help="Replace an existing bundle."),
+    click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need."),
+    click.option(
+        "-c",
+        "--ctx-size",
+        type=click.IntRange(min=1),
+        help="Longest text that the bundle is for, in tokens.  [default: the model's; --dry-run: at most 8192]",
+    ),
+    click.option(
+        "--validate/--no-validate", default=True, help="Compare the bundle with transformers afterwards."
+    ),
+    json_option,
+    verbose_option,
+)
+
+
+@click.command(cls=HelpfulCommand, first=_FIRST)
 @click.argument("checkpoint")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write the bundle to.")
-@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
-@click.option(
-    "--weights",
-    type=click.Choice(WEIGHTS),
-    default="float",
-    show_default=True,
-    help="Of matrices: as --dtype, or integers with a scale a block.",
-)
-@click.option(
-    "--block-size",
-    type=click.Choice(BLOCK_SIZES),
-    default=32,
-    show_default=True,
-    help="Weights that share a scale, where they are integers.",
-)
-@click.option(
-    "--head-weights",
-    type=click.Choice(WEIGHTS),
-    help="Of the language-model head, and of an embedding tied to it.  [default: float, or int8 with integers]",
-)
-@click.option(
-    "--calibrate",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Text whose activations integer weights are made for.  [default: Python's manual]",
-)
-@click.option("--no-calibrate", is_flag=True, help="Round integer weights to the nearest, and no more.")
+@_weight_options
 @prefill_options
-@click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need.")
-@click.option(
-    "-c",
-    "--ctx-size",
-    type=click.IntRange(min=1),
-    help="Longest text that the bundle is for, in tokens.  [default: the model's; --dry-run: at most 8192]",
-)
-@click.option(
-    "--validate/--no-validate", default=True, help="Compare the bundle with transformers afterwards."
-)
-@click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@json_option
-@verbose_option
+@_output_options
 @guarded
 def main(
     checkpoint: str,

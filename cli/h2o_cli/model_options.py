@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from h2o_cli.common import Command, threads_option
+from h2o_cli.common import threads_option
+from h2o_cli.help import Command, Group, grouped
 from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.registry import Registry
@@ -66,7 +67,7 @@ _CONTEXT = click.option(
 )
 
 
-_CHOICES: tuple[Registry[Any], ...] = (DECODE, CACHES)
+_CHOICES: tuple[tuple[Registry[Any], Group], ...] = ((DECODE, Group.DECODE), (CACHES, Group.CACHE))
 
 
 def _has_choice(registry: Registry[Any]) -> bool:
@@ -75,27 +76,22 @@ def _has_choice(registry: Registry[Any]) -> bool:
 
 def execution_options(command: Command) -> Command:
     """`backend`, `device`, `attention` and `attention_precision`."""
-    for option in reversed(_EXECUTION):
-        command = option(command)
-    return command
+    return grouped(Group.MACHINE, *_EXECUTION)(command)
 
 
 def model_options(command: Command) -> Command:
     """What `load_arguments` makes the arguments of `Generator.load` of."""
-    for registry in reversed(_CHOICES):
-        for one in reversed(registry.options if _has_choice(registry) else ()):
-            command = click_option(one)(command)
-    command = dense_form_option(threads_option(execution_options(command)))
-    for one in reversed(layer_options()):
-        command = click_option(one)(command)
-    return _CONTEXT(_VERIFY(command))
+    for registry, group in reversed(_CHOICES):
+        options = registry.options if _has_choice(registry) else ()
+        command = grouped(group, *map(click_option, options))(command)
+    layers = map(click_option, layer_options())
+    machine = (_VERIFY, *layers, dense_form_option, threads_option, execution_options)
+    return grouped(Group.CACHE, _CONTEXT)(grouped(Group.MACHINE, *machine)(command))
 
 
 def decode_options(command: Command) -> Command:
     """What `decode_policy` makes a policy of."""
-    for one in reversed(DECODE.options):
-        command = click_option(one)(command)
-    return command
+    return grouped(Group.DECODE, *map(click_option, DECODE.options))(command)
 
 
 def decode_policy(flags: dict[str, Any]) -> DecodePolicy[Any]:
@@ -118,7 +114,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "dense_form",
         "verify",
     )
-    decoding, cache = (registry.chosen(_given(registry, flags)) for registry in _CHOICES)
+    decoding, cache = (registry.chosen(_given(registry, flags)) for registry, _ in _CHOICES)
     layers = {one.name: flags.pop(one.name, None) for one in layer_options()}
     chosen = {"decoding": decoding, "cache": cache, "layers": layers}
     return {name: flags.pop(name) for name in names} | chosen

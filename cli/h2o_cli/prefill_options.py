@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from h2o_cli.help import Command, Group, grouped
 from h2o_runtime import PrefillConfig
 from h2o_runtime.components.options import Option
 from h2o_runtime.config.quality import MEANING, configured
 from h2o_runtime.names import QUALITIES, Quality
 from h2o_runtime.policies.prefill import PREFILL
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class NumberOrWord(click.ParamType[int | str]):
@@ -46,9 +45,8 @@ def click_option(one: Option) -> Callable[[Command], Command]:
 
 def prefill_options(command: Command) -> Command:
     """Add a flag for every setting of every prefill policy, named as in `PrefillConfig`, and `--quality`."""
-    for one in reversed(PREFILL.options):
-        command = click_option(one)(command)
-    return click.option("--quality", type=click.Choice(QUALITIES), help=MEANING)(command)
+    quality = click.option("--quality", type=click.Choice(QUALITIES), help=MEANING)
+    return grouped(Group.PREFILL, quality, *map(click_option, PREFILL.options))(command)
 
 
 def prefill_config(defaults: PrefillConfig, flags: dict[str, Any]) -> PrefillConfig:

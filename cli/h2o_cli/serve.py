@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from h2o_cli.common import Exit, guarded, verbose_option
+from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.bundles.manifest import Manifest
@@ -20,130 +20,135 @@ from h2o_runtime.files.inputs import read_input
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 _MIB = 1 << 20
 _MOST_KEYS = 1 << 20  # bytes of a file of keys
 
 
-def server_options(command: Command) -> Command:
-    """Where to listen, whom to let in, how much to take."""
-    for option in reversed(
-        (
-            click.option(
-                "--host", default=ServerSettings.host, show_default=True, help="Address to listen on."
-            ),
-            click.option(
-                "--port", type=int, default=ServerSettings.port, show_default=True, help="0 takes a free one."
-            ),
-            click.option("--alias", help="The model's name in the API.  [default: the bundle's folder]"),
-            click.option(
-                "--api-key",
-                "api_key",
-                multiple=True,
-                envvar="H2O_API_KEY",
-                metavar="KEY",
-                help="Let in who knows this key; repeatable. Others on this machine can see it in the list of "
-                "processes: prefer --api-key-file or the environment's H2O_API_KEY.",
-            ),
-            click.option(
-                "--api-key-file",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="Keys, one a line; lines that begin with # are comments.",
-            ),
-            click.option(
-                "--cors-origin",
-                "cors_origin",
-                multiple=True,
-                metavar="ORIGIN",
-                help="A web page's origin that may use the API; repeatable, * is all.  [default: this machine's]",
-            ),
-            click.option(
-                "--allowed-host",
-                "allowed_hosts",
-                multiple=True,
-                metavar="NAME",
-                help="A name that the server answers to, as a proxy's; repeatable, * is any.  "
-                "[default: this machine's; any where a key is asked for]",
-            ),
-            click.option(
-                "--max-queue",
-                type=int,
-                default=RequestLimits.queue,
-                show_default=True,
-                help="Most requests that wait.",
-            ),
-            click.option(
-                "--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"
-            ),
-            click.option(
-                "--cache-pool",
-                type=click.IntRange(min=0),
-                default=0,
-                show_default=True,
-                help="MiB of memory for conversations that wait while others take their turn: none is read again, "
-                "but those that waited longest and made room.",
-            ),
-            click.option(
-                "--cache-dir",
-                type=click.Path(file_okay=False, path_type=Path),
-                metavar="DIR",
-                help="Folder for conversations that --cache-pool has no room for and for those that are there when "
-                "the server stops: they go on where they were, also after a restart.",
-            ),
-            click.option(
-                "--cache-dir-limit",
-                type=click.IntRange(min=1),
-                default=LoadOptions.folder_bytes // _MIB,
-                show_default=True,
-                help="MiB that they take there; those not used for longest make room.",
-            ),
-            click.option(
-                "--max-body",
-                type=click.IntRange(min=1),
-                default=RequestLimits.body_bytes // _MIB,
-                show_default=True,
-                help="Longest request body, in MiB; a context that holds less text takes less.",
-            ),
-            click.option(
-                "--body-memory",
-                type=click.IntRange(min=1),
-                help="MiB that the bodies of all requests together may take.  "
-                f"[default: {RequestLimits.memory_bytes // _MIB}, or --max-body where that is more]",
-            ),
-            click.option(
-                "--body-timeout",
-                type=float,
-                default=RequestLimits.body_timeout,
-                show_default=True,
-                help="Seconds in which headers and body must have arrived.",
-            ),
-            click.option(
-                "--stall-timeout",
-                type=float,
-                default=RequestLimits.stall_timeout,
-                show_default=True,
-                help="Seconds without a sign of life of the running request after which /health is 503.",
-            ),
-            click.option(
-                "--grace",
-                type=float,
-                default=ServerSettings.grace,
-                show_default=True,
-                help="Seconds that the running request gets to finish when the server is stopped.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+_FIRST = (
+    "host",
+    "port",
+    "alias",
+    "api_key_file",
+    "cache_pool",
+    "cache_dir",
+    "quality",
+    "context",
+    "threads",
+    "log_format",
+)
+_server_options = grouped(
+    Group.SERVER,
+    click.option("--host", default=ServerSettings.host, show_default=True, help="Address to listen on."),
+    click.option(
+        "--port", type=int, default=ServerSettings.port, show_default=True, help="0 takes a free one."
+    ),
+    click.option("--alias", help="The model's name in the API.  [default: the bundle's folder]"),
+    click.option(
+        "--api-key",
+        "api_key",
+        multiple=True,
+        envvar="H2O_API_KEY",
+        metavar="KEY",
+        help="Let in who knows this key; repeatable. Others on this machine can see it in the list of "
+        "processes: prefer --api-key-file or the environment's H2O_API_KEY.",
+    ),
+    click.option(
+        "--api-key-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Keys, one a line; lines that begin with # are comments.",
+    ),
+    click.option(
+        "--cors-origin",
+        "cors_origin",
+        multiple=True,
+        metavar="ORIGIN",
+        help="A web page's origin that may use the API; repeatable, * is all.  [default: this machine's]",
+    ),
+    click.option(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        metavar="NAME",
+        help="A name that the server answers to, as a proxy's; repeatable, * is any.  "
+        "[default: this machine's; any where a key is asked for]",
+    ),
+    click.option(
+        "--max-queue",
+        type=int,
+        default=RequestLimits.queue,
+        show_default=True,
+        help="Most requests that wait.",
+    ),
+    click.option("--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"),
+    click.option(
+        "--max-body",
+        type=click.IntRange(min=1),
+        default=RequestLimits.body_bytes // _MIB,
+        show_default=True,
+        help="Longest request body, in MiB; a context that holds less text takes less.",
+    ),
+    click.option(
+        "--body-memory",
+        type=click.IntRange(min=1),
+        help="MiB that the bodies of all requests together may take.  "
+        f"[default: {RequestLimits.memory_bytes // _MIB}, or --max-body where that is more]",
+    ),
+    click.option(
+        "--body-timeout",
+        type=float,
+        default=RequestLimits.body_timeout,
+        show_default=True,
+        help="Seconds in which headers and body must have arrived.",
+    ),
+    click.option(
+        "--stall-timeout",
+        type=float,
+        default=RequestLimits.stall_timeout,
+        show_default=True,
+        help="Seconds without a sign of life of the running request after which /health is 503.",
+    ),
+    click.option(
+        "--grace",
+        type=float,
+        default=ServerSettings.grace,
+        show_default=True,
+        help="Seconds that the running request gets to finish when the server is stopped.",
+    ),
+    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+)
+_pool_options = grouped(
+    Group.CACHE,
+    click.option(
+        "--cache-pool",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="MiB of memory for conversations that wait while others take their turn: none is read again, "
+        "but those that waited longest and made room.",
+    ),
+    click.option(
+        "--cache-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Folder for conversations that --cache-pool has no room for and for those that are there when "
+        "the server stops: they go on where they were, also after a restart.",
+    ),
+    click.option(
+        "--cache-dir-limit",
+        type=click.IntRange(min=1),
+        default=LoadOptions.folder_bytes // _MIB,
+        show_default=True,
+        help="MiB that they take there; those not used for longest make room.",
+    ),
+)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=HelpfulCommand, first=_FIRST)
 @click.argument("bundle")
-@server_options
+@_server_options
 @prefill_options
+@_pool_options
 @model_options
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @verbose_option
 @guarded
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:

@@ -19,13 +19,14 @@ from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.model import BenchmarkModel
-from h2o_cli.bench.options import bench_options, beside_option
+from h2o_cli.bench.options import FIRST, bench_options, beside_option
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
+from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import decode_options, decode_policy, dense_form_option
 from h2o_cli.prefill_options import GivenPrefill
 from h2o_runtime.backends.select import check_dense_form
@@ -50,30 +51,35 @@ def main() -> None:
     """
 
 
-@main.command()
+@main.command(cls=HelpfulCommand, first=FIRST)
 @bench_options(PEERS, "1024,2048,4096,8192")
-@beside_option
-@dense_form_option
+@grouped(Group.MEASUREMENT, beside_option)
+@grouped(Group.MACHINE, dense_form_option)
 @guarded
 def prefill(**flags: Any) -> None:
     """Time to the first token, and where it goes."""
     _measure("prefill", flags)
 
 
-@main.command()
+@main.command(cls=HelpfulCommand, first=FIRST)
 @bench_options(PEERS, "1024,8192")
-@click.option("--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens a round.")
+@grouped(
+    Group.MEASUREMENT,
+    click.option(
+        "--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens a round."
+    ),
+)
 @decode_options
-@dense_form_option
+@grouped(Group.MACHINE, dense_form_option)
 @guarded
 def decode(tokens: int, **flags: Any) -> None:
     """Time of one more token, at contexts of the given lengths."""
     _measure("decode", flags, tokens)
 
 
-@main.command()
+@main.command(cls=HelpfulCommand, first=FIRST)
 @bench_options(ATTENTION_PEERS, "1024,2048,4096,8192,16384")
-@beside_option
+@grouped(Group.MEASUREMENT, beside_option)
 @guarded
 def attention(**flags: Any) -> None:
     """One layer's attention alone, scores and selection included."""

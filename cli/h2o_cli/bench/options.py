@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from h2o_cli.bench.model import default_work_dir
 from h2o_cli.common import NotNegative, json_option, threads_option, verbose_option
+from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_options
 from h2o_runtime.policies.prefill import PREFILL
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Lengths(click.ParamType[tuple[int, ...]]):
@@ -61,6 +60,20 @@ beside_option = click.option(
     type=click.Choice(PREFILL.names),
     multiple=True,
     help="Also this policy of ours; repeatable. full always takes part.",
+)
+
+
+FIRST = (
+    "lengths",
+    "repetitions",
+    "peers",
+    "text",
+    "checkpoint",
+    "quality",
+    "threads",
+    "csv_file",
+    "png_file",
+    "as_json",
 )
 
 
@@ -129,9 +142,4 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         verbose_option,
     )
 
-    def add(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return grouped(Group.MEASUREMENT, *options)

@@ -22,7 +22,7 @@ from h2o_cli.common import (
 )
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.folder import RunFolder
-from h2o_cli.eval.options import eval_options, make_contestants, make_extent
+from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_extent
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.screen import comparison
@@ -30,6 +30,7 @@ from h2o_cli.eval.summary import Summary, summarize
 from h2o_cli.eval.sweep import Sweep
 from h2o_cli.eval.texts import Document, from_files, from_manual
 from h2o_cli.eval.values import Value, to_json
+from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
 from h2o_runtime import Generator
@@ -76,13 +77,16 @@ def main() -> None:
     """
 
 
-@main.command()
+@main.command(cls=HelpfulCommand, first=(*FIRST, "tolerance"))
 @eval_options
-@click.option(
-    "--tolerance",
-    type=NotNegative(),
-    metavar="PERCENT",
-    help="Exit with 3 where the rule's perplexity rises by more.",
+@grouped(
+    Group.MEASUREMENT,
+    click.option(
+        "--tolerance",
+        type=NotNegative(),
+        metavar="PERCENT",
+        help="Exit with 3 where the rule's perplexity rises by more.",
+    ),
 )
 @guarded
 def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, **flags: Any) -> None:
@@ -109,19 +113,25 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
         _judge(summaries, sanity, tolerance)
 
 
-@main.command()
+@main.command(cls=HelpfulCommand, first=("output", "resume", "quick", *FIRST))
 @eval_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder for the page, the rows and what a stopped run needs to go on.",
-)
-@click.option("--resume", is_flag=True, help="Keep what is done in the folder of --output, and go on.")
-@click.option("--quick", is_flag=True, help="One short text: some minutes for a small model.")
-@click.option(
-    "--ablate/--no-ablate", default=True, show_default=True, help="Also the rule with each setting changed."
+@grouped(
+    Group.MEASUREMENT,
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, file_okay=False),
+        required=True,
+        help="Folder for the page, the rows and what a stopped run needs to go on.",
+    ),
+    click.option("--resume", is_flag=True, help="Keep what is done in the folder of --output, and go on."),
+    click.option("--quick", is_flag=True, help="One short text: some minutes for a small model."),
+    click.option(
+        "--ablate/--no-ablate",
+        default=True,
+        show_default=True,
+        help="Also the rule with each setting changed.",
+    ),
 )
 @guarded
 def report(

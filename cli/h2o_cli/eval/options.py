@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -14,13 +14,12 @@ from h2o_cli.eval.contestants import Contestant, contestants
 from h2o_cli.eval.plan import METRICS, Extent
 from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.tasks import TASKS
+from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import model_options
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Names(click.ParamType[tuple[str, ...]]):
@@ -63,6 +62,18 @@ class Depths(click.ParamType[tuple[float, ...]]):
         return depths
 
 
+FIRST = (
+    "texts",
+    "length",
+    "metrics",
+    "also",
+    "baselines",
+    "question",
+    "quality",
+    "context",
+    "threads",
+    "as_json",
+)
 _FLAGS = (
     click.argument("bundle", type=click.Path(path_type=Path)),
     click.option(
@@ -137,9 +148,7 @@ _FLAGS = (
 
 def eval_options(command: Command) -> Command:
     """Add the flags; they arrive as keyword arguments."""
-    for option in reversed(_FLAGS):
-        command = option(command)
-    return command
+    return grouped(Group.MEASUREMENT, *_FLAGS)(command)
 
 
 def make_contestants(manifest: Manifest, flags: dict[str, Any], ablate: bool) -> tuple[Contestant, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_cli.run.conversation import converse, opening
@@ -52,34 +53,58 @@ class TextFlags:
         return self.chat and not self.as_json
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+_FIRST = (
+    "prompt",
+    "file",
+    "chat",
+    "system",
+    "max_tokens",
+    "temperature",
+    "quality",
+    "context",
+    "threads",
+    "as_json",
+)
+_prompt_options = grouped(
+    Group.PROMPT,
+    click.option("-p", "--prompt", metavar="TEXT", help="The prompt."),
+    click.option(
+        "-f",
+        "--prompt-file",
+        "file",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+        help="Read the prompt from a file, without its last newline; - is standard input.",
+    ),
+    click.option(
+        "--chat",
+        is_flag=True,
+        help="Talk, with the checkpoint's chat template. A prompt is the first message; with --json the only one.",
+    ),
+    click.option("--system", metavar="TEXT", help="The conversation's system message."),
+)
+_answer_options = grouped(
+    Group.ANSWER,
+    click.option(
+        "-n",
+        "--max-tokens",
+        type=click.IntRange(min=1),
+        default=512,
+        show_default=True,
+        help="Most tokens of an answer.",
+    ),
+    click.option(
+        "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable."
+    ),
+    click.option("--ignore-eos", is_flag=True, help="Never end an answer before --max-tokens."),
+    sampling_options,
+)
+
+
+@click.command(cls=HelpfulCommand, first=_FIRST)
 @click.argument("bundle")
 @click.argument("source", metavar="[-]", required=False)
-@click.option("-p", "--prompt", metavar="TEXT", help="The prompt.")
-@click.option(
-    "-f",
-    "--prompt-file",
-    "file",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    help="Read the prompt from a file, without its last newline; - is standard input.",
-)
-@click.option(
-    "--chat",
-    is_flag=True,
-    help="Talk, with the checkpoint's chat template. A prompt is the first message; with --json the only one.",
-)
-@click.option("--system", metavar="TEXT", help="The conversation's system message.")
-@click.option(
-    "-n",
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    default=512,
-    show_default=True,
-    help="Most tokens of an answer.",
-)
-@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
-@click.option("--ignore-eos", is_flag=True, help="Never end an answer before --max-tokens.")
-@sampling_options
+@_prompt_options
+@_answer_options
 @prefill_options
 @model_options
 @saved_options

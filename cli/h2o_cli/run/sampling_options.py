@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from h2o_cli.help import Command, Group, grouped
 from h2o_runtime import Sampling
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _FLAGS: tuple[tuple[str, Any, str], ...] = (
     ("temperature", float, "0 always takes the most probable token, 1 is the model's own distribution."),
@@ -24,20 +23,21 @@ _FLAGS: tuple[tuple[str, Any, str], ...] = (
 
 def sampling_options(command: Command) -> Command:
     """Add the sampling flags. They arrive as the keyword arguments named in `Sampling`."""
-    command = click.option(
+    logprobs = click.option(
         "--logprobs",
         type=click.IntRange(min=0),
         metavar="N",
         help="With --json: log-probabilities of each token and of the N most probable ones.",
-    )(command)
-    command = click.option(
+    )
+    seed = click.option(
         "--seed", type=int, help="The same seed gives the same answer.  [default: a fresh one]"
-    )(command)
-    for name, kind, text in reversed(_FLAGS):
-        default = getattr(Sampling(), name)
-        flag = "--" + name.replace("_", "-")
-        command = click.option(flag, name, type=kind, default=default, show_default=True, help=text)(command)
-    return command
+    )
+    return grouped(Group.ANSWER, *(_option(*flag) for flag in _FLAGS), seed, logprobs)(command)
+
+
+def _option(name: str, kind: Any, text: str) -> Callable[[Command], Command]:
+    flag, default = "--" + name.replace("_", "-"), getattr(Sampling(), name)
+    return click.option(flag, name, type=kind, default=default, show_default=True, help=text)
 
 
 def sampling_config(given: dict[str, Any]) -> Sampling:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from h2o_cli.common import Command
+from h2o_cli.help import Command, Group, grouped
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.generator import Generator
@@ -37,9 +37,7 @@ _OPTIONS = (
 
 
 def saved_options(command: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return grouped(Group.CACHE, *_OPTIONS)(command)
 
 
 @dataclass(frozen=True)
