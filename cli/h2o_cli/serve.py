@@ -152,7 +152,7 @@ _pool_options = grouped(
 @verbose_option
 @guarded
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
-    """Serve the model in the folder BUNDLE with an API like OpenAI's, and a page to talk to it.
+    """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a page to talk to it.
 
     Prefill flags are what requests start from; each may override them. The first Ctrl-C or SIGTERM lets the
     running request finish, the second does not.

@@ -19,7 +19,7 @@ from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.hosts import Hosts
 from h2o_runtime.server.json_body import BodyReader, JsonRoute
 from h2o_runtime.server.request_handler import LEFT_OUT
-from h2o_runtime.server.routes import completions, info, text
+from h2o_runtime.server.routes import completions, info, messages, text
 from h2o_runtime.server.schemas.responses import ErrorResponse
 from h2o_runtime.server.service import Service
 from h2o_runtime.server.settings import LOCAL_ORIGINS
@@ -49,7 +49,7 @@ def create_app(service: Service) -> FastAPI:
 
     failures = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
     router = APIRouter(route_class=JsonRoute, responses=failures)  # type: ignore[arg-type]
-    for routes in (completions, text, info):
+    for routes in (completions, messages, text, info):
         routes.add_routes(router, service)
     app.include_router(router)
     _add_page(app)
@@ -83,7 +83,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     app.add_middleware(
         BodyLimits, limits=settings.limits, room=lambda: service.room, idle=handler.give_back_memory
     )
-    app.add_middleware(Admission, handler=handler, paths=completions.PATHS)
+    app.add_middleware(Admission, handler=handler, paths=(*completions.PATHS, problems.MESSAGES))
     app.add_middleware(Authorization, keys=settings.api_keys)
     app.add_middleware(
         _Cors,
@@ -119,4 +119,4 @@ class _Cors(CORSMiddleware):
         if response.status_code < 400:
             return response
         message = f"{bytes(response.body).decode()}: the server's flag --cors-origin lets other web pages in"
-        return problems.Problem(response.status_code, message, code="cross_origin").response()
+        return problems.Problem(response.status_code, message, code="cross_origin").response("")

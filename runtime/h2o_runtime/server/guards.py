@@ -37,22 +37,25 @@ class Authorization:
             return
         problem = Problem(
             401,
-            "the API key is missing or wrong: send the header Authorization: Bearer KEY",
+            "the API key is missing or wrong: send the header Authorization: Bearer KEY, or x-api-key: KEY",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await problem.response()(scope, receive, send)
+        await problem.response(scope["path"])(scope, receive, send)
 
     def _open(self, scope: Scope) -> bool:
         path: str = scope["path"]
         return scope["method"] in ("GET", "HEAD") and (path in _OPEN or path.startswith("/static/"))
 
     def _known(self, scope: Scope) -> bool:
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        sent = given.strip().encode("utf-8", "replace")
+        headers = Headers(scope=scope)
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        sent = [given] if scheme.lower() == "bearer" else []
+        sent += headers.getlist("x-api-key")[:1]
+        tried = [one.strip().encode("utf-8", "replace") for one in sent]
         # All are compared, so that the time tells nothing about which one was nearly right.
-        matches = [hmac.compare_digest(sent, key) for key in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+        matches = [hmac.compare_digest(one, key) for one in tried for key in self._keys]
+        return any(matches)
 
 
 class Admission:
@@ -70,7 +73,7 @@ class Admission:
                 self._handler.check()
             except Problem as problem:
                 self._handler.count_refused(problem)
-                await problem.response()(scope, receive, send)
+                await problem.response(scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -99,7 +102,8 @@ class BodyLimits:
         length = Headers(scope=scope).get("content-length", "0")
         room = self._room()
         if length.isdecimal() and int(length) > room.body_bytes:
-            await room.too_long(self._limits.body_bytes).response()(scope, receive, send)
+            problem = room.too_long(self._limits.body_bytes)
+            await problem.response(scope["path"])(scope, receive, send)
             return
         body = _Limited(receive, room, self._limits, self._take)
         try:

@@ -48,7 +48,7 @@ class Hosts:
         if problem is None:
             await self._app(scope, receive, send)
         else:
-            await problem.response()(scope, receive, send)
+            await problem.response(scope["path"])(scope, receive, send)
 
     def _problem(self, scope: Scope) -> Problem | None:
         given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == b"host"]

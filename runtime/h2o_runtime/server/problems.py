@@ -1,4 +1,5 @@
-"""Everything that a client is told has gone wrong, in the shape of OpenAI's errors."""
+"""Everything that a client is told has gone wrong: in the shape of OpenAI's errors, under /v1/messages in that of
+Anthropic's."""
 
 from __future__ import annotations
 
@@ -21,6 +22,18 @@ _TYPES = {
     500: "server_error",
     503: "unavailable_error",
 }
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+MESSAGES = "/v1/messages"  # whose errors have Anthropic's shape
 
 
 class Problem(HTTPException):
@@ -49,14 +62,18 @@ class Problem(HTTPException):
         self.code = code
         self.more = more or {}
 
-    def body(self) -> dict[str, Any]:
-        """The response's JSON value; the same goes into a stream as an event."""
+    def body(self, path: str = "") -> dict[str, Any]:
+        """The response's JSON value on a request for `path`; the same goes into a stream as an event."""
+        error = {"message": self.message, "param": self.param, "code": self.code} | self.more
+        if path.startswith(MESSAGES):
+            kind = _ANTHROPIC_TYPES.get(self.status_code, "invalid_request_error")
+            return {"type": "error", "error": {"type": kind, **error}}
         kind = _TYPES.get(self.status_code, "invalid_request_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return {"error": error | self.more}
+        return {"error": {"type": kind, **error}}
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status_code, self.headers)
+    def response(self, path: str) -> JSONResponse:
+        """To a request for `path`."""
+        return JSONResponse(self.body(path), self.status_code, self.headers)
 
     @classmethod
     def of(cls, error: H2OError) -> Problem:
@@ -89,27 +106,28 @@ def unavailable(message: str, retry_after: int | None = None, code: str = "unava
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of the application leave in OpenAI's shape."""
+    """Let every error of the application leave in the shape that its client knows."""
 
     @app.exception_handler(AnyHTTPException)
     async def http_exception(request: Request, error: AnyHTTPException) -> JSONResponse:
         if isinstance(error, Problem):
-            return error.response()
+            return error.response(request.url.path)
         message = {
             404: f"there is no {request.url.path}: see /openapi.json for what there is",
             405: f"{request.method} is not allowed for {request.url.path}",
         }.get(error.status_code, str(error.detail))
         headers = dict(error.headers) if error.headers else None
-        return Problem(error.status_code, message, headers=headers).response()
+        return Problem(error.status_code, message, headers=headers).response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
-        return of_validation(error.errors(), error.body).response()
+        return of_validation(error.errors(), error.body).response(request.url.path)
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
         log.critical("%s %s failed", request.method, request.url.path, exc_info=error)
-        return Problem(500, "an error of the server: its log says more", code="internal_error").response()
+        problem = Problem(500, "an error of the server: its log says more", code="internal_error")
+        return problem.response(request.url.path)
 
 
 class _Complaint(NamedTuple):

@@ -112,7 +112,7 @@ class RequestHandler:
             raise
         response: Response
         if stream:
-            response = EventStream(self._events(jobs, shape, progress), jobs.cancel)
+            response = EventStream(self._events(http.url.path, jobs, shape, progress), jobs.cancel)
         else:
             response = await self._whole(http, jobs, shape)
         if jobs.constraint is not None and jobs.constraint.left_out:
@@ -265,7 +265,7 @@ class RequestHandler:
             if isinstance(happened, (Completion, Failure)):
                 return _completion(happened)
 
-    async def _events(self, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
+    async def _events(self, path: str, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
         completions = []
         try:
             for index, job in enumerate(jobs):
@@ -280,7 +280,7 @@ class RequestHandler:
         except Problem as problem:  # the status was sent long ago
             if problem.status_code < 500:
                 self.metrics.finished("invalid")
-            yield event(problem.body())
+            yield event(problem.body(path))
 
     def _account(self, job: Job, ended: bool) -> None:
         """Count a job that the inference thread is done with, whether or not anybody still listens.

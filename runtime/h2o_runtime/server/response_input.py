@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from h2o_runtime.errors import ConfigError, ContextOverflowError
+from h2o_runtime.server.field_names import FieldNames
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.response import (
     InputCall,
@@ -16,13 +16,14 @@ from h2o_runtime.server.schemas.response import (
     ResponseRequest,
 )
 
-# What is at fault in a chat, and where that stands in the request.
-_FIELDS = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "response_format.json_schema.schema": "text.format.schema",
-}
+NAMES = FieldNames(
+    {
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "response_format": "text.format",
+        "response_format.json_schema.schema": "text.format.schema",
+    }
+)
 
 
 def chat_of(body: ResponseRequest) -> ChatRequest:
@@ -41,20 +42,6 @@ def chat_of(body: ResponseRequest) -> ChatRequest:
             "prefill": body.prefill,
         }
     )
-
-
-def own_name(field: str) -> str:
-    """What the request calls a field of the chat."""
-    return _FIELDS.get(field, field)
-
-
-def renamed(error: ConfigError | ContextOverflowError) -> ConfigError | ContextOverflowError:
-    """The error of the chat in the request's own names."""
-    name = own_name(error.field)
-    if isinstance(error, ContextOverflowError):
-        return ContextOverflowError(error.n_prompt_tokens, error.n_ctx, at_least=error.at_least, field=name)
-    told = str(error)
-    return ConfigError(name + told[len(error.field) :] if told.startswith(error.field) else told, field=name)
 
 
 def _messages(body: ResponseRequest) -> Iterable[dict[str, Any]]:

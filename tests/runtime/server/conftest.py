@@ -81,6 +81,14 @@ def server(shared_server: Server, request: pytest.FixtureRequest) -> Iterator[Se
 
 
 @pytest.fixture
+def anthropic(server: Server) -> Iterator[Any]:
+    """Anthropic's own client, talking to the shared server."""
+    library = pytest.importorskip("anthropic")
+    with library.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
 def openai(server: Server) -> Iterator[Any]:
     """The official client, talking to the shared server."""
     library = pytest.importorskip("openai")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from h2o_runtime.errors import ConfigError, ContextOverflowError
 from h2o_runtime.server.chat_format import ChatFormat
-from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.completion_format import CompletionFormat
 from h2o_runtime.server.response_format import ResponseFormat
-from h2o_runtime.server.response_input import chat_of, own_name, renamed
+from h2o_runtime.server.response_input import NAMES, chat_of
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.response import ResponseRequest
@@ -30,7 +27,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     alias = service.settings.alias
 
     @router.post(_CHAT, include_in_schema=False)  # for clients whose base URL ends before /v1
-    @router.post("/v1" + _CHAT, responses=_answers(ChatCompletion))
+    @router.post("/v1" + _CHAT, responses=answers(ChatCompletion))
     async def chat_completions(http: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         builder = service.builder
@@ -44,7 +41,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         )
 
     @router.post(_TEXT, include_in_schema=False)
-    @router.post("/v1" + _TEXT, responses=_answers(TextCompletion))
+    @router.post("/v1" + _TEXT, responses=answers(TextCompletion))
     async def completions(http: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         builder = service.builder
@@ -58,26 +55,19 @@ def add_routes(router: APIRouter, service: Service) -> None:
         )
 
     @router.post(_RESPONSE, include_in_schema=False)
-    @router.post("/v1" + _RESPONSE, responses=_answers(ResponseObject))
+    @router.post("/v1" + _RESPONSE, responses=answers(ResponseObject))
     async def responses(http: Request, body: ResponseRequest) -> Response:
         """Answer a text or a list of items; nothing is kept that a later request could name."""
         builder, chat = service.builder, chat_of(body)
-
-        def make() -> Choices:
-            try:
-                choices = builder.chat(chat)
-            except (ConfigError, ContextOverflowError) as error:
-                raise renamed(error) from error
-            constraint = choices.constraint and replace(
-                choices.constraint, field=own_name(choices.constraint.field)
-            )
-            return replace(choices, constraint=constraint)
-
-        shape = ResponseFormat(body, chat, alias)
         return await service.handler.answer(
-            http, make, shape, constrain=builder.constraint, stream=bool(body.stream), progress=False
+            http,
+            lambda: NAMES.choices(lambda: builder.chat(chat)),
+            ResponseFormat(body, chat, alias),
+            constrain=builder.constraint,
+            stream=bool(body.stream),
+            progress=False,
         )
 
 
-def _answers(model: Any) -> dict[int | str, dict[str, Any]]:
+def answers(model: Any) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": model, "content": {"text/event-stream": {"itemSchema": _EVENT}}}}

@@ -110,6 +110,33 @@ class ResponseObject(Open):
     h2o: H2OObject
 
 
+class MessageObject(Open):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: dict[str, int]
+    timings: TimingsObject
+    h2o: H2OObject
+
+
+class TokenCount(BaseModel):
+    input_tokens: int
+
+
+class AnthropicErrorObject(Open):
+    type: str
+    message: str
+
+
+class AnthropicError(Open):
+    type: Literal["error"]
+    error: AnthropicErrorObject
+
+
 class ModelObject(Open):
     id: str
     object: Literal["model"]
