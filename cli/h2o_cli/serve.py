@@ -17,6 +17,7 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BackendError, InputError
 from h2o_runtime.files.inputs import read_input
+from h2o_runtime.names import METRICS_NAMES
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
 
@@ -114,6 +115,13 @@ _server_options = grouped(
         show_default=True,
         help="Seconds that the running request gets to finish when the server is stopped.",
     ),
+    click.option(
+        "--metrics-names",
+        type=click.Choice(METRICS_NAMES),
+        default=ServerSettings.metrics_names,
+        show_default=True,
+        help="vllm adds vLLM's names to /metrics, for routers that know no others.",
+    ),
     click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
 )
 _pool_options = grouped(
@@ -193,6 +201,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         cors_origins=flags.pop("cors_origin"),
         allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
+        metrics_names=flags.pop("metrics_names"),
         limits=RequestLimits(
             queue=flags.pop("max_queue"),
             queue_timeout=flags.pop("queue_timeout"),

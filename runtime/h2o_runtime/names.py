@@ -25,9 +25,12 @@ PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 
 Quality: TypeAlias = Literal["fast", "balanced", "exact"]  # of a prefill
 
+MetricsNames: TypeAlias = Literal["h2o", "vllm"]  # in h2o-serve's /metrics
+
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
 DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)
 PRECISIONS: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
+METRICS_NAMES: tuple[MetricsNames, ...] = get_args(MetricsNames)
 QUALITIES: tuple[Quality, ...] = get_args(Quality)

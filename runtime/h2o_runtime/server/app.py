@@ -19,7 +19,7 @@ from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.hosts import Hosts
 from h2o_runtime.server.json_body import BodyReader, JsonRoute
 from h2o_runtime.server.request_handler import LEFT_OUT
-from h2o_runtime.server.routes import completions, info, messages, text
+from h2o_runtime.server.routes import completions, fleet, info, messages, text
 from h2o_runtime.server.schemas.responses import ErrorResponse
 from h2o_runtime.server.service import Service
 from h2o_runtime.server.settings import LOCAL_ORIGINS
@@ -49,7 +49,7 @@ def create_app(service: Service) -> FastAPI:
 
     failures = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
     router = APIRouter(route_class=JsonRoute, responses=failures)  # type: ignore[arg-type]
-    for routes in (completions, messages, text, info):
+    for routes in (completions, messages, text, fleet, info):
         routes.add_routes(router, service)
     app.include_router(router)
     _add_page(app)

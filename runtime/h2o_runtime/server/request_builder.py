@@ -161,7 +161,6 @@ class RequestBuilder:
         given = {
             name: value
             for name in (
-                "top_k",
                 "top_p",
                 "min_p",
                 "repetition_penalty",
@@ -171,6 +170,8 @@ class RequestBuilder:
             )
             if (value := getattr(body, name)) is not None
         }
+        if body.top_k is not None:
+            given["top_k"] = max(body.top_k, 0)
         return Sampling(
             temperature=1.0 if body.temperature is None else body.temperature,  # OpenAI's default
             seed=None if body.seed == -1 else body.seed,

@@ -16,6 +16,7 @@ from h2o_runtime.server.schemas.response import (
     ResponseRequest,
 )
 
+_SAMPLING = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 NAMES = FieldNames(
     {
         "messages": "input",
@@ -40,6 +41,7 @@ def chat_of(body: ResponseRequest) -> ChatRequest:
             "tool_choice": _choice(body),
             "parallel_tool_calls": body.parallel_tool_calls,
             "prefill": body.prefill,
+            **{name: getattr(body, name) for name in _SAMPLING},
         }
     )
 

@@ -11,12 +11,15 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.process import resident_bytes
-from h2o_runtime.server.inference import InferenceThread
+from h2o_runtime.server.inference import InferenceState, InferenceThread
 from h2o_runtime.server.metrics import Metrics
+from h2o_runtime.server.problems import unavailable
 from h2o_runtime.server.request_builder import RequestBuilder
 from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.room import Room
+from h2o_runtime.server.schemas.responses import Health
 from h2o_runtime.server.settings import ServerSettings
+from h2o_runtime.server.vllm_metrics import VllmNames
 
 
 @dataclass
@@ -51,6 +54,35 @@ class Service:
         gauge("h2o_filed_conversations_bytes", "Bytes that they take there", lambda: self._filed()[1])
         gauge("h2o_resident_memory_bytes", "Memory of the process", resident_bytes)
         gauge("h2o_estimated_memory_bytes", "Weights, caches and scratch by their shapes", self._estimate)
+        if self.settings.metrics_names == "vllm":
+            self.metrics.registry.register(self._vllm_names())
+
+    def _vllm_names(self) -> VllmNames:
+        slot = self.handler.slot
+        return VllmNames(
+            self.settings.alias,
+            self.metrics,
+            running=lambda: slot.busy,
+            waiting=lambda: slot.waiting,
+            usage=lambda: self.used_tokens() / max(self._capacity(), 1),
+        )
+
+    def health(self) -> Health:
+        """Raises Problem where a router had better ask another server."""
+        if self.draining and self.inference.state is not InferenceState.FAILED:
+            raise unavailable("the server is shutting down", code="shutting_down")
+        self.handler.check_inference()
+        silence, most = self.handler.silence, self.settings.limits.stall_timeout
+        if silence > most:
+            raise unavailable(
+                f"a request has given no sign of life for {silence:.0f} s, and {most:g} s are what one may take",
+                code="stalled",
+            )
+        return Health(status="ok")
+
+    def used_tokens(self) -> int:
+        """Rows of the cache that the running request takes; what waits for another turn can make room."""
+        return self.inference.cached_tokens if self.handler.slot.busy else 0
 
     @property
     def model(self) -> TextModel:

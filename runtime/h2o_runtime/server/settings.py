@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.names import MetricsNames
 
 HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+")
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
@@ -66,6 +67,7 @@ class ServerSettings:
     api_keys      who knows one of them may use the API; none lets everybody
     cors_origins  web pages that may use the API; none allows those of this machine, "*" all
     allowed_hosts further names that the server answers to, as a proxy's; "*" is any
+    metrics_names whose names /metrics has: its own, or vLLM's beside them
     grace         seconds that a running request gets to finish once the server is told to stop
     """
 
@@ -75,6 +77,7 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    metrics_names: MetricsNames = "h2o"
     grace: float = 30
     limits: RequestLimits = RequestLimits()
 

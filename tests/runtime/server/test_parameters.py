@@ -15,6 +15,20 @@ PATHS = {"chat": ("/v1/chat/completions", CHAT), "completion": ("/v1/completions
 SCHEMA = "response_format.json_schema.schema"
 
 
+ROUTER_KEYS = {  # as routers write them out
+    **dict.fromkeys(("no_stop_trim", "include_stop_str_in_output", "return_hidden_states"), False),
+    **dict.fromkeys(
+        ("return_token_ids", "return_tokens_as_token_ids", "use_beam_search", "ignore_eos"), False
+    ),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), True),
+    **dict.fromkeys(("separate_reasoning", "stream_reasoning", "include_reasoning"), True),
+    **dict.fromkeys(("min_tokens", "priority"), 0),
+    "stop_token_ids": [],
+    "repetition_penalty": 1.0,
+    "min_p": 0.0,
+}
+
+
 def wrong(name: str, *values: Any, param: str | None = None) -> list[Any]:
     return [
         pytest.param(name, value, param or name, id=f"{name}-{str(value)[:24]}-{index}")
@@ -40,7 +54,7 @@ BOTH = [
     *wrong("max_tokens", -1, 1.5, "2", 2**31, HUGE, [], True, 1e400),
     *wrong("temperature", -0.1, 100.1, "1", [], {}, True, 1e400, -1e400, HUGE),
     *wrong("top_p", -0.1, 1.1, "1", [], True, 1e400),
-    *wrong("top_k", -1, 1.5, "1", HUGE, [], True),
+    *wrong("top_k", -2, 1.5, "1", HUGE, [], True),
     *wrong("min_p", -0.1, 1.1, "0", [], True),
     *wrong("seed", -2, 1.5, "1", [], True, 1e400),
     *wrong("stop", 1, "", {}, True, "x" * 1001, ["x"] * 17),
@@ -55,6 +69,13 @@ BOTH = [
     *wrong("logit_bias", {"-1": 1}, param="logit_bias.-1"),
     *wrong("logit_bias", {"5": "1"}, {"5": None}, {"5": 1e400}, {"5": -1e7}, param="logit_bias.5"),
     *wrong("ignore_eos", 1, "yes", []),
+    *wrong("id_slot", 1, -2, "0", True),
+    *wrong("no_stop_trim", True, 0, "no"),
+    *wrong("skip_special_tokens", False, 1, "yes"),
+    *wrong("return_hidden_states", True),
+    *wrong("min_tokens", 1, "0"),
+    *wrong("priority", 5),
+    *wrong("stop_token_ids", [2], 2),
     *wrong("prefill", 1, "h2o", []),
     *wrong("prefill", {"policy": "sparse"}, {"policy": 1}, param="prefill.policy"),
     *wrong(
@@ -255,6 +276,8 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("chat", {"modalities": ["text"], "store": False, "service_tier": "auto", "user": "é"}),
         ("chat", {"metadata": {"a": [1, {"b": None}]}, "cache_prompt": True, "model": ""}),
         ("chat", {"cache_prompt": False}),
+        ("chat", {"id_slot": 0, "top_k": -1, **ROUTER_KEYS}),
+        ("completion", {"id_slot": -1, **ROUTER_KEYS}),
         ("chat", {"chat_template_kwargs": {"enable_thinking": False}}),
         (
             "chat",

@@ -141,7 +141,8 @@ ITEM = {"role": "user", "content": "x"}
         ({"input": "word " * 2000}, "input"),
         ({"max_output_tokens": -1}, "max_output_tokens"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"store": True}, "store"),
+        ({"store": "yes"}, "store"),
+        ({"priority": 1}, "priority"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "low"}}, "reasoning"),
@@ -172,8 +173,17 @@ def test_nulls_and_what_has_no_meaning_here(server: Server) -> None:
     assert answer.json()["metadata"] == {"a": "b"}
 
 
-def test_store_is_refused_with_its_reason(server: Server) -> None:
-    refused = server.post("/v1/responses", {"input": "Once", "store": True})
-    error = error_of(refused, 400)
-    assert error["param"] == "store"
-    assert "this server keeps no answers" in error["message"]
+def test_the_answer_tells_that_it_is_not_stored(server: Server) -> None:
+    """OpenAI's default is true, and routers write it out."""
+    answer = server.post("/v1/responses", {"input": "Once", "store": True, "max_output_tokens": 1}).json()
+    assert answer["store"] is False
+    named = server.post("/v1/responses", {"input": "Once", "previous_response_id": answer["id"]})
+    assert error_of(named, 400)["param"] == "previous_response_id"
+
+
+def test_sampling_beyond_openais(server: Server) -> None:
+    body = {"input": ASK, "max_output_tokens": 8}
+    more = {"repetition_penalty": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    greedy = server.post("/v1/responses", body | more | {"temperature": 0}).json()["output"]
+    chosen = server.post("/v1/responses", body | {"top_k": 1}).json()["output"]
+    assert greedy[0]["content"] == chosen[0]["content"]

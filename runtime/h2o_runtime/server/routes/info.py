@@ -11,10 +11,9 @@ from fastapi import APIRouter, Query, Response
 
 from h2o_runtime.components.options import MOST
 from h2o_runtime.config.quality import MEANING
-from h2o_runtime.server.inference import InferenceState
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE
-from h2o_runtime.server.problems import Problem, unavailable
+from h2o_runtime.server.problems import Problem
 from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillRequest, prefill_options
 from h2o_runtime.server.schemas.responses import Health, ModelList, ModelObject
 from h2o_runtime.server.service import Service
@@ -29,16 +28,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def health() -> Health:
         """200 once the model is loaded; 503 while it is loading, the server stops or a request does not come back,
         500 when inference has failed."""
-        if service.draining and service.inference.state is not InferenceState.FAILED:
-            raise unavailable("the server is shutting down", code="shutting_down")
-        service.handler.check_inference()
-        silence, most = service.handler.silence, service.settings.limits.stall_timeout
-        if silence > most:
-            raise unavailable(
-                f"a request has given no sign of life for {silence:.0f} s, and {most:g} s are what one may take",
-                code="stalled",
-            )
-        return Health(status="ok")
+        return service.health()
 
     @router.get("/models", include_in_schema=False)
     @router.get("/v1/models")
@@ -110,7 +100,14 @@ def _model(service: Service, created: int) -> ModelObject:
         "n_params": generator.model.parameters,
     }
     alias = service.settings.alias
-    return ModelObject(id=alias, object="model", created=created, owned_by="h2o-edge", meta=meta)  # type: ignore[call-arg]
+    return ModelObject(
+        id=alias,
+        object="model",
+        created=created,
+        owned_by="h2o-edge",
+        max_model_len=generator.context,
+        meta=meta,  # type: ignore[call-arg]
+    )
 
 
 def _props(service: Service) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from h2o_runtime.components.options import MOST
 
 
-def _of_type(kind: type) -> Callable[[Any], Any]:
-    """Literals compare with ==, and to Python 1 is True."""
+def exactly(kind: type) -> Callable[[Any], Any]:
+    """A check that a value has this very type: literals compare with ==, and to Python 1 is True."""
 
     def check(value: Any) -> Any:
         if type(value) is not kind:
@@ -35,9 +35,9 @@ def _whole(value: Any) -> Any:
 
 
 # The one value that can be honoured.
-One = Annotated[Literal[1], BeforeValidator(_of_type(int)), BeforeValidator(_whole)]
-No = Annotated[Literal[False], BeforeValidator(_of_type(bool))]
-NotStored = Annotated[Literal[False], BeforeValidator(_of_type(bool)), BeforeValidator(_nothing_stored)]
+One = Annotated[Literal[1], BeforeValidator(exactly(int)), BeforeValidator(_whole)]
+No = Annotated[Literal[False], BeforeValidator(exactly(bool))]
+NotStored = Annotated[Literal[False], BeforeValidator(exactly(bool)), BeforeValidator(_nothing_stored)]
 
 WHOLE = BeforeValidator(_whole)
 Count = Annotated[int, Field(ge=0, le=MOST), WHOLE]

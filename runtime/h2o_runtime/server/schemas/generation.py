@@ -9,9 +9,13 @@ from pydantic import Field
 from h2o_runtime.components.options import MOST
 from h2o_runtime.server.schemas.base import WHOLE, Count, No, NotStored, Real, Share, Stop, Strict
 from h2o_runtime.server.schemas.prefill import Prefill
+from h2o_runtime.server.schemas.routers import RouterKeys
 
 MOST_CHOICES = 64  # of all prompts of a request together
 MOST_GRAMMAR = 32 << 10  # characters
+
+
+TopK = Annotated[int, Field(ge=-1, le=MOST, description="0 and -1 keep all."), WHOLE]
 
 
 class StreamOptions(Strict):
@@ -26,7 +30,7 @@ TokenBias: TypeAlias = Annotated[
 ]
 
 
-class Generation(Strict):
+class Generation(RouterKeys):
     """What both kinds of completion take. None stands for the default everywhere."""
 
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
@@ -38,7 +42,7 @@ class Generation(Strict):
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Share | None = None
-    top_k: Count | None = None
+    top_k: TopK | None = None
     min_p: Share | None = None
     seed: Annotated[int, Field(ge=-1), WHOLE] | None = Field(None, description="-1 draws one.")
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
@@ -55,6 +59,9 @@ class Generation(Strict):
         None, description="As llama.cpp's: the answer follows this GBNF grammar."
     )
 
+    id_slot: Annotated[int, Field(ge=-1, le=0), WHOLE] | None = Field(
+        None, description="As llama.cpp's: there is one slot, 0; -1 leaves the choice to the server."
+    )
     cache_prompt: bool | None = Field(
         None,
         description="false: the whole prompt is read anew, so that no earlier request has a say in the answer.",

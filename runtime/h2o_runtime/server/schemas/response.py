@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from h2o_runtime.server.schemas.base import Count, No, NotStored, Share, Strict
+from h2o_runtime.server.schemas.base import Count, No, Real, Share, Strict
 from h2o_runtime.server.schemas.chat import FunctionCall, FunctionName
+from h2o_runtime.server.schemas.generation import TopK
 from h2o_runtime.server.schemas.prefill import Prefill
+from h2o_runtime.server.schemas.routers import RouterKeys
 
 Status = Literal["in_progress", "completed", "incomplete"] | None
 
@@ -95,13 +97,18 @@ class ObfuscationOptions(Strict):
     include_obfuscation: No | None = None
 
 
-class ResponseRequest(Strict):
+class ResponseRequest(RouterKeys):
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    presence_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
+    frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     stream: bool | None = None
     stream_options: ObfuscationOptions | None = None
     text: TextConfig | None = None
@@ -111,7 +118,10 @@ class ResponseRequest(Strict):
     prefill: Prefill | None = None
 
     # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
-    store: NotStored | None = None
+    store: bool | None = Field(
+        None,
+        description="Nothing is kept, whatever it says: true is OpenAI's default, and the answer has false.",
+    )
     background: No | None = None
     truncation: Literal["disabled"] | None = None
     include: list[Literal["reasoning.encrypted_content"]] | None = None

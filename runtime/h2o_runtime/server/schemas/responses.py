@@ -142,11 +142,32 @@ class ModelObject(Open):
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int
 
 
 class ModelList(BaseModel):
     object: Literal["list"]
     data: list[ModelObject]
+
+
+class Load(BaseModel):
+    """How busy a server is, with SGLang's names. Tokens are those of the running request."""
+
+    dp_rank: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_total_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+    token_usage: float
+    max_running_requests: int
+
+
+class Loads(BaseModel):
+    timestamp: float
+    version: str
+    dp_rank_count: int
+    loads: list[Load]
 
 
 class Health(BaseModel):

@@ -1,0 +1,32 @@
+"""Parameters that other servers have and routers add to requests: each at the one value that is true here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from h2o_runtime.server.schemas.base import WHOLE, No, Strict, exactly
+
+Yes = Annotated[Literal[True], BeforeValidator(exactly(bool))]
+Zero = Annotated[int, Field(ge=0, le=0), WHOLE]
+NoTokens = Annotated[list[int], Field(max_length=0)]
+
+
+class RouterKeys(Strict):
+    """SGLang's and vLLM's. Another value is refused: this server has no other way."""
+
+    no_stop_trim: No | None = None
+    include_stop_str_in_output: No | None = None
+    skip_special_tokens: Yes | None = None
+    spaces_between_special_tokens: Yes | None = None
+    separate_reasoning: Yes | None = None
+    stream_reasoning: Yes | None = None
+    include_reasoning: Yes | None = None
+    return_hidden_states: No | None = None
+    return_token_ids: No | None = None
+    return_tokens_as_token_ids: No | None = None
+    use_beam_search: No | None = None
+    min_tokens: Zero | None = None
+    priority: Zero | None = None
+    stop_token_ids: NoTokens | None = None
