@@ -15,7 +15,7 @@ from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import TextModel
 from h2o_runtime.config.load_options import LoadOptions
-from h2o_runtime.errors import BackendError, InputError
+from h2o_runtime.errors import BackendError, ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.names import METRICS_NAMES
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
@@ -142,6 +142,12 @@ _pool_options = grouped(
         "the server stops: they go on where they were, also after a restart.",
     ),
     click.option(
+        "--cache-dir-shared",
+        is_flag=True,
+        help="Other servers use --cache-dir too: write each conversation as soon as it is answered, so that a "
+        "prompt which one server has read is not read again by the next.",
+    ),
+    click.option(
         "--cache-dir-limit",
         type=click.IntRange(min=1),
         default=LoadOptions.folder_bytes // _MIB,
@@ -174,12 +180,15 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
             "pip install 'h2o-edge[serve]'"
         ) from error
     start_logging(log_format, verbose)
+    if flags["cache_dir_shared"] and flags["cache_dir"] is None:
+        raise ConfigError("--cache-dir-shared needs --cache-dir", field="cache_dir_shared")
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {
         "pool_bytes": flags.pop("cache_pool") * _MIB,
         "folder": flags.pop("cache_dir"),
         "folder_bytes": flags.pop("cache_dir_limit") * _MIB,
+        "folder_shared": flags.pop("cache_dir_shared"),
     }
 
     def load() -> TextModel:

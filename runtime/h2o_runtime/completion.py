@@ -168,6 +168,7 @@ class TextModel:
         completion = answer.completion()
         self._remember(request.prompt, completion)
         yield completion
+        self.generator.pool.share(self.generator.session)
 
     def _generate(
         self, request: Request, sampling: Sampling, watch: Watch | None

@@ -80,7 +80,9 @@ class Generator:
         folder = None
         if options.folder is not None:
             identity = loaded.spec.bundle.manifest.identity
-            folder = SessionFolder(Path(options.folder), options.folder_bytes, identity)
+            folder = SessionFolder(
+                Path(options.folder), options.folder_bytes, identity, options.folder_shared
+            )
         generator = cls(loaded, SessionPool(options.pool_bytes, folder))
         generator._owns_weights = True
         loaded.warm_up(generator.session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_a_link_stays_and_its_file_is_replaced(place: Path) -> None:
 
 
 def test_a_link_in_the_way_of_the_temporary_file_is_not_followed(place: Path) -> None:
-    (place / f".new.{os.getpid()}.partial").symlink_to("file")
+    (place / f".new.{socket.gethostname()}.{os.getpid()}.partial").symlink_to("file")
     replace_file(place / "new", b"new")
     assert (place / "file").read_text() == "before"
     assert (place / "new").read_bytes() == b"new"

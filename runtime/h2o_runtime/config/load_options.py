@@ -36,6 +36,7 @@ class LoadOptions:
     pool_bytes    of memory for sessions that wait while others take their turn
     folder        where sessions are written that memory has no room for, and those that are there in the end
     folder_bytes  most bytes that they take there
+    folder_shared whether other processes use the folder: sessions are written as soon as they have grown
     verify        first compare every file's content with its hash in the manifest
     """
 
@@ -52,6 +53,7 @@ class LoadOptions:
     pool_bytes: int = 0
     folder: str | Path | None = None
     folder_bytes: int = 4 << 30
+    folder_shared: bool = False
     verify: bool = False
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from h2o_runtime.errors import OutputError
 from h2o_runtime.files.inputs import kind_of
+
+ABANDONED = 24 * 3600  # seconds
 
 
 def check_target(path: Path) -> Path:
@@ -80,16 +85,28 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path, names: str) -> None:
-    """Remove what processes that were ended meanwhile have left of files. names: a pattern of the files' names."""
+    """Remove what processes that were ended meanwhile have left of files. names: a pattern of the files' names.
+
+    Of another machine's processes nobody knows here: what they have not written to for a day is removed.
+    """
     for partial in folder.glob(f".{names}.*.partial"):
         with suppress(OSError, ValueError, OverflowError):
-            if not _runs(int(partial.name.split(".")[-2])):
+            *_, machine, process, _ = partial.name.split(".")
+            if machine == _machine():
+                abandoned = not _runs(int(process))
+            else:
+                abandoned = time.time() - partial.stat().st_mtime > ABANDONED
+            if abandoned:
                 partial.unlink()
 
 
 def _partial(target: Path) -> Path:
-    """Each process has its own: two that write the same file do not write into each other's."""
-    return target.with_name(f".{target.name}.{os.getpid()}.partial")
+    """Each process of each machine has its own: two that write the same file do not write into each other's."""
+    return target.with_name(f".{target.name}.{_machine()}.{os.getpid()}.partial")
+
+
+def _machine() -> str:
+    return re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower())[:32]
 
 
 def _runs(process: int) -> bool:

@@ -1,7 +1,8 @@
 """Sessions in a folder: what leaves memory is written there, and found again by its tokens, also another day.
 
 One file each, as `save_session` writes it. A file is read when a prompt goes on from it, and stays until a longer
-one takes its place or others need the room.
+one takes its place or others need the room. Several servers may use one folder, on several machines: files are
+written beside their place and renamed, and each server looks again at what there is. Nobody waits for a lock.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ class SessionFolder:
     """Sessions of one bundle, in files of at most `most_bytes` together: those not used for longest make room.
 
     A thread writes. Files of other bundles are left alone; what cannot be read is, too, with a line in the log.
+
+    shared  whether other servers are waiting for what this one reads: see `SessionPool.share`
     """
 
-    def __init__(self, folder: Path, most_bytes: int, bundle: str) -> None:
+    def __init__(self, folder: Path, most_bytes: int, bundle: str, shared: bool = False) -> None:
         """Raises OutputError for a folder that cannot be made or read."""
-        self.folder, self.most_bytes = folder, most_bytes
+        self.folder, self.most_bytes, self.shared = folder, most_bytes, shared
         self._bundle = bundle
         self._lock = threading.Lock()
         self._files: list[SavedSession] = []  # those not used for longest first
+        self._refused: dict[Path, tuple[int, int]] = {}  # by path and `_stamp`: of no use here
+        self._looking = threading.Lock()
         self._waiting: list[WaitingSession] = []
         self._queue: SimpleQueue[WaitingSession | None] = SimpleQueue()
         try:
@@ -53,6 +58,39 @@ class SessionFolder:
     def files(self) -> list[SavedSession]:
         with self._lock:
             return list(self._files)
+
+    def refresh(self) -> None:
+        """Look again at what there is: other servers write, use and remove files too."""
+        with self._looking:
+            known = {one.path: one for one in self.files()}
+            found: list[tuple[int, SavedSession]] = []
+            for path in self.folder.glob(f"*{SUFFIX}"):
+                try:
+                    status = path.lstat()
+                    saved = known.get(path) or self._open(path, status)
+                    if saved is not None:
+                        found.append((status.st_mtime_ns, saved))
+                except FileNotFoundError:  # another server has removed it meanwhile
+                    continue
+                except OSError as error:
+                    log.warning("not used: %s: %s", path, error.strerror)
+            found.sort(key=lambda pair: pair[0])
+            with self._lock:
+                self._files = [saved for _, saved in found]
+
+    def _open(self, path: Path, status: os.stat_result) -> SavedSession | None:
+        """A file that was not there before; None for one of no use, of which a line is written once."""
+        if self._refused.get(path) == _stamp(status):
+            return None
+        try:
+            saved = SavedSession.open(path)
+        except InputError as error:
+            log.warning("not used: %s", error)
+            saved = None
+        if saved is not None and saved.bundle == self._bundle:
+            return saved
+        self._refused[path] = _stamp(status)
+        return None
 
     def waiting(self) -> list[WaitingSession]:
         """Those that are not written yet."""
@@ -88,6 +126,8 @@ class SessionFolder:
 
     def forget(self, one: SavedSession) -> None:
         """It could not be read. The file stays for people to look at."""
+        with suppress(OSError):
+            self._refused[one.path] = _stamp(one.path.lstat())
         with self._lock:
             self._files = [other for other in self._files if other is not one]
 
@@ -100,15 +140,7 @@ class SessionFolder:
         if not os.access(self.folder, os.W_OK | os.X_OK, effective_ids=True):
             log.warning("%s cannot be written: conversations in it go on, but none is added", self.folder)
         remove_abandoned(self.folder, f"*{SUFFIX}")
-        found: list[tuple[float, SavedSession]] = []
-        for path in self.folder.glob(f"*{SUFFIX}"):
-            try:
-                saved = SavedSession.open(path)
-                if saved.bundle == self._bundle:
-                    found.append((path.stat().st_mtime, saved))
-            except (InputError, OSError) as error:  # OSError: another server has removed it meanwhile
-                log.warning("not used: %s", error)
-        self._files = [saved for _, saved in sorted(found, key=lambda pair: pair[0])]
+        self.refresh()
         if self._files:
             log.info("found %d sessions in %s", len(self._files), self.folder)
 
@@ -127,6 +159,7 @@ class SessionFolder:
         config = repr(session.shape.config).encode()
         name = hashlib.sha256(self._bundle.encode() + config + session.tokens.tobytes()).hexdigest()[:32]
         path = self.folder / f"{name}{SUFFIX}"
+        self.refresh()
         known = [one for one in self.files() if one.path == path]
         if known:
             self.used(known[0])
@@ -157,3 +190,8 @@ class SessionFolder:
         for one in gone:
             with suppress(OSError):
                 one.path.unlink()
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    """What changes when another file takes the place of one."""
+    return status.st_ino, status.st_size

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from h2o_runtime.caches.reuse import plan_reuse
+from h2o_runtime.caches.reuse import plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.sessions.arrays import SessionShape, begins, reusable
@@ -23,6 +23,7 @@ from h2o_runtime.sessions.waiting import WaitingSession, bytes_of
 log = logging.getLogger(__name__)
 
 WORTH_KEEPING = 64  # tokens that would be lost
+SHARED_STEPS = 8  # a shared session is written again once an eighth of it is new
 
 
 class SessionPool:
@@ -73,6 +74,25 @@ class SessionPool:
             else:  # the prompt only begins like it: it waits on
                 self._add(best, session)
 
+    def share(self, session: Session) -> None:
+        """A prompt was answered: write the session for other servers on the folder, unless most of it is there."""
+        config = session.origin.config
+        if self.folder is None or not self.folder.shared or config is None:
+            return
+        known: list[WaitingSession | SavedSession] = [*self.folder.files(), *self.folder.waiting()]
+        alike = [one for one in known if same_arithmetic(one.shape.config, config)]
+        written = max((shared_prefix(one.tokens, session.known) for one in alike), default=0)
+        if session.length - written < max(WORTH_KEEPING, session.length // SHARED_STEPS):
+            return
+        try:
+            shape = SessionShape.of(session)
+        except ConfigError as error:
+            log.info("%s", error)
+            return
+        waiting = WaitingSession.of(session, shape, self.folder.most_bytes)
+        if waiting is not None:
+            self._file(waiting, session, patient=False)
+
     def set_aside(self, session: Session, keeps: int = 0, patient: bool = False) -> None:
         """Keep the live session, of which only the first `keeps` rows will be left, if that is worth while.
 
@@ -115,6 +135,7 @@ class SessionPool:
     ) -> WaitingSession | SavedSession | None:
         waiting: list[WaitingSession | SavedSession] = [*self._waiting]
         if self.folder is not None:
+            self.folder.refresh()
             waiting += [*self.folder.waiting(), *self.folder.files()]
         context, decode = session.spec.context, session.spec.decode
         fitting = [one for one in waiting if one.shape.length <= context and one.shape.decode == decode]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import OutputError
 
+Float32 = NDArray[np.float32]
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 FULL = SPARSE.altered(policy="full")
 CONTEXT = 400
@@ -129,13 +132,17 @@ def test_damaged_and_foreign_files_are_one_line_each(
     (tmp_path / "note.txt").write_text("mine")
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left, living = (tmp_path / f".half.session.{number}.partial" for number in (ended.pid, os.getppid()))
-    for partial in (left, living):  # of a server that was ended, and of one that writes to the same folder
+    here = socket.gethostname()
+    left, living = (
+        tmp_path / f".half.session.{here}.{number}.partial" for number in (ended.pid, os.getppid())
+    )
+    old, elsewhere = (tmp_path / f".half.session.elsewhere.{number}.partial" for number in (1, ended.pid))
+    for partial in (left, living, old, elsewhere):  # of servers that were ended, and of some that write
         partial.write_text("half")
+    os.utime(old, times=(0, 0))
     caplog.clear()
     with filing(bundle, tmp_path) as generator:
-        assert not left.exists()
-        assert living.exists()
+        assert [one.exists() for one in (left, living, old, elsewhere)] == [False, True, False, True]
         assert len(told(caplog)) == 2
         assert all("damaged, or no saved session" in line for line in told(caplog))
         for talk in TALKS[:2]:
@@ -168,6 +175,77 @@ def test_what_is_no_file_is_one_line_and_nobody_waits(
             assert any(sentence in line for line in lines)
         generator.prefill([*TALKS[0], 5], FULL)
         assert generator.reused == 150
+
+
+def sharing(bundle: Path, folder: Path, most: int = 1 << 30) -> Generator:
+    options = {"folder": folder, "folder_bytes": most, "folder_shared": True}
+    return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", **options)
+
+
+def answered(generator: Generator, tokens: list[int], config: PrefillConfig = FULL) -> Float32:
+    """As `TextModel.complete` ends; returns the prompt's logits."""
+    logits = generator.prefill(tokens, config).copy()
+    generator.pool.share(generator.session)
+    written(generator)
+    return logits
+
+
+@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
+def test_what_one_server_has_read_the_next_does_not_read_again(
+    bundle: Path, tmp_path: Path, config: PrefillConfig
+) -> None:
+    with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as alone:
+        alone.prefill(TALKS[0], config)
+        expected = alone.prefill([*TALKS[0], 7, 8], config).copy()
+    with sharing(bundle, tmp_path) as first, sharing(bundle, tmp_path) as second:
+        answered(first, TALKS[0], config)
+        np.testing.assert_array_equal(answered(second, [*TALKS[0], 7, 8], config), expected)
+        assert second.reused == 150
+        assert len(names(tmp_path)) == 1  # two tokens more are not worth another file
+        answered(second, TALKS[1], config)
+        answered(first, [*TALKS[1], 5], config)
+        assert first.reused == 150
+
+
+def test_servers_that_share_keep_to_the_limit_together(bundle: Path, tmp_path: Path) -> None:
+    with filing(bundle, tmp_path) as generator:
+        generator.prefill(TALKS[0], FULL)
+    (one,) = (path.stat().st_size for path in tmp_path.iterdir())
+    with (
+        sharing(bundle, tmp_path, int(2.5 * one)) as first,
+        sharing(bundle, tmp_path, int(2.5 * one)) as second,
+    ):
+        for turn, talk in enumerate(TALKS[1:]):
+            answered((first, second)[turn % 2], talk)
+            assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2.5 * one
+        answered(second, [*TALKS[2], 5])
+        assert second.reused == 150
+        answered(first, [*TALKS[0], 5])
+        assert first.reused == 0  # it made room
+
+
+def test_files_that_go_while_others_know_them(bundle: Path, tmp_path: Path) -> None:
+    with sharing(bundle, tmp_path) as first, sharing(bundle, tmp_path) as second:
+        answered(first, TALKS[0])
+        folder = second.pool.folder
+        assert folder is not None
+        folder.refresh()
+        (known,) = folder.files()
+        known.path.unlink()
+        answered(second, [*TALKS[0], 5])
+        assert second.reused == 0
+        assert [one.tokens.tolist() for one in folder.files()] == [[*TALKS[0], 5]]
+
+
+def test_a_damaged_file_is_told_once(bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with sharing(bundle, tmp_path) as generator:
+        answered(generator, TALKS[0])
+        (path,) = tmp_path.iterdir()
+        path.write_bytes(path.read_bytes()[:-50])
+        caplog.clear()
+        for talk in TALKS[1:]:
+            answered(generator, talk)
+        assert len(told(caplog)) <= 1
 
 
 def test_a_folder_that_cannot_be(bundle: Path, tmp_path: Path) -> None:
