@@ -55,7 +55,8 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         context=1000,
         length=0,
         forgets=lambda tokens: 0,
-        pool=SimpleNamespace(transcripts=list),
+        session=None,
+        pool=SimpleNamespace(transcripts=list, share=lambda session: None),
         model=SimpleNamespace(vocab_size=4096),
         bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=PrefillConfig())),
     )

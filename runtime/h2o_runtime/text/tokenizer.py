@@ -11,6 +11,7 @@ from typing import Any
 import tokenizers
 
 from h2o_runtime.errors import BundleError, ContextOverflowError, InputError, UnknownTokenError
+from h2o_runtime.files.confined import confined
 from h2o_runtime.text.files import REMEDY, read_json, special_tokens
 
 __all__ = ["Tokenizer"]
@@ -60,15 +61,15 @@ class Tokenizer:
         special tokens and what ends an answer. Raises `BundleError` that names the missing or damaged file.
         """
         folder = Path(folder)
-        path = folder / "tokenizer.json"
-        if read_json(path) is None:  # the tokenizers library would not say where in the file the damage is
-            raise BundleError(
-                f"{path} is missing: give the folder of a bundle or a checkpoint that has one, or convert an "
-                "older checkpoint's tokenizer with transformers' AutoTokenizer and save_pretrained"
-            )
+        path = confined(folder, "tokenizer.json")
         try:
             raw = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
+            if read_json(path) is None:  # which says where in the file the damage is
+                raise BundleError(
+                    f"{path} is missing: give the folder of a bundle or a checkpoint that has one, or convert an "
+                    "older checkpoint's tokenizer with transformers' AutoTokenizer and save_pretrained"
+                ) from None
             raise BundleError(f"{path} does not describe a tokenizer ({error}): {REMEDY}") from error
         names = special_tokens(folder)
         config = read_json(folder / "tokenizer_config.json")
