@@ -64,7 +64,8 @@ class SessionFolder:
         with self._looking:
             known = {one.path: one for one in self.files()}
             found: list[tuple[int, SavedSession]] = []
-            for path in self.folder.glob(f"*{SUFFIX}"):
+            # Clocks of files are coarse: those of one time stay in the order in which they were used here.
+            for path in dict.fromkeys((*known, *self.folder.glob(f"*{SUFFIX}"))):
                 try:
                     status = path.lstat()
                     saved = known.get(path) or self._open(path, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -263,3 +264,19 @@ def test_a_folder_that_cannot_be_written_costs_a_line(
         folder.write_text("a file, in which not even root can write others")
         generator.prefill(TALKS[0], FULL)
     assert "is not kept" in caplog.text
+
+
+def test_files_of_one_time_stay_in_the_order_of_their_use(bundle: Path, tmp_path: Path) -> None:
+    """Clocks of files are coarse."""
+    with sharing(bundle, tmp_path) as generator:
+        for talk in TALKS:
+            answered(generator, talk)
+        folder = generator.pool.folder
+        assert folder is not None
+        for order in itertools.permutations(folder.files()):
+            for one in order:
+                folder.used(one)
+            for one in order:
+                os.utime(one.path, times=(5, 5))
+            folder.refresh()
+            assert folder.files() == list(order)
