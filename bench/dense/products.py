@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.ort.integer_products import INTEGER_ACTIVATIONS, MICROSOFT
 from h2o_runtime.ort.library import import_onnxruntime
-from h2o_runtime.ort.native import DOMAIN, OPERATOR, operators
+from h2o_runtime.ort.native import operators
+from h2o_runtime.ort.packed_nodes import DOMAIN, PRODUCT
 from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 
 onnxruntime = import_onnxruntime()
@@ -65,7 +66,7 @@ def contestants(
     ours: Arrays = {"q": pack(q, bits, BLOCK).reshape(-1), "scales": pack_scales(scales).reshape(-1)}
     made = {
         f"ours, {8 * parts - parts + 1} bits": session(
-            OPERATOR,
+            PRODUCT,
             DOMAIN,
             ours,
             ["scratch", "y"],
@@ -95,7 +96,7 @@ def contestants(
     made["MatMul"] = session("MatMul", "", floats, ["y"], threads)
     packed = {"w": pack_floats(floats["w"].T).reshape(-1).view(np.uint8)}
     made["ours, floats"] = session(
-        OPERATOR, DOMAIN, packed, ["scratch", "y"], threads, K=k, N=[n], block=0, bits=32, parts=1, **ALONE
+        PRODUCT, DOMAIN, packed, ["scratch", "y"], threads, K=k, N=[n], block=0, bits=32, parts=1, **ALONE
     )
     return made
 

@@ -184,36 +184,42 @@ def test_floats_are_multiplied_as_they_are() -> None:
 
 def rewritten(folder: Path, graph: str) -> tuple[Counter[str], ModelProto]:
     path = folder / "onnx" / f"{graph}.onnx"
-    made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path)
+    made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path, threads=1)
     named = {tensor.name for tensor in made.graph.initializer}
     assert arrays.keys() <= named
     return Counter(node.op_type for node in made.graph.node if node.op_type in COUNTED), made
 
 
-COUNTED = ("PackedProduct", "DequantizeLinear", "MatMul", "Gemm", "Add", "ReduceSum")
+COUNTED = ("PackedProduct", "PackedMlp", "DequantizeLinear", "MatMul", "Gemm", "Add", "ReduceSum")
 
 
 @pytest.mark.parametrize("weights", ["float", "int8", "int4+offset"])
-def test_a_layer_is_four_products_and_nothing_else(shared_folder: Path, weights: str) -> None:
-    """q, k, v are one, gate and up another; norms, gate, offsets, residuals and rotation are inside."""
+def test_a_layer_is_two_products_and_an_mlp(shared_folder: Path, weights: str) -> None:
+    """q, k, v are one product; norms, gate, offsets, residuals and rotation are inside."""
     settings = {} if weights == "float" else {"weights": weights}
     folder = bundles.named(
         shared_folder, "llama-g2-d64-llama3", "" if weights == "float" else f"-{weights}", **settings
     )[1]
     _, made = rewritten(folder, "dense_01")
-    assert [node.op_type for node in made.graph.node] == ["PackedProduct"] * 4
-    products = [node for node in made.graph.node if node.op_type == "PackedProduct"]
-    attributes = [{one.name: helper.get_attribute_value(one) for one in node.attribute} for node in products]
-    assert [len(one["N"]) for one in attributes] == [1, 2, 1, 3]
-    assert all(one["parts"] == 1 for one in attributes)
-    assert attributes[3]["rotated"] == 2
-    assert [bool(name) for node in products for name in node.input[4:]] == [
+    assert [node.op_type for node in made.graph.node] == ["PackedProduct", "PackedMlp", "PackedProduct"]
+    attention, mlp, queries = made.graph.node
+    attributes = [
+        {one.name: helper.get_attribute_value(one) for one in node.attribute} for node in made.graph.node
+    ]
+    assert [len(attributes[0]["N"]), len(attributes[2]["N"])] == [1, 3]
+    assert attributes[0]["parts"] == attributes[2]["parts"] == 1
+    assert attributes[2]["rotated"] == 2
+    assert [bool(name) for node in (attention, queries) for name in node.input[4:]] == [
         *(False, False, True, False, False),  # up, norm, addend, cos, sin: behind attention
-        *(False, True, False, False, False),
-        *(True, False, True, False, False),
         *(False, True, False, True, True),
     ]
-    assert bool(products[2].input[3]) == (weights == "int4+offset")
+    offsets = weights == "int4+offset"
+    scales = weights != "float"
+    assert [bool(name) for name in mlp.input] == [
+        *(True, True, scales, offsets),  # x, gate and up
+        *(True, scales, offsets),  # down
+        *(True, True),  # norm, addend
+    ]
 
 
 @pytest.mark.parametrize("shape", checkpoints.SHAPES)
@@ -221,7 +227,7 @@ def test_every_graph_of_every_family_computes_the_same(shared_folder: Path, shap
     folder = bundles.named(shared_folder, shape)[1]
     for graph in Bundle.open(folder).manifest.dense_graphs():
         path = folder / graph.file
-        made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path)
+        made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path, threads=1)
         ours = open_session(
             fuse(made).SerializeToString(), 1, beside=path.parent, operators=operators(), weights=arrays
         )

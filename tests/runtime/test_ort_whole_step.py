@@ -20,7 +20,7 @@ from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged
 from h2o_runtime.errors import BackendError
-from h2o_runtime.ort import native
+from h2o_runtime.ort import native, packed_nodes
 from h2o_runtime.policies.decode.quest import Quest
 
 CONTEXT, PROMPT, STEPS = 160, 70, 40
@@ -134,7 +134,7 @@ def attention(rows: int = 8, **changed: tuple[int, ...]) -> Callable[[int], NDAr
     given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in sizes.items()]
     given.append(helper.make_tensor_value_info("length", TensorProto.INT64, [1]))
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, None)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(native.DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(packed_nodes.DOMAIN, 1)]
     model = helper.make_model(
         helper.make_graph([node], "step", given, [out]), opset_imports=opsets, ir_version=10
     )

@@ -205,6 +205,31 @@ void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* m
     }
 }
 
+void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
+                                  const h2o_activations* x, int64_t first_column, int64_t columns,
+                                  void* scratch) {
+    const auto row_of_x = [&](int64_t row) -> h2o::RowOfX {
+        const int64_t at = row * columns;
+        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, nullptr, 0.0f, columns};
+    };
+    if (h2o::is_float(*matrix)) {
+        float* const out = static_cast<float*>(scratch) + first_column;
+        for (int64_t row = 0; row < n; ++row) {
+            kernels->prepare_floats(row_of_x(row), out + row * h2o::prepared_stride(*matrix));
+        }
+        return;
+    }
+    const int64_t inputs = matrix->inputs, blocks = inputs / matrix->block;
+    const int64_t first_block = first_column / matrix->block;
+    const h2o::Rounded all = h2o::rounded(*matrix, n, scratch);
+    const h2o::Rounded cut{all.q + first_column, all.scales + first_block, all.starts + first_block,
+                           all.sums + first_block};
+    const h2o::Rounding how{matrix->block, 1, matrix->bits == 4 ? 8 : kernels->surplus};
+    for (int64_t row = 0; row < n; ++row) {
+        kernels->round(row_of_x(row), how, h2o::from_row(cut, row, inputs, blocks));
+    }
+}
+
 void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
                            const void* prepared, int64_t first, int64_t count, int64_t first_panel,
                            int64_t panels, const float* addend, float* y) {

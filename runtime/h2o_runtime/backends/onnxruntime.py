@@ -140,7 +140,7 @@ class OnnxRuntimeBackend:
             if self.device.memory == "cpu":
                 model = _read(path)
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
-                rewritten = _rewritten(model, path, self.dense_form)
+                rewritten = _rewritten(model, path, self.dense_form, self.threads)
                 session = self._open(rewritten, path.parent)
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
@@ -178,7 +178,7 @@ def _read(path: Path) -> Any:
     return onnx.load(str(path), load_external_data=False)
 
 
-def _rewritten(model: Any, path: Path, dense_form: DenseForm) -> RewrittenGraph:
+def _rewritten(model: Any, path: Path, dense_form: DenseForm, threads: int) -> RewrittenGraph:
     """The graph from `path` as ONNX Runtime's CPU runs it fastest, and weights that it only names.
 
     Those that stay as they are stay in their files.
@@ -186,7 +186,7 @@ def _rewritten(model: Any, path: Path, dense_form: DenseForm) -> RewrittenGraph:
     weights: Mapping[str, NDArray[Any]] = {}
     native = dense_form == "native" and takes(model.graph)
     if native:
-        model, weights = multiply_natively(model, path)
+        model, weights = multiply_natively(model, path, threads)
     model = fuse(model)
     if not native and dense_form != "exact":
         model = multiply_integers(model, path.parent)

@@ -1,4 +1,4 @@
-"""Dense graphs with products of our own: PackedProduct, of plugins/ort, in place of what the graphs have.
+"""Dense graphs whose products are our own: PackedProduct and PackedMlp of plugins/ort.
 
 Where weights are integers, activations become integers in blocks as small; those of a head twice, first as they
 are and then what that has lost, 15 bits together, for it goes straight into the logits. Where weights are float32
@@ -6,13 +6,13 @@ nothing is rounded. Products that read the same activations are one node, which 
 
 It takes in what stands around a product, for of one token of a small model every node costs as much as a matrix:
 the norm or the gate of an MLP before it, offsets of blocks, the residual that is added to its result, the rotation
-of queries and keys.
+of queries and keys. A gated MLP is one node: of a long prompt, what lies between its products never leaves the
+caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,11 @@ from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
 from h2o_runtime.errors import BackendError
 from h2o_runtime.ort.graph_view import GraphView, Rotation, keep_needed
 from h2o_runtime.ort.matrices import FloatProduct
-from h2o_runtime.ort.packed import Kind, Product, pack_matrices, products
+from h2o_runtime.ort.packed import Kind, Product, products
+from h2o_runtime.ort.packed_nodes import DOMAIN, After, Arrays, Before, MlpNode, ProductNode
 
-DOMAIN = "h2o.cpu"
-OPERATOR = "PackedProduct"
 MOST_MATRICES = 8  # of one node
 ROTATED_STEP = 32  # of the size of heads that it turns
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 def is_fast() -> bool:
@@ -52,7 +49,7 @@ def operators() -> Path:
         raise BackendError(f"{error}, or choose another --dense-form") from None
 
 
-def multiply_natively(model: Any, path: Path) -> tuple[Any, Arrays]:
+def multiply_natively(model: Any, path: Path, threads: int) -> tuple[Any, Arrays]:
     """A ModelProto that was loaded from `path` → one with products of our own, and weights to give its session.
 
     The model only names these: inside it they would be in memory three times while a session is made, and two
@@ -64,7 +61,8 @@ def multiply_natively(model: Any, path: Path) -> tuple[Any, Arrays]:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[Any] = list(graph.node)
     arrays: dict[str, NDArray[Any]] = {}
-    for node in _nodes(GraphView(graph)):
+    view = GraphView(graph)
+    for node in _with_mlps(list(_nodes(view)), view, threads):
         made, weights = node.build(tensors, path.parent)
         fresh = {name for one in made for name in one.output}
         nodes = [*(one for one in nodes if fresh.isdisjoint(one.output)), *made]
@@ -88,82 +86,7 @@ def _named(name: str, array: NDArray[Any], path: Path) -> Any:
     return tensor
 
 
-@dataclass(frozen=True)
-class _Before:
-    """What a node makes of its activations: of x as it is, of a gate and `up`, or by a norm's weights."""
-
-    x: str
-    up: str = ""
-    norm: str = ""
-    epsilon: float = 0.0
-
-
-@dataclass(frozen=True)
-class _After:
-    """Where a product's result goes.
-
-    addend    what is added to it, or ""
-    heads     how many heads it is cut into, or 0
-    rotation  what turns them, or None
-    """
-
-    out: str
-    addend: str = ""
-    heads: int = 0
-    rotation: Rotation | None = None
-
-
-@dataclass(frozen=True)
-class _Node:
-    """One PackedProduct of matrices that read the same activations; those with rotated results come first."""
-
-    products: tuple[Product, ...]
-    before: _Before
-    after: tuple[_After, ...]
-    head: bool
-
-    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
-        """The node, with what adds biases behind it, and its weights."""
-        from onnx import helper
-
-        kind = Kind.of(self.products[0])
-        packed = pack_matrices(self.products, tensors, folder)
-        name = self.after[0].out
-        given = {"weights": packed.weights, "scales": packed.scales, "offsets": packed.offsets}
-        arrays = {f"{name}/{key}": array for key, array in given.items() if array is not None}
-        names = [f"{name}/{key}" if array is not None else "" for key, array in given.items()]
-        biases = {
-            after.out: one.bias
-            for after, one in zip(self.after, self.products, strict=True)
-            if isinstance(one, FloatProduct) and one.bias
-        }
-        outs = [f"{after.out}/product" if after.out in biases else after.out for after in self.after]
-        turned = [after.rotation for after in self.after if after.rotation is not None]
-        tables = [turned[0].cos, turned[0].sin] if turned else ["", ""]
-        before = self.before
-        product = helper.make_node(
-            OPERATOR,
-            [before.x, *names, before.up, before.norm, self.after[0].addend, *tables],
-            [f"{name}/scratch", *outs],
-            name=name,
-            domain=DOMAIN,
-            K=packed.inputs,
-            N=packed.outputs,
-            heads=[after.heads for after in self.after],
-            block=kind.block,
-            bits=kind.bits,
-            parts=2 if self.head and kind.bits < 32 else 1,
-            rotated=len(turned),
-            epsilon=before.epsilon,
-        )
-        sums = [
-            helper.make_node("Add", [f"{out}/product", bias], [out], name=f"{out}/Add")
-            for out, bias in biases.items()
-        ]
-        return [product, *sums], arrays
-
-
-def _nodes(view: GraphView) -> Iterator[_Node]:
+def _nodes(view: GraphView) -> Iterator[ProductNode]:
     rotations = {rotation.x: rotation for rotation in view.rotations()}
     if len({(rotation.cos, rotation.sin) for rotation in rotations.values()}) > 1:
         rotations = {}  # a node has one pair of tables
@@ -175,7 +98,7 @@ def _nodes(view: GraphView) -> Iterator[_Node]:
             some = group[start : start + MOST_MATRICES]
             ends = [(product, _after(product, view, rotations, alone=len(some) == 1)) for product in some]
             ends.sort(key=lambda end: end[1].rotation is None)
-            yield _Node(
+            yield ProductNode(
                 tuple(product for product, _ in ends),
                 _before(some[0].product.input[0], view),
                 tuple(after for _, after in ends),
@@ -183,38 +106,75 @@ def _nodes(view: GraphView) -> Iterator[_Node]:
             )
 
 
-def _before(x: str, view: GraphView) -> _Before:
+def _with_mlps(
+    nodes: Sequence[ProductNode], view: GraphView, threads: int
+) -> Iterator[ProductNode | MlpNode]:
+    """Gate and up become one node with the product that reads them."""
+    makers = {after.out: node for node in nodes for after in node.after}
+    mlps: dict[str, MlpNode] = {}  # by their results
+    taken: list[ProductNode] = []
+    for node in nodes:
+        between = makers.get(node.before.x) if node.before.up else None
+        if between is not None and _is_mlp(between, node, view):
+            made = {product.output: product for product in between.products}
+            gate, up = made[node.before.x], made[node.before.up]
+            (down,), (after,) = node.products, node.after
+            mlps[after.out] = MlpNode(gate, up, down, between.before, after, threads)
+            taken.append(between)
+    for node in nodes:
+        if not any(node is one for one in taken):
+            yield mlps.get(node.after[0].out, node)
+
+
+def _is_mlp(between: ProductNode, down: ProductNode, view: GraphView) -> bool:
+    """Whether `between` makes gate and up of `down` and nothing else, and nobody else reads them."""
+    gated = (down.before.x, down.before.up)
+    products = (*between.products, *down.products)
+    return (
+        len(down.products) == 1
+        and not down.head
+        and not down.after[0].heads
+        and not between.before.up
+        and sorted(after.out for after in between.after) == sorted(gated)
+        and all(after == After(after.out) for after in between.after)
+        and all(len(view.readers(name)) == 1 and name not in view.results for name in gated)
+        and len({Kind.of(one) for one in products}) == 1
+        and not any(isinstance(one, FloatProduct) and one.bias for one in products)
+    )
+
+
+def _before(x: str, view: GraphView) -> Before:
     gate = view.gate(x)
     if gate is not None:
-        return _Before(gate[0], up=gate[1])
+        return Before(gate[0], up=gate[1])
     norm = view.norm(x)
     if norm is not None:
-        return _Before(norm.x, norm=norm.weight, epsilon=norm.epsilon)
+        return Before(norm.x, norm=norm.weight, epsilon=norm.epsilon)
     reshape = view.maker(x, "Reshape")
     shape = () if reshape is None else view.shape(reshape.input[0])
     if reshape is not None and len(shape) == 3 and shape[1] > 1:
-        return _Before(reshape.input[0])  # [n, heads, K / heads]
-    return _Before(x)
+        return Before(reshape.input[0])  # [n, heads, K / heads]
+    return Before(x)
 
 
-def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation], alone: bool) -> _After:
+def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation], alone: bool) -> After:
     out = product.output
     if isinstance(product, FloatProduct) and product.bias:
-        return _After(out)
+        return After(out)
     readers = view.readers(out)
     if len(readers) != 1 or out in view.results:
-        return _After(out)
+        return After(out)
     (reader,) = readers
     if reader.op_type == "Add" and alone:
         (other,) = (name for name in reader.input if name != out)
         if other not in view.constants:  # a bias is smaller
-            return _After(reader.output[0], addend=other)
+            return After(reader.output[0], addend=other)
     if reader.op_type == "Reshape":
         rotation = rotations.get(out)
         # Only the rotation may want what is not turned.
         if rotation and rotation.size % ROTATED_STEP == 0 and len(view.readers(reader.output[0])) == 1:
-            return _After(rotation.out, heads=rotation.heads, rotation=rotation)
+            return After(rotation.out, heads=rotation.heads, rotation=rotation)
         shape = view.shape(reader.output[0])
         if len(shape) == 3 and reader.output[0] in view.results:
-            return _After(reader.output[0], heads=shape[1])
-    return _After(out)
+            return After(reader.output[0], heads=shape[1])
+    return After(out)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import StepTensors
 from h2o_runtime.devices import Tensor
-from h2o_runtime.ort.native import DOMAIN
+from h2o_runtime.ort.packed_nodes import DOMAIN
 
 CARRIED = ("cos", "sin")  # from the first layer to all others
 

@@ -69,6 +69,13 @@ int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations*
 void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
                           const h2o_activations* x, int64_t first, int64_t count, void* scratch);
 
+// Some columns of all n rows, of a matrix of one part: x and up are [n, columns] and become columns
+// first_column ... first_column + columns of what is prepared, both multiples of block, or of 16 where
+// weights are floats. Without norm.
+void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
+                                  const h2o_activations* x, int64_t first_column, int64_t columns,
+                                  void* scratch);
+
 // The same rows of y [n, N], of some panels. `prepared` is that scratch, or x where it is as it is. addend
 // [n, N], which may be y, is added, or null.
 void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,

@@ -1,0 +1,82 @@
+#include "stage.h"
+
+namespace h2o::ort {
+namespace {
+
+// Pieces have about as many rows, whole tiles of them: a few that are left would cost all weights once more.
+int64_t rows_of_a_piece(int64_t n, int64_t tile) {
+    const int64_t most = kMostRows / tile * tile, pieces = std::max<int64_t>(1, pieces_of(n, most));
+    return std::max<int64_t>(1, pieces_of(pieces_of(n, pieces), tile)) * tile;
+}
+
+int64_t panels_of_a_piece(const h2o_block_matrix& matrix) {
+    return std::max<int64_t>(4, pieces_of(kPieceBytes, matrix.inputs * kPanel * matrix.bits / 8));
+}
+
+}  // namespace
+
+Status* Matrices::find(const Interface& ort, KernelContext* context, size_t first) {
+    size_t inputs = 0;
+    H2O_RETURN_IF(ort.input_count(context, &inputs));
+    Tensor weights, scales, offsets;
+    H2O_RETURN_IF(weights.read(ort, context, inputs, first));
+    H2O_RETURN_IF(scales.read(ort, context, inputs, first + 1));
+    H2O_RETURN_IF(offsets.read(ort, context, inputs, first + 2));
+    size_t bytes = 0, blocks = 0;
+    for (size_t i = 0; i < count; ++i) {
+        h2o_block_matrix& matrix = all[i];
+        const int64_t elements = panels_of(matrix) * kPanel * matrix.inputs;
+        matrix.weights = static_cast<const uint8_t*>(weights.data) + bytes;
+        bytes += static_cast<size_t>(elements * matrix.bits / 8);
+        if (matrix.bits == 32) continue;  // floats have no scales
+        matrix.scales = static_cast<const float*>(scales.data) + blocks;
+        if (offsets.data != nullptr) matrix.offsets = static_cast<const float*>(offsets.data) + blocks;
+        blocks += static_cast<size_t>(elements / matrix.block);
+    }
+    if (weights.elements != bytes) return ort.error("weights are not as long as K, N and bits say");
+    if (scales.elements != blocks || (offsets.data != nullptr && offsets.elements != blocks)) {
+        return ort.error("a block and column must have one scale, and one offset or none");
+    }
+    return nullptr;
+}
+
+Stage::Stage(const Matrices& matrices, int64_t n, const h2o_activations& x, void* scratch, float* const* y,
+             const float* addend)
+    : matrices_(matrices),
+      n_(n),
+      rows_(rows_of_a_piece(n, matrices.tile_rows())),
+      x_(x),
+      scratch_(scratch),
+      y_(y),
+      addend_(addend),
+      wide_(panels_of_a_piece(matrices.all[0])) {}
+
+Status* Stage::run(const Interface& ort, KernelContext* context) const {
+    int64_t across = 0;
+    for (size_t i = 0; i < matrices_.count; ++i) across += pieces_of(panels_of(matrices_.all[i]), wide_);
+    if (h2o_products_as_it_is(matrices_.all, &x_) == 0) {
+        H2O_RETURN_IF(share(ort, context, row_pieces(), [this](int64_t piece) {
+            h2o_products_prepare(matrices_.products, matrices_.all, n_, &x_, first_row(piece), rows_of(piece),
+                                 scratch_);
+        }));
+    }
+    return share(ort, context, row_pieces() * across, [this](int64_t piece) { multiply(piece); });
+}
+
+// Matrix by matrix, of each all panels of some rows, then the next rows.
+void Stage::multiply(int64_t piece) const {
+    const bool as_it_is = h2o_products_as_it_is(matrices_.all, &x_) != 0;
+    for (size_t i = 0; i < matrices_.count; ++i) {
+        const h2o_block_matrix& matrix = matrices_.all[i];
+        const int64_t panels = panels_of(matrix), across = pieces_of(panels, wide_);
+        if (piece < row_pieces() * across) {
+            const int64_t rows = piece / across, panel = piece % across * wide_;
+            return h2o_products_multiply(
+                matrices_.products, &matrix, n_, as_it_is ? static_cast<const void*>(x_.x) : scratch_,
+                first_row(rows), rows_of(rows), panel, std::min(wide_, panels - panel), addend_, y_[i]);
+        }
+        piece -= row_pieces() * across;
+    }
+}
+
+}  // namespace h2o::ort

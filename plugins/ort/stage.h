@@ -1,0 +1,95 @@
+// One step of a node: products of the same activations with one or several matrices, shared among the
+// session's threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+
+#include "h2o/products.h"
+#include "tensor.h"
+
+namespace h2o::ort {
+
+constexpr size_t kMostMatrices = 8;
+constexpr int64_t kPanel = H2O_PANEL;
+// A piece of work: so many rows at most, and panels with so many bytes of weights at least. Smaller ones cost
+// more in being handed out than threads gain.
+constexpr int64_t kMostRows = 96, kPieceBytes = 48 << 10;
+
+constexpr int64_t pieces_of(int64_t all, int64_t one) {
+    return (all + one - 1) / one;
+}
+
+inline int64_t panels_of(const h2o_block_matrix& matrix) {
+    return pieces_of(matrix.outputs, kPanel);
+}
+
+// Matrices of the same inputs and format.
+struct Matrices {
+    const h2o_products* products = nullptr;
+    size_t count = 0;
+    h2o_block_matrix all[kMostMatrices] = {};
+
+    int64_t tile_rows() const { return h2o_products_tile_rows(products, all); }
+    bool good() const {
+        return count > 0 && std::all_of(all, all + count, [](const h2o_block_matrix& one) {
+                   return h2o_products_check(&one) == H2O_OK;
+               });
+    }
+    // From the node's inputs `first`, `first` + 1 and `first` + 2: weights, scales and offsets.
+    Status* find(const Interface& ort, KernelContext* context, size_t first);
+};
+
+// work(piece, worker) for all pieces, each taken by whichever of the workers is free. A worker is in one
+// thread.
+template <class Work>
+Status* share(const Interface& ort, KernelContext* context, int64_t pieces, int64_t workers,
+              const Work& work) {
+    if (pieces == 1) {
+        work(0, 0);
+        return nullptr;
+    }
+    struct Queue {
+        const Work& work;
+        int64_t pieces;
+        std::atomic<int64_t> next{0};
+    } queue{work, pieces};
+    const auto drain = [](void* self, size_t worker) {
+        Queue& all = *static_cast<Queue*>(self);
+        for (int64_t piece; (piece = all.next++) < all.pieces;) all.work(piece, static_cast<int64_t>(worker));
+    };
+    return ort.parallel(context, drain, static_cast<size_t>(std::min(workers, pieces)), &queue);
+}
+
+// work(piece) likewise, by as many workers as there are threads.
+template <class Work>
+Status* share(const Interface& ort, KernelContext* context, int64_t pieces, const Work& work) {
+    return share(ort, context, pieces, pieces, [&work](int64_t piece, int64_t) { work(piece); });
+}
+
+// y[i] [n, N of matrix i] = prepared x [n, K] times matrix i. `scratch` as h2o_products_scratch_bytes says;
+// not read where h2o_products_as_it_is.
+class Stage {
+  public:
+    Stage(const Matrices& matrices, int64_t n, const h2o_activations& x, void* scratch, float* const* y,
+          const float* addend);
+
+    Status* run(const Interface& ort, KernelContext* context) const;
+    int64_t row_pieces() const { return pieces_of(n_, rows_); }
+    int64_t first_row(int64_t piece) const { return piece * rows_; }
+    int64_t rows_of(int64_t piece) const { return std::min(rows_, n_ - piece * rows_); }
+
+  private:
+    void multiply(int64_t piece) const;
+
+    const Matrices& matrices_;
+    int64_t n_;
+    int64_t rows_;  // of a piece
+    h2o_activations x_;
+    void* scratch_;
+    float* const* y_;
+    const float* addend_;
+    int64_t wide_;  // panels of a piece
+};
+
+}  // namespace h2o::ort

@@ -1,0 +1,143 @@
+"""Nodes with products of our own, of plugins/ort: what each computes, and how it is written into a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from h2o_runtime.ort.graph_view import Rotation
+from h2o_runtime.ort.matrices import FloatProduct
+from h2o_runtime.ort.packed import Kind, Packed, Product, pack_matrices
+
+DOMAIN = "h2o.cpu"
+PRODUCT, MLP = "PackedProduct", "PackedMlp"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a node makes of its activations: of x as it is, of a gate and `up`, or by a norm's weights."""
+
+    x: str
+    up: str = ""
+    norm: str = ""
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True)
+class After:
+    """Where a product's result goes.
+
+    addend    what is added to it, or ""
+    heads     how many heads it is cut into, or 0
+    rotation  what turns them, or None
+    """
+
+    out: str
+    addend: str = ""
+    heads: int = 0
+    rotation: Rotation | None = None
+
+
+@dataclass(frozen=True)
+class ProductNode:
+    """One PackedProduct of matrices that read the same activations; those with rotated results come first."""
+
+    products: tuple[Product, ...]
+    before: Before
+    after: tuple[After, ...]
+    head: bool
+
+    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
+        """The node, with what adds biases behind it, and its weights."""
+        from onnx import helper
+
+        kind = Kind.of(self.products[0])
+        packed = pack_matrices(self.products, tensors, folder)
+        name = self.after[0].out
+        names, arrays = _weights(name, packed)
+        biases = {
+            after.out: one.bias
+            for after, one in zip(self.after, self.products, strict=True)
+            if isinstance(one, FloatProduct) and one.bias
+        }
+        outs = [f"{after.out}/product" if after.out in biases else after.out for after in self.after]
+        turned = [after.rotation for after in self.after if after.rotation is not None]
+        tables = [turned[0].cos, turned[0].sin] if turned else ["", ""]
+        before = self.before
+        product = helper.make_node(
+            PRODUCT,
+            [before.x, *names, before.up, before.norm, self.after[0].addend, *tables],
+            [f"{name}/scratch", *outs],
+            name=name,
+            domain=DOMAIN,
+            K=packed.inputs,
+            N=packed.outputs,
+            heads=[after.heads for after in self.after],
+            block=kind.block,
+            bits=kind.bits,
+            parts=2 if self.head and kind.bits < 32 else 1,
+            rotated=len(turned),
+            epsilon=before.epsilon,
+        )
+        sums = [
+            helper.make_node("Add", [f"{out}/product", bias], [out], name=f"{out}/Add")
+            for out, bias in biases.items()
+        ]
+        return [product, *sums], arrays
+
+
+@dataclass(frozen=True)
+class MlpNode:
+    """One PackedMlp: gate and up read the same activations, and `down` reads the gated product of both.
+
+    gate, up, down  matrices of one kind
+    before          of gate and up
+    after           of down
+    threads         that share its rows
+    """
+
+    gate: Product
+    up: Product
+    down: Product
+    before: Before
+    after: After
+    threads: int
+
+    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
+        """The node and its weights."""
+        from onnx import helper
+
+        kind = Kind.of(self.gate)
+        name = self.after.out
+        between = pack_matrices((self.gate, self.up), tensors, folder)
+        down = pack_matrices((self.down,), tensors, folder)
+        names, arrays = _weights(name, between)
+        down_names, down_arrays = _weights(f"{name}/down", down)
+        node = helper.make_node(
+            MLP,
+            [self.before.x, *names, *down_names, self.before.norm, self.after.addend],
+            [f"{name}/scratch", name],
+            name=name,
+            domain=DOMAIN,
+            K=between.inputs,
+            inner=down.inputs,
+            N=down.outputs[0],
+            block=kind.block,
+            bits=kind.bits,
+            epsilon=self.before.epsilon,
+            threads=self.threads,
+        )
+        return [node], {**arrays, **down_arrays}
+
+
+def _weights(name: str, packed: Packed) -> tuple[list[str], Arrays]:
+    """The names of a node's weights, scales and offsets, "" where there are none, and the arrays by name."""
+    given = {"weights": packed.weights, "scales": packed.scales, "offsets": packed.offsets}
+    arrays = {f"{name}/{key}": array for key, array in given.items() if array is not None}
+    return [f"{name}/{key}" if array is not None else "" for key, array in given.items()], arrays
