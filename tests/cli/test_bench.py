@@ -30,10 +30,11 @@ from h2o_cli.bench.report import COLUMNS
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_runtime import PrefillConfig
+from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.ort.choice import default_dense_form
 from h2o_runtime.ort.native import is_fast
+from h2o_runtime.text import Tokenizer
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 SMALL = ("--repetitions", 2, "--peers", "none", "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
@@ -71,6 +72,32 @@ def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Pa
     assert tuple(written[0]) == COLUMNS
     assert [row["name"] for row in written] == [row["name"] for row in rows]
     assert float(written[3]["median_s"]) == rows[3]["median_s"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_losses_stand_beside_times(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "rows.png"
+    flags = ("--lengths", 256, *SMALL, "--text", __file__, "--losses", "--json", "--png", picture)
+    done = h2o("bench", "prefill", tiny_bundle, *flags)
+    assert (done.returncode, done.stderr) == (0, b"")
+    sparse, full = json.loads(done.stdout)["rows"]
+    ids = Tokenizer.load(tiny_bundle).encode(Path(__file__).read_text(encoding="utf-8"))[:256]
+    with Generator.load(tiny_bundle, context=256, threads=1, device="cpu") as generator:
+        rows = [np.array(logits) for _, logits in generator.each_logits(ids, PrefillConfig(policy="full"))]
+    logits = np.concatenate(rows)[:-1].astype(np.float64)  # [255, vocab]
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    expected = -np.log(chances[np.arange(255), ids[1:]]).mean()
+    assert full["nll"] == pytest.approx(expected, abs=1e-5)
+    assert sparse["perplexity_change"] == pytest.approx(math.exp(sparse["nll"] - full["nll"]) - 1)
+    assert sparse["nll"] != full["nll"]
+    assert full["perplexity_change"] is None
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_losses_need_a_text(h2o: Run, tiny_bundle: Path) -> None:
+    done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *SMALL, "--losses")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"--losses needs --text" in done.stderr
 
 
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:

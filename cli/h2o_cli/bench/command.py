@@ -19,7 +19,7 @@ from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.model import BenchmarkModel
-from h2o_cli.bench.options import FIRST, bench_options, beside_option
+from h2o_cli.bench.options import FIRST, bench_options, beside_option, losses_option
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
@@ -53,7 +53,7 @@ def main() -> None:
 
 @main.command(cls=HelpfulCommand, first=FIRST)
 @bench_options(PEERS, "1024,2048,4096,8192")
-@grouped(Group.MEASUREMENT, beside_option)
+@grouped(Group.MEASUREMENT, beside_option, losses_option)
 @grouped(Group.MACHINE, dense_form_option)
 @guarded
 def prefill(**flags: Any) -> None:
@@ -123,8 +123,15 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     check_dense_form(entry.dense_form, backend, device == "cpu", model.manifest.model.quantized)
     given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))
     rounds = Rounds(
-        flags["lengths"], flags["repetitions"], flags["warm_up"], decode_tokens, flags["time_limit"]
+        flags["lengths"],
+        flags["repetitions"],
+        flags["warm_up"],
+        decode_tokens,
+        flags["time_limit"],
+        flags.get("losses", False),
     )
+    if rounds.losses and not flags["text"]:
+        raise ConfigError("--losses needs --text: random tokens are equally unlikely to all", field="losses")
     _check_lengths(model, rounds)
     if flags["text"]:
         entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths)))

@@ -32,6 +32,7 @@ class Series:
     token: int = -1
     libraries: int = 0  # bytes resident before the model was loaded
     peak: int = 0
+    nll: float | None = None  # of the prompt, where losses are measured and the system tells
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Rounds:
     """repetitions  rounds that are counted, after `warm_up` runs that are not
     decode_tokens  tokens a round, 0 where prefill is measured
     time_limit   seconds of one run above which a contestant is not tried, by its time at the last length
+    losses       whether each contestant then reads the prompt once more for its likelihood
     """
 
     lengths: tuple[int, ...]
@@ -56,6 +58,7 @@ class Rounds:
     warm_up: int
     decode_tokens: int
     time_limit: float
+    losses: bool = False
 
 
 class OpenContestant:
@@ -92,6 +95,10 @@ class OpenContestant:
         if answer.get("phases"):
             self.series.phases.append(answer["phases"])
         self.series.peak = self._process.ask("memory")["peak"]
+
+    def score(self) -> None:
+        """How likely it finds the prompt."""
+        self.series.nll = self._process.ask("nll", tokens=self.series.length)["nll"]
 
     def close(self) -> None:
         self._process.close()
@@ -211,11 +218,25 @@ class Measurement:
                     self.series.append(one.series)
             self.series.sort(key=self._order)
             self._after_round()
+        if self._rounds.losses:
+            self._score(opened, length)
         for series in (one.series for one in opened):
             name, middle = series.contestant.name, sorted(series.seconds)[len(series.seconds) // 2]
             best = self._last.get(name, (0, 0.0))
             if best[0] < length or middle < best[1]:
                 self._last[name] = (length, middle)
+
+    def _score(self, opened: list[OpenContestant], length: int) -> None:
+        for one in opened:
+            self._tell(f"{length}: what {one.series.contestant.name} loses")
+            try:
+                one.score()
+            except (Absent, Failed) as reason:
+                contestant = one.series.contestant
+                self.missing.append(
+                    Missing(contestant.name, contestant.label, length, f"no likelihood: {reason}")
+                )
+        self._after_round()
 
     def _order(self, series: Series) -> tuple[int, int]:
         return series.length, self._order_of_names.index(series.contestant.name)

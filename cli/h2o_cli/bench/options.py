@@ -62,6 +62,12 @@ beside_option = click.option(
     help="Also this policy of ours; repeatable. full always takes part.",
 )
 
+losses_option = click.option(
+    "--losses",
+    is_flag=True,
+    help="Also what sparse attention does to the perplexity of the --text, beside the time that it takes.",
+)
+
 
 FIRST = (
     "lengths",

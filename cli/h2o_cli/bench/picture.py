@@ -47,7 +47,10 @@ def draw(results: Results, path: Path) -> None:
     figure, axes = plot.subplots(2, 2, figsize=(12, 9), layout="constrained")
     best = best_rows(results)
     _curves(axes[0][0], best, lambda row: row["median_s"], TITLES[results.mode][0], spread=True, floor=True)
-    _curves(axes[0][1], best, lambda row: row["tokens_per_s"], TITLES[results.mode][1])
+    if any(row["perplexity_change"] is not None for row in best):
+        _losses(axes[0][1], best)
+    else:
+        _curves(axes[0][1], best, lambda row: row["tokens_per_s"], TITLES[results.mode][1])
     if results.mode == "decode":
         _curves(axes[1][0], best, lambda row: row["floor_share"], "share of the measured bandwidth")
         axes[1][0].set_yscale("linear")
@@ -103,6 +106,28 @@ def _curves(
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xlabel("tokens")
     axes.set_title(title)
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def _losses(axes: Any, rows: list[Row]) -> None:
+    """What sparse attention loses against the time that it takes; lengths stand beside the points."""
+    lossy = [row for row in rows if row["perplexity_change"] is not None]
+    peers = iter(PEER_COLOURS * len(lossy))
+    ours = dict(zip(PREFILL.names, itertools.cycle(OWN_COLOURS), strict=False))
+    for name in dict.fromkeys(row["name"] for row in lossy):
+        own = [row for row in lossy if row["name"] == name]
+        times, losses = [row["median_s"] for row in own], [100 * row["perplexity_change"] for row in own]
+        axes.plot(times, losses, "o-", color=ours.get(name) or next(peers), label=name, markersize=4)
+        for row, time, loss in zip(own, times, losses, strict=True):
+            axes.annotate(
+                f"{row['length']:,}", (time, loss), xytext=(4, 4), textcoords="offset points", fontsize=7
+            )
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1.0)
+    axes.set_xlabel("time to first token, s")
+    axes.set_title("perplexity of the prompt against exact attention, %")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -50,6 +51,8 @@ COLUMNS = (
     "libraries_bytes",
     "estimate_bytes",
     "same_token",
+    "nll",
+    "perplexity_change",
 )
 
 
@@ -134,6 +137,8 @@ def make_rows(
                 "libraries_bytes": one.libraries,
                 "estimate_bytes": _estimate(mode, model, one, policy),
                 "same_token": _agrees(one, truth),
+                "nll": one.nll,
+                "perplexity_change": _perplexity_change(one, list(alike.values())),
                 "seconds": one.seconds,
             }
         )
@@ -176,6 +181,16 @@ def _estimate(mode: str, model: ModelSpec, series: Series, policy: PrefillConfig
     if series.contestant.system != OWN_SYSTEM or mode == "decode":
         return None
     return footprint(model, series.length, policy).total
+
+
+def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:
+    """Of the prompt, against the same system's exact attention at this length; None where either is not known."""
+    own = series.contestant
+    if own.exact or series.nll is None:
+        return None
+    exact = [other.nll for other in alike if other.contestant.system == own.system and other.contestant.exact]
+    known = [nll for nll in exact if nll is not None]
+    return math.expm1(series.nll - known[0]) if known else None
 
 
 def _agrees(series: Series, truth: Series | None) -> bool | None:

@@ -27,7 +27,9 @@ def show(results: Results) -> None:
     table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
     achieved = "GB/s" if results.mode == "decode" else "GFLOP/s"
     columns = ["median", "min … max", "tokens/s", achieved, "cpu", "h2o faster by", "by cpu", "of floor"]
-    for name in [*columns, "peak MiB"] + (["/".join(phases)] if timed else []):
+    lossy = any(row["perplexity_change"] is not None for row in results.rows)
+    columns += ["peak MiB", *(["perplexity"] if lossy else []), *(["/".join(phases)] if timed else [])]
+    for name in columns:
         table.add_column(name, justify="right")
     for row in results.rows:
         cells = [
@@ -44,6 +46,9 @@ def show(results: Results) -> None:
             f"{row['floor_share']:.0%}" if row["floor_share"] else "",
             f"{row['peak_bytes'] / 2**20:,.0f}",
         ]
+        if lossy:
+            change = row["perplexity_change"]
+            cells.append("" if change is None else f"{change:+.2%}")
         if timed:
             times = [row[f"{phase}_s"] for phase in phases]
             cells.append("" if times[0] is None else " / ".join(_time(seconds) for seconds in times))

@@ -3,6 +3,7 @@
     {"do": "start", "system": …, "settings": …}   → {"version"}
     {"do": "open", "context": n}                  → {"libraries": bytes in use before anything was loaded}
     {"do": "prefill", "tokens": n}                → {"seconds", "cpu", "token", "phases"}
+    {"do": "nll", "tokens": n}                    → {"nll": of a token of that prompt, or null}
     {"do": "decode", "tokens": n}                 → {"seconds": [one a token], "cpu": a token's}
     {"do": "rates"}                               → the machine's measured rates
     {"do": "memory"}                              → {"peak": bytes}
@@ -21,7 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from h2o_cli.bench.systems.base import Absent, System
+from h2o_cli.bench.systems.base import Absent, Ids, LikelihoodSystem, System
 from h2o_cli.bench.systems.registry import make_system
 from h2o_runtime.errors import H2OError
 from h2o_runtime.process import peak_bytes, resident_bytes
@@ -55,13 +56,15 @@ class Worker:
         return {"libraries": libraries}
 
     def prefill(self, tokens: int) -> Answer:
-        ids = np.random.default_rng(tokens).integers(2, self._vocabulary, tokens)  # the same for everybody
-        if self._prompt:
-            ids = np.array(self._prompt[:tokens], np.int64)
+        ids = self._ids(tokens)
         begin, used = time.perf_counter(), time.process_time()
         token = self._active.prefill(ids)
         seconds, used = time.perf_counter() - begin, time.process_time() - used
         return {"seconds": seconds, "cpu": used, "token": token, "phases": self._active.phases()}
+
+    def nll(self, tokens: int) -> Answer:
+        system: object = self._active
+        return {"nll": system.prompt_nll(self._ids(tokens)) if isinstance(system, LikelihoodSystem) else None}
 
     def decode(self, tokens: int) -> Answer:
         seconds: list[float] = []
@@ -80,6 +83,12 @@ class Worker:
     def memory(self) -> Answer:
         return {"peak": peak_bytes()}
 
+    def _ids(self, tokens: int) -> Ids:
+        """The same for everybody."""
+        if self._prompt:
+            return np.array(self._prompt[:tokens], np.int64)
+        return np.random.default_rng(tokens).integers(2, self._vocabulary, tokens)
+
     @property
     def _active(self) -> System:
         assert self._system is not None, "start comes first"
@@ -90,7 +99,8 @@ def serve(commands: TextIO, answers: TextIO) -> None:
     """Answer commands until there are no more."""
     worker = Worker()
     steps: dict[str, Callable[..., Answer]] = {
-        name: getattr(worker, name) for name in ("start", "open", "prefill", "decode", "rates", "memory")
+        name: getattr(worker, name)
+        for name in ("start", "open", "prefill", "nll", "decode", "rates", "memory")
     }
     for line in commands:
         command = json.loads(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,14 @@ class System(Protocol):
 
     def phases(self) -> dict[str, float]:
         """Seconds of the last prefill by kind of work; empty where the system does not tell."""
+
+
+@runtime_checkable
+class LikelihoodSystem(Protocol):
+    """A system that tells how likely it finds a prompt."""
+
+    def prompt_nll(self, ids: Ids) -> float:
+        """Mean negative log-likelihood of ids[1:], in nats a token, as the prompt's own prefill reads them."""
 
 
 class Absent(Exception):  # noqa: N818 - says what is the case, not what went wrong

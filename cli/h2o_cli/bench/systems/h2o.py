@@ -49,6 +49,9 @@ class H2OSystem:
     def decode(self, token: int) -> None:
         self._generator.decode(token)
 
+    def prompt_nll(self, ids: Ids) -> float:
+        return -float(np.mean(self._generator.logprobs(ids, self._config), dtype=np.float64))
+
     def phases(self) -> dict[str, float]:
         return self._generator.timer.seconds
 

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
 
@@ -65,18 +67,17 @@ class OpenVinoGenAISystem:
         self._handle: Any = None
 
     def prefill(self, ids: Ids) -> int:
-        if self._handle is not None:
-            self._handle.cancel()
-            while self._pipeline.has_non_finished_requests():
-                self._pipeline.step()
-        config = self._library.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = 1 << 16, True, False
-        self._requests += 1
-        tensor = self._openvino.Tensor(ids[None])
-        self._handle = self._pipeline.add_request(self._requests, tensor, config)
+        self._request(ids, most_tokens=1 << 16)
         while not self._handle.can_read():
             self._pipeline.step()
         return self._read()
+
+    def prompt_nll(self, ids: Ids) -> float:
+        """With `echo` the prompt's own tokens come back as if generated, with their log-probabilities."""
+        self._request(ids, most_tokens=1, echo=True, logprobs=1)
+        self._finish()
+        (output,) = self._handle.read_all()
+        return -float(np.mean(output.generated_log_probs[1 : len(ids)]))
 
     def decode(self, token: int) -> None:
         """Its own greedy token is appended, whatever `token` is: the pipeline takes none from outside."""
@@ -85,6 +86,23 @@ class OpenVinoGenAISystem:
 
     def phases(self) -> dict[str, float]:
         return {}
+
+    def _request(self, ids: Ids, most_tokens: int, **settings: Any) -> None:
+        """Take the place of the request before."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._finish()
+        config = self._library.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = most_tokens, True, False
+        for name, value in settings.items():
+            setattr(config, name, value)
+        self._requests += 1
+        tensor = self._openvino.Tensor(ids[None])
+        self._handle = self._pipeline.add_request(self._requests, tensor, config)
+
+    def _finish(self) -> None:
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
 
     def _read(self) -> int:
         outputs = self._handle.read()
