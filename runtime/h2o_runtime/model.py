@@ -27,6 +27,7 @@ class AttentionShape:
     head_size              d, of queries and keys
     scale                  of the dot products; it need not follow from d
     value_size             dv, of values and outputs; 0: as head_size
+    window                 keys that a row sees at most, back from its own, itself included; 0: all
     """
 
     query_heads: int
@@ -35,6 +36,7 @@ class AttentionShape:
     scale: float
     dtype: np.dtype[Any]
     value_size: int = 0
+    window: int = 0
 
     def __post_init__(self) -> None:
         if not self.value_size:
@@ -143,6 +145,7 @@ class LayerSpec(BaseModel):
     out_size     of a head's attention output, as the next dense graph takes it
     rotary_size  elements of a head that are rotated by position
     scale        of the dot products
+    window       keys that a row sees at most, back from its own, itself included; 0: all
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -157,6 +160,15 @@ class LayerSpec(BaseModel):
     out_size: int = Field(gt=0, le=MAX_SIZE)
     rotary_size: int = Field(ge=0, le=MAX_SIZE)
     scale: float = Field(gt=0)
+    window: int = Field(default=0, ge=0)
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Layers without a window stay readable to versions that know of none."""
+        written: dict[str, Any] = write(self)
+        if not self.window:
+            written.pop("window", None)
+        return written
 
     @property
     def row(self) -> CacheRow:
@@ -165,7 +177,13 @@ class LayerSpec(BaseModel):
     def attention(self, dtype: str) -> AttentionShape:
         """What an attention provider is made for that reads the cache."""
         return AttentionShape(
-            self.query_heads, self.kv_heads, self.head_size, self.scale, np.dtype(dtype), self.value_size
+            self.query_heads,
+            self.kv_heads,
+            self.head_size,
+            self.scale,
+            np.dtype(dtype),
+            self.value_size,
+            self.window,
         )
 
 
