@@ -42,6 +42,7 @@ class Kernels:
         scale: float,
         half: bool,
         value_size: int = 0,
+        window: int = 0,
         bfloat16: bool = False,
     ) -> None: ...
     @property

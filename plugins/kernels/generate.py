@@ -77,7 +77,9 @@ class Header:
         for each in operator.attributes:
             least = 0 if each.least is None else each.least
             sizes = ", ".join(self._number(size) if size else "-1" for size in (each.gives, each.tiles))
-            yield f"        {{{_text(each.name)}, {_bool(each.least is not None)}, {least}, {sizes}}},"
+            flags = f"{_bool(each.least is not None)}, {_bool(each.of_model)}"
+            absent = f"{_bool(each.default is not None)}, {each.default or 0}"
+            yield f"        {{{_text(each.name)}, {flags}, {least}, {absent}, {sizes}}},"
         yield "    }},"
 
     def _number(self, size: str) -> str:
@@ -97,7 +99,7 @@ class Header:
                 fields.append(f"const int64_t* {tensor.name}_on_host = nullptr;")
                 makers.append(f"{tensor.name}_on_host = call.tensors[{index}].host;")
         for index, each in enumerate(operator.attributes):
-            if each.name == "scale":
+            if each.of_model:
                 continue  # of the shape
             fields.append(f"int32_t {each.name} = 0;")
             makers.append(f"{each.name} = call.attributes[{index}].integer;")

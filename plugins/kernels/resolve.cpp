@@ -145,8 +145,8 @@ class Binding {
         const size_t at = static_cast<size_t>(index);
         if (arguments_.given[at]) return;
         h2o_attribute& value = arguments_.attributes[at];
-        if (!spec.integer) {
-            value.real = arguments_.shape.scale;
+        if (spec.of_model) {
+            value = {arguments_.shape.window, arguments_.shape.scale};
         } else if (spec.gives < 0) {
             return refuse(std::string(spec.name) + " is missing");
         } else {
@@ -226,8 +226,16 @@ class Binding {
         shape.head_size = first({kSize_d, kSize_dv}, kAnyHeadSize);
         shape.value_size = first({kSize_dv, kSize_d}, kAnyHeadSize);
         if (shape.scale == 0) shape.scale = kAnyScale;
-        for (int i = 0; i < op_.attributes; ++i)
-            if (!op_.attribute[i].integer) shape.scale = arguments_.attributes[static_cast<size_t>(i)].real;
+        shape.window = 0;  // of operators without the attribute
+        for (int i = 0; i < op_.attributes; ++i) {
+            if (!op_.attribute[i].of_model) continue;
+            const h2o_attribute& value = arguments_.attributes[static_cast<size_t>(i)];
+            if (op_.attribute[i].integer) {
+                shape.window = value.integer;
+            } else {
+                shape.scale = value.real;
+            }
+        }
         for (int32_t& each : arguments_.sizes)
             if (each == kUnknown) each = 0;
     }

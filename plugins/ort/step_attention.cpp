@@ -17,6 +17,7 @@ enum Input : size_t { kQ, kK, kV, kKCache, kVCache, kLength, kKScales, kVScales,
 struct Kernel {
     Interface ort;
     float scale = 0.0f;
+    int32_t window = 0;
     h2o_cpu* cpu = nullptr;
     KernelContext* running = nullptr;
     Status* failed = nullptr;  // of the session's threads
@@ -73,7 +74,8 @@ Status* Kernel::compute(KernelContext* context) {
     if (!given.good()) return ort.error("StepAttention: sizes or types do not agree");
     const int64_t length = *static_cast<const int64_t*>(given.all[kLength].data);
     const auto size = [&](Input which, size_t axis) { return static_cast<int32_t>(given.size(which, axis)); };
-    const h2o_shape shape{size(kQ, 1), size(kK, 1), size(kK, 1), size(kQ, 2), scale, H2O_F32, size(kV, 2)};
+    const h2o_shape shape{size(kQ, 1), size(kK, 1), size(kK, 1), size(kQ, 2),
+                          scale,       H2O_F32,     size(kV, 2), window};
     const int64_t sizes[] = {1, shape.query_heads, shape.value_size};
     Value* out = nullptr;
     void* o = nullptr;
@@ -109,11 +111,12 @@ void run_on_session(void* self, int count, void (*work)(void*, size_t), void* da
 
 Status* create(const Operator*, const Table* table, const KernelInfo* info, void** out) {
     const Interface ort(table);
-    int64_t threads = 0;
+    int64_t threads = 0, window = 0;
     float scale = 0.0f;
     H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
     H2O_RETURN_IF(ort.attribute(info, "scale", &scale));
-    Kernel* const kernel = new (std::nothrow) Kernel{ort, scale};
+    H2O_RETURN_IF(ort.attribute(info, "window", &window));
+    Kernel* const kernel = new (std::nothrow) Kernel{ort, scale, static_cast<int32_t>(window)};
     if (kernel == nullptr) return ort.error("StepAttention: no memory");
     const h2o_executor executor{kernel, static_cast<int>(threads), run_on_session};
     if (h2o_cpu_create_on(&executor, nullptr, &kernel->cpu) != H2O_OK) {

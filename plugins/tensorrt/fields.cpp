@@ -40,6 +40,10 @@ bool read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollecti
     for (size_t i = 0; i < attributes.size(); ++i) {
         const AttributeSpec& spec = op.attribute[i];
         const PluginField* field = find(fields, spec.name);
+        if (!field && spec.optional) {
+            attributes[i].integer = spec.absent;
+            continue;
+        }
         if (!field || !field->data) {
             error = std::string("attribute ") + spec.name + " is missing";
             return false;

@@ -48,13 +48,17 @@ class Attribute:
     """`least` is an integer's lower bound; without one it is a float, above 0.
 
     `gives` is the size that the attribute is, or is a part of, where no input shows that size. `tiles` is the size
-    that counts the tiles of n tokens, of which the attribute is the length.
+    that counts the tiles of n tokens, of which the attribute is the length. `of_model`: where the attribute is
+    absent, it is what `AttentionShape` says under its name. `default` is what a node of a graph means that leaves
+    it out; None: all nodes have it.
     """
 
     name: str
     least: int | None = None
     gives: str = ""
     tiles: str = ""
+    of_model: bool = False
+    default: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +110,8 @@ def _int64(name: str, shape: str) -> TensorArgument:
     return TensorArgument(name, "int64", tuple(shape.split()))
 
 
-_SCALE = Attribute("scale")  # of the dot products
+_SCALE = Attribute("scale", of_model=True)  # of the dot products
+_WINDOW = Attribute("window", 0, of_model=True, default=0)  # keys that a row sees, back from its own; 0: all
 _TILE = Attribute("tile", 1, tiles="t")
 _Q, _O = _model("q", "n Hq d"), _model("o", "n Hq dv")
 _Q1, _O1 = _model("q", "1 Hq d"), _model("o", "1 Hq dv")  # of one token
@@ -182,7 +187,7 @@ QUERY_SELECT = Operator(
     ),
 )
 CACHED_ATTENTION = Operator(
-    "CachedAttention", inputs=(_Q, *_CACHES, _LENGTH), outputs=(_O,), attributes=(_SCALE,)
+    "CachedAttention", inputs=(_Q, *_CACHES, _LENGTH), outputs=(_O,), attributes=(_SCALE, _WINDOW)
 )
 LANDMARK_UPDATE = Operator(
     "LandmarkUpdate",
@@ -321,7 +326,7 @@ STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAtte
         _LENGTH,
     ),
     outputs=(_O1,),
-    attributes=(_SCALE,),
+    attributes=(_SCALE, _WINDOW),
 )
 SCORED_ATTENTION = (
     Operator(  # CachedAttention of the last row; each row's probability, summed over a key's heads

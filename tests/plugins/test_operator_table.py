@@ -63,7 +63,10 @@ def test_function_bodies() -> None:
         operator = BY_NAME[proto.name]
         assert tuple(proto.input) == operator.input_names
         assert tuple(proto.output) == operator.output_names
-        assert tuple(proto.attribute) == operator.attribute_names
+        defaults = {each.name: each.i for each in proto.attribute_proto}
+        assert (*proto.attribute, *defaults) == operator.attribute_names
+        given = {each.name: each.default for each in operator.attributes if each.default is not None}
+        assert defaults == given
         source = inspect.signature(getattr(operators, proto.name).function).parameters
         for attribute in operator.attributes:
             kind = "float" if attribute.least is None else "int"

@@ -310,8 +310,11 @@ def query_select(
     return np.concatenate(chosen).reshape(len(past), -1, local + heavy)
 
 
-def cached_attention(q: Array, k_cache: Array, v_cache: Array, length: int, *, scale: float) -> Float64:
-    """Exact causal attention: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to it.
+def cached_attention(
+    q: Array, k_cache: Array, v_cache: Array, length: int, *, scale: float, window: float = 0
+) -> Float64:
+    """Exact causal attention: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to it, of that
+    the last `window` rows unless it is 0.
 
     Caches [cap, Hkv, d] and [cap, Hkv, dv] -> o [n, Hq, dv].
     """
@@ -322,7 +325,8 @@ def cached_attention(q: Array, k_cache: Array, v_cache: Array, length: int, *, s
     for h in range(query_heads):
         kv = h // (query_heads // kv_heads)
         for r in range(n):
-            visible = length - n + r + 1
-            logits = scale * (k_cache[:visible, kv] @ q[r, h])[None]  # [1, visible]
-            o[r : r + 1, h], *_ = softmax_state(logits, v_cache[:visible, kv])
+            stop = length - n + r + 1
+            visible = slice(max(0, stop - int(window)) if window else 0, stop)
+            logits = scale * (k_cache[visible, kv] @ q[r, h])[None]  # [1, visible]
+            o[r : r + 1, h], *_ = softmax_state(logits, v_cache[visible, kv])
     return o

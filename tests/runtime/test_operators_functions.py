@@ -234,13 +234,17 @@ def test_all_tiles_of_a_node_select_at_once(call: Call) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(case=cases(), past=st.integers(0, 40), unused=st.integers(0, 5))
-@example(case=Case(n=1), past=0, unused=3)
-@example(case=Case(n=1, group=8, spread=400.0), past=40, unused=0)
-def test_cached_attention(case: Case, past: int, unused: int) -> None:
+@given(case=cases(), past=st.integers(0, 40), unused=st.integers(0, 5), window=st.integers(0, 50))
+@example(case=Case(n=1), past=0, unused=3, window=0)
+@example(case=Case(n=1, group=8, spread=400.0), past=40, unused=0, window=0)
+@example(case=Case(n=4), past=40, unused=2, window=1)
+def test_cached_attention(case: Case, past: int, unused: int, window: int) -> None:
     length = past + case.n
     q, k, v = case.q(), case.kv(length + unused), case.kv(length + unused)
     k[length:] = v[length:] = np.nan  # rows that are not valid yet may hold anything
     inputs = {"q": q, "k_cache": k, "v_cache": v, "length": np.array(length, np.int64)}
-    got = run_operator("CachedAttention", inputs, scale=case.scale)
-    check(case, got, lambda: (operators.cached_attention(q, k, v, length, scale=case.scale),))
+    attributes: dict[str, float] = {"scale": case.scale}
+    if window:
+        attributes["window"] = window
+    got = run_operator("CachedAttention", inputs, **attributes)
+    check(case, got, lambda: (operators.cached_attention(q, k, v, length, **attributes),))

@@ -129,7 +129,7 @@ def attention(rows: int = 8, **changed: tuple[int, ...]) -> Callable[[int], NDAr
         name: draw.standard_normal(size).astype(np.float32) for name, size in sizes.items()
     }
     node = helper.make_node(
-        "StepAttention", [*sizes, "length"], ["o"], domain="h2o.cpu", scale=0.25, threads=1
+        "StepAttention", [*sizes, "length"], ["o"], domain="h2o.cpu", scale=0.25, window=0, threads=1
     )
     given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in sizes.items()]
     given.append(helper.make_tensor_value_info("length", TensorProto.INT64, [1]))

@@ -176,8 +176,9 @@ def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra,
 
 
 @script(h2o, default_opset=op)
-def CachedAttention(q, k_cache, v_cache, length, scale: float):
-    """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself.
+def CachedAttention(q, k_cache, v_cache, length, scale: float, window: int = 0):
+    """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself,
+    of that the last `window` rows unless it is 0.
 
     k_cache [cap, Hkv, d]; v_cache [cap, Hkv, dv]; length int64 scalar ≥ n → o [n, Hq, dv].
     """
@@ -198,7 +199,10 @@ def CachedAttention(q, k_cache, v_cache, length, scale: float):
     step = op.Constant(value_int=1)
     key = op.Unsqueeze(op.Range(op.Constant(value_int=0), length, step), zero)  # [1, length]
     row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), minus_one)  # [n, 1]
-    scores = op.Where(op.LessOrEqual(key, row), scores, op.Constant(value_float=float("-inf")))
+    width = op.Constant(value_int=window)
+    most = op.Where(op.Equal(width, op.Constant(value_int=0)), length, width)
+    seen = op.And(op.LessOrEqual(key, row), op.Less(op.Sub(row, most), key))
+    scores = op.Where(seen, scores, op.Constant(value_float=float("-inf")))
     probabilities = op.Reshape(op.Softmax(scores, axis=-1), op.Concat(kv_heads, minus_one, end, axis=0))
     dv = op.Shape(v_cache, start=2, end=3)
     mixed = op.MatMul(probabilities, op.Transpose(values, perm=[1, 0, 2]))  # [Hkv, G * n, dv]

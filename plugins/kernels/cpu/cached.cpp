@@ -11,8 +11,9 @@
 namespace h2o {
 namespace {
 
-constexpr int64_t kRangeBlocks = 42;  // row blocks a range: about 2,000 rows share a packing of the keys
-constexpr int64_t kEnoughItems = 16;  // fewer ranges than this: split the cache as well
+constexpr int64_t kRangeBlocks = 42;   // row blocks a range: about 2,000 rows share a packing of the keys
+constexpr int64_t kWindowBlocks = 16;  // a range, where rows see a window: less to pack that few rows see
+constexpr int64_t kEnoughItems = 16;   // fewer ranges than this: split the cache as well
 constexpr int64_t kShortestSplit = 1024;
 constexpr int64_t kPackedBytes = 512 << 10;  // of keys and values that are packed at a time: half an L2
 
@@ -26,13 +27,13 @@ class Prefill {
   public:
     Prefill(h2o_cpu* context, const Cached& op) : context_(context), op_(op) {
         const int64_t items = op.shape.kv_heads * ranges();
-        if (items < kEnoughItems) {
+        if (items < kEnoughItems && op.shape.window == 0) {
             const int64_t wanted = (kEnoughItems + items - 1) / items;
             splits_ = std::clamp<int64_t>(op.length / kShortestSplit, 1, wanted);
         }
         const int64_t together = keys_together(op.shape);
         prepare(context,
-                {op.shape.head_size, op.dv(), together, std::min(blocks(), kRangeBlocks), true, false},
+                {op.shape.head_size, op.dv(), together, std::min(blocks(), range_blocks()), true, false},
                 context->scratch.data());
         if (splits_ == 1) return;
         Carver shared(nullptr);
@@ -56,7 +57,8 @@ class Prefill {
 
   private:
     int64_t blocks() const { return (op_.rows() + kLanes - 1) / kLanes; }
-    int64_t ranges() const { return (blocks() + kRangeBlocks - 1) / kRangeBlocks; }
+    int64_t range_blocks() const { return op_.shape.window > 0 ? kWindowBlocks : kRangeBlocks; }
+    int64_t ranges() const { return (blocks() + range_blocks() - 1) / range_blocks(); }
     int64_t output_floats() const { return round_up(op_.dv(), kPanel) * kLanes; }
     // A block's partial state among all: [head][block][split].
     int64_t place(int64_t head, int64_t block, int64_t split) const {
@@ -75,6 +77,7 @@ class Prefill {
         made.keys = cache_rows(op_.shape, head, op_.kv, nullptr, op_.length);
         made.total_keys = op_.length;
         made.offset = op_.length - op_.n;
+        made.window = op_.shape.window;
         made.key_block = keys_together(op_.shape);
         made.unit = head;
         return made;
@@ -82,7 +85,7 @@ class Prefill {
 
     void attend(int64_t head, int64_t range, int64_t split, SweepScratch& scratch) {
         const Sweep rows = sweep(head);
-        const int64_t begin = range * kRangeBlocks, end = std::min(blocks(), begin + kRangeBlocks);
+        const int64_t begin = range * range_blocks(), end = std::min(blocks(), begin + range_blocks());
         const int64_t first = split_start(split), last = split_start(split + 1);
         scratch.packed_unit = -1;  // other splits of this head hold other keys
         if (splits_ == 1) {

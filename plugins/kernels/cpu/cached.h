@@ -20,6 +20,9 @@ struct Cached {
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
     int64_t rows() const { return n * group(); }  // that share a key
     int64_t dv() const { return value_size(shape); }
+    int64_t first() const {  // key that a single token sees
+        return shape.window > 0 ? std::max<int64_t>(0, length - shape.window) : 0;
+    }
 };
 
 // A few rows: the cache is cut into runs, which are read once each for all heads, in memory order.

@@ -35,7 +35,8 @@ int64_t rows_of_a_run(int64_t length) {
 
 class Decode {
   public:
-    Decode(h2o_cpu* context, const Cached& op) : context_(context), op_(op), run_(rows_of_a_run(op.length)) {
+    Decode(h2o_cpu* context, const Cached& op)
+        : context_(context), op_(op), run_(rows_of_a_run(op.length - op.first())) {
         Carver shared(nullptr);
         carve_shared(shared);
         Carver placed(context->shared.at_least(shared.used()));
@@ -48,7 +49,7 @@ class Decode {
     void run() {
         if (op_.seen) std::fill(op_.seen, op_.seen + op_.length * op_.shape.kv_heads, 0.0f);
         for (int64_t r = 0; r < rows(); ++r) load_query(r);
-        if (context_->pool.awake() || op_.length * numbers(op_) >= kWakeNumbers) {
+        if (context_->pool.awake() || keys() * numbers(op_) >= kWakeNumbers) {
             context_->pool.each(runs(), [&](int64_t index, int thread) { attend(index, thread); });
         } else {
             for (int64_t index = 0; index < runs(); ++index) attend(index, 0);
@@ -60,7 +61,9 @@ class Decode {
   private:
     int64_t group() const { return op_.rows(); }
     int64_t rows() const { return op_.shape.kv_heads * group(); }
-    int64_t runs() const { return (op_.length + run_ - 1) / run_; }
+    int64_t keys() const { return op_.length - op_.first(); }
+    int64_t runs() const { return (keys() + run_ - 1) / run_; }
+    int64_t run_start(int64_t index) const { return op_.first() + index * run_; }
     int64_t run_scores() const { return decode_scratch(rows(), run_); }
     int64_t d() const { return op_.shape.head_size; }
     int64_t dv() const { return op_.dv(); }
@@ -89,7 +92,7 @@ class Decode {
 
     void attend(int64_t index, int thread) {
         int64_t visible[kLatentRows];
-        const int64_t first = index * run_, keys = std::min(run_, op_.length - first);
+        const int64_t first = run_start(index), keys = std::min(run_, op_.length - first);
         for (int64_t g = 0; g < group(); ++g) {
             visible[g] = std::clamp<int64_t>(op_.length - op_.n + token(g) + 1 - first, 0, keys);
         }
@@ -130,10 +133,10 @@ class Decode {
     // A run's probabilities are against its own maximum: they are brought to that of all.
     void add_seen(int64_t r, float m, float l) {
         for (int64_t i = 0; i < runs(); ++i) {
-            const int64_t keys = std::min(run_, op_.length - i * run_);
+            const int64_t keys = std::min(run_, op_.length - run_start(i));
             const float* const p = p_ + i * run_scores() + r * round_up(keys, 16);
             const float share = std::exp(m_[i * rows() + r] - m) / l;
-            float* const seen = op_.seen + i * run_ * op_.shape.kv_heads + r / group();
+            float* const seen = op_.seen + run_start(i) * op_.shape.kv_heads + r / group();
             for (int64_t key = 0; key < keys; ++key) seen[key * op_.shape.kv_heads] += share * p[key];
         }
     }
@@ -148,6 +151,7 @@ class Decode {
 }  // namespace
 
 bool few_rows(const Cached& op) {
+    if (op.shape.window > 0 && op.n > 1 && op.length > op.shape.window) return false;  // windows differ
     return op.rows() <= (together(op) ? kLatentRows : kDecodeRows);
 }
 

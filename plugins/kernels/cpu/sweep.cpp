@@ -92,22 +92,28 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
         for (int64_t r = 0; r < used; ++r) scratch.rows[r] = q + at(begin + r) * d * element_size(dtype);
         attention->pack_queries({scratch.rows, dtype, nullptr}, used, d, scale, q_packed);
     }
-    float seen[kLanes];
+    // Whole panels of keys that no row sees are left out.
+    const int64_t hidden = std::clamp<int64_t>(first_seen(begin) - first_key, 0, count);
+    const int64_t skipped = hidden / kPanel * kPanel;
+    float seen[kLanes], first[kLanes];
     for (int64_t r = 0; r < kLanes; ++r) {
-        seen[r] = static_cast<float>(
-            std::clamp<int64_t>(visible(begin + std::min(r, used - 1)) - first_key, 0, count));
+        const int64_t row = begin + std::min(r, used - 1), start = first_key + skipped;
+        seen[r] = static_cast<float>(std::clamp<int64_t>(visible(row) - start, 0, count - skipped));
+        first[r] = static_cast<float>(std::clamp<int64_t>(first_seen(row) - start, 0, count - skipped));
     }
     BlockArgs args{};
     args.d = d;
     args.dv = dv;
-    args.keys = static_cast<int64_t>(seen[used - 1]);
+    args.keys = hidden == count ? 0 : static_cast<int64_t>(seen[used - 1]);
     args.unmasked = static_cast<int64_t>(seen[0]);
+    args.first = window > 0 ? first : nullptr;
+    args.hiding = static_cast<int64_t>(first[used - 1]);
     if (args.keys == 0 && !fresh) return;
     args.lanes = used;
     args.rows = used <= 16 ? 16 : used <= 32 ? 32 : 0;
     args.q = q_packed;
-    args.k = scratch.k;
-    args.v = keys.v == nullptr ? nullptr : scratch.v;
+    args.k = scratch.k + skipped * d / attention->pair;
+    args.v = keys.v == nullptr ? nullptr : scratch.v + skipped * kPanel / attention->pair;
     args.v_keys = value_room(key_block);
     args.visible = seen;
     args.p = scratch.p;

@@ -63,6 +63,7 @@ struct Sweep {
     int64_t total_keys;
     int64_t offset;               // see above; total_keys when nothing is masked
     int64_t key_block;            // keys packed at a time
+    int64_t window = 0;           // of a token's keys the last so many are seen; 0: all
     int64_t unit;                 // names the keys: a scratch that holds them packed is not filled again
     int64_t block_rows = kLanes;  // or fewer, what BlockArgs::rows may be
 
@@ -72,6 +73,10 @@ struct Sweep {
     int64_t lanes(int64_t block) const { return std::min(block_rows, rows() - block * block_rows); }
     // Keys that row f sees.
     int64_t visible(int64_t f) const { return std::min(total_keys, offset + f / group + 1); }
+    // The first of them.
+    int64_t first_seen(int64_t f) const {
+        return window > 0 ? std::max<int64_t>(0, offset + f / group + 1 - window) : 0;
+    }
     int64_t visible_to_block(int64_t block) const { return visible(block * block_rows + lanes(block) - 1); }
     // Where row f stands among [tokens, Hq].
     int64_t at(int64_t f) const { return f / group * query_heads + first_head + f % group; }
@@ -82,6 +87,7 @@ struct Sweep {
     void run(SweepScratch& scratch, int64_t begin, int64_t end, int64_t first_key, int64_t last_key,
              bool colsum, Finish&& finish) const {
         last_key = std::min(last_key, visible_to_block(end - 1));
+        first_key = std::max(first_key, first_seen(begin * block_rows));
         const bool single = last_key - first_key <= key_block;
         for (int64_t key = first_key; key < last_key; key += key_block) {
             const int64_t count = std::min(key_block, last_key - key);

@@ -158,6 +158,7 @@ h2o_status run(const calls::CachedAttention& call) {
     const cudaStream_t stream = stream_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (call.n <= 0 || !call.q || !call.length || !call.o) return H2O_BAD_ARGUMENT;
+    if (call.shape.window > 0) return H2O_UNSUPPORTED;
     if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
     Workspace pieces(call.workspace, call.workspace_bytes);
@@ -169,6 +170,7 @@ h2o_status run(const calls::StepAttention& call) {
     const cudaStream_t stream = stream_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (!call.q || !call.k || !call.length || !call.o || !call.counters) return H2O_BAD_ARGUMENT;
+    if (call.shape.window > 0) return H2O_UNSUPPORTED;
     if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
     const bool latent = h2o_kv_latent(call.kv);
     if (!call.v && !latent) return H2O_BAD_ARGUMENT;

@@ -107,7 +107,11 @@ class FunctionProvider:
         for name, array in inputs.items():  # the graph may not write over its own input
             if any(array is output for output in outputs.values()):
                 inputs[name] = array.copy()
-        attributes = {each.name: self._attribute(operator, each, given) for each in operator.attributes}
+        attributes = {
+            each.name: value
+            for each in operator.attributes
+            if (value := self._attribute(operator, each, given)) != each.default
+        }
         key = (operator.name, tuple(outputs), tuple(attributes.items()))
         if key not in self._sessions:
             model = self._one_node_model(operator, inputs, outputs, attributes)
@@ -135,8 +139,9 @@ class FunctionProvider:
         if attribute.name in given:
             number: float = given[attribute.name]
             return number
-        if attribute.least is None:
-            return self.shape.scale
+        if attribute.of_model:
+            of_model: float = getattr(self.shape, attribute.name)
+            return of_model
         others = [each.name for each in operator.attributes if each.gives == attribute.gives]
         rest = sum(given[name] for name in others if name != attribute.name)
         for tensor in operator.outputs:

@@ -56,6 +56,7 @@ class NativeCpuProvider:
             scale=shape.scale,
             half=shape.half,
             value_size=shape.value_size,
+            window=shape.window,
             bfloat16=self.precision == "bfloat16",
         )
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
+from h2o_runtime.model import AttentionShape
 
 Tensors = Mapping[str, Tensor]
 
@@ -19,7 +20,7 @@ class StepTensors:
     token, position, length  int64 [1]; length is that of the caches with the step's row
     caches                   of every layer, without pages; its row is appended
     logits                   float32 [1, vocab]
-    scale                    of attention's scores
+    shapes                   of attention, in every layer
     """
 
     token: Tensor
@@ -27,7 +28,7 @@ class StepTensors:
     length: Tensor
     caches: Sequence[KV]
     logits: Tensor
-    scale: float
+    shapes: Sequence[AttentionShape]
 
     @property
     def inputs(self) -> dict[str, Tensor]:

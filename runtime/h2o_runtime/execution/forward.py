@@ -110,6 +110,7 @@ class Forward:
         device: Device,
     ) -> None:
         self.model = manifest.model
+        self._policy_layers = self.model.policy_layers
         self.dense_graphs = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
         self.backend = backend
         self.layers = layers
@@ -166,10 +167,11 @@ class Forward:
             rows = Rows(session.length, session.length + n)
             with self._flow.layer(dense):
                 call = self._layer_call(layer, prompt, cache, rows)
-                prompt.policy.attend(call, session.prefill_state)
+                self.layers[layer].attend(prompt.policy, call, session.prefill_state)
             # Only now has the attention provider waited for all of the rows.
-            provider = self.layers.providers[layer]
-            self.decoding.observe(layer, cache.view(rows.stop), rows, provider, session.decode_state)
+            own, provider = self._policy_layers[layer], self.layers.providers[layer]
+            decoding = self.layers[layer].decoding(self.decoding)
+            decoding.observe(own, cache.view(rows.stop), rows, provider, session.decode_state)
             cache.attended(call.q)
 
     def decode(self, token: int, session: Session) -> Float32:
@@ -199,15 +201,14 @@ class Forward:
         for layer, bound_layer in enumerate(bound.layers):
             with session.store.open(layer) as cache:
                 bound_layer.run()
-                new = cache.uncommitted(rows) if self.decoding.appends else None
+                decoding, own = self.layers[layer].decoding(self.decoding), self._policy_layers[layer]
+                new = cache.uncommitted(rows) if decoding.appends else None
                 if new is None:
                     cache.commit(rows)
                 kv = cache.view(length)
-                self.decoding.observe(layer, kv, rows, bound_layer.provider, state)
-                call = StepCall(
-                    layer, bound_layer.q, bound_layer.o, kv, bound_layer.provider, new, cache.fetch
-                )
-                self.decoding.attend(call, state)
+                decoding.observe(own, kv, rows, bound_layer.provider, state)
+                call = StepCall(own, bound_layer.q, bound_layer.o, kv, bound_layer.provider, new, cache.fetch)
+                decoding.attend(call, state)
         bound.head()
         return self.buffers.logits[:1]
 
@@ -302,9 +303,8 @@ class Forward:
             return None
         position, length = self._where[0:1], self._where[2:3]
         logits = self.buffers.logits[:1]
-        return self.backend.whole_step(
-            StepTensors(self._token, position, length, caches, logits, self.model.attention.scale)
-        )
+        shapes = [spec.attention(self.model.dtype) for spec in self.model.each_layer]
+        return self.backend.whole_step(StepTensors(self._token, position, length, caches, logits, shapes))
 
     def _dense_tensors(
         self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]
@@ -336,7 +336,7 @@ class Forward:
         n, layers = len(prompt.tokens), self.model.layers
         new = cache.target(rows)
         call = LayerCall(
-            layer=layer,
+            layer=self._policy_layers[layer],
             q=self.buffers.q[layer][:n],
             o=self.buffers.attention[layer][:n],
             k=new["k"],

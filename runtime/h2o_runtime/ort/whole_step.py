@@ -102,7 +102,8 @@ def _attention(i: int, results: Mapping[str, str], tensors: StepTensors, threads
         [f"{i}/attended"],
         name=f"{i}/attended",
         domain=DOMAIN,
-        scale=tensors.scale,
+        scale=tensors.shapes[i].scale,
+        window=tensors.shapes[i].window,
         threads=threads,
     )
 

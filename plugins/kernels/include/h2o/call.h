@@ -20,6 +20,7 @@ typedef struct h2o_shape {
     float scale;          // of the dot products
     h2o_dtype dtype;      // of q, k, v and o
     int32_t value_size;   // dv; 0: d
+    int32_t window;       // keys that a row sees at most, back from its own; 0: all
 } h2o_shape;
 
 // C-contiguous. Memory of the host for the CPU's kernels, of the device for CUDA's.

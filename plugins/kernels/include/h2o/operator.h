@@ -25,10 +25,13 @@ struct TensorSpec {
 
 struct AttributeSpec {
     const char* name;
-    bool integer;  // else a float above 0
+    bool integer;   // else a float above 0
+    bool of_model;  // where it is not given, it is that of the shape
     int32_t least;
-    int gives;  // the size that it is, or is a part of, where no input shows that; else -1
-    int tiles;  // the size that counts the tiles of n tokens, which are as long as it says; else -1
+    bool optional;   // whether a node of a graph may leave it out
+    int32_t absent;  // what that means
+    int gives;       // the size that it is, or is a part of, where no input shows that; else -1
+    int tiles;       // the size that counts the tiles of n tokens, which are as long as it says; else -1
 };
 
 constexpr int kMostTensors = 12, kMostAttributes = 12;
