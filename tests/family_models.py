@@ -128,10 +128,56 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+FOUR = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32}
 
-def save(folder: Path, name: str) -> Path:
-    """A checkpoint of MODELS."""
-    family, settings = MODELS[name]
+# The same of models some layers of which have a window.
+WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("mistral", {**FOUR, "num_hidden_layers": 2, "sliding_window": 50}),
+    "ministral": ("ministral", {**FOUR, "sliding_window": 64, "layer_types": [SLIDING, FULL] * 2}),
+    "phi3": (
+        "phi3",
+        {"num_hidden_layers": 2, "num_key_value_heads": 2, "hidden_size": 128, "sliding_window": 70},
+    ),
+    "qwen2": (
+        "qwen2",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "hidden_size": 128,
+            "use_sliding_window": True,
+            "sliding_window": 33,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3": (
+        "qwen3",
+        {
+            **FOUR,
+            "use_sliding_window": True,
+            "sliding_window": 100,
+            "layer_types": [FULL, SLIDING, SLIDING, FULL],
+        },
+    ),
+    "exaone4": ("exaone4", {**FOUR, "sliding_window": 64, "sliding_window_pattern": 4}),
+    "olmo3": (
+        "olmo3",
+        {
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 2,
+            "hidden_size": 128,
+            "sliding_window": 64,
+            "rope_parameters": {
+                kind: {**checkpoints.DEFAULT_ROPE, "rope_theta": 5e5} for kind in (SLIDING, FULL)
+            },
+        },
+    ),
+}
+
+
+def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] = MODELS) -> Path:
+    """A checkpoint of MODELS, or of WINDOWS."""
+    family, settings = models[name]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **deepcopy({**SIZES, **settings})))
     checkpoints._fill(model, seed=3)
     model.save_pretrained(folder)

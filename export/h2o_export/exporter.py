@@ -145,7 +145,7 @@ def write_bundle(
     progress("attention graphs")
     model = _with_rounding(model_spec(checkpoint.config, options), checkpoint)
     opset = BLOCKS_OPSET if options.weights != "float" else OPSET
-    for graph in policy_graphs(options.prefill, model.attention):
+    for graph in policy_graphs(options.prefill, model.under_policies.attention, model.windows):
         _set_opset(graph.model, opset)
         onnx.checker.check_model(graph.model, full_check=True)
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())

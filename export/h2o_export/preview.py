@@ -76,5 +76,7 @@ def preview_export(
     graphs = [dense_spec(dense, config, options.dtype) for dense in dense_graphs(config)]
     for layer, kind in enumerate(each_kind(config)):
         graphs += [graph.spec(layer) for graph in kind.small_graphs(config, options.dtype)]
-    graphs += [graph.spec for graph in policy_graphs(options.prefill, model.attention)]
+    graphs += [
+        graph.spec for graph in policy_graphs(options.prefill, model.under_policies.attention, model.windows)
+    ]
     return ExportPreview(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

@@ -247,8 +247,8 @@ class Generator:
 
     def report(self) -> PrefillReport:
         """Which keys the policy kept of the last prompt's past."""
-        session = self.session
-        if session.origin.config is None or session.state_config is None:
+        session, some = self.session, self.model.under_policies.layers > 0
+        if session.origin.config is None or session.state_config is None or not some:
             return PrefillReport.empty()
         return session.state_config.algorithm.report(session.prefill_state, session.origin)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -270,6 +271,26 @@ class ModelSpec(BaseModel):
         return sum(spec.row.elements for spec in self.each_layer) * np.dtype(self.dtype).itemsize
 
     @property
+    def under_policies(self) -> ModelSpec:
+        """The layers that prefill and decode policies are for, as a model: those without a window. Maybe none."""
+        specs = tuple(spec for spec in self.each_layer if not spec.window)
+        if len(specs) == self.layers:
+            return self
+        first = specs[0] if specs else self.layer(0)
+        own = {name: getattr(first, name) for name in ("query_heads", "kv_heads", "head_size", "scale")}
+        return self.model_copy(update={"layers": len(specs), "layer_specs": specs, **own})
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """How wide windows are, each once."""
+        return tuple(sorted({spec.window for spec in self.each_layer} - {0}))
+
+    @property
+    def policy_layers(self) -> tuple[int, ...]:
+        """Of every layer: how many of `under_policies` come before it, which is its own number there."""
+        return tuple(accumulate((not spec.window for spec in self.each_layer[:-1]), initial=0))
+
+    @property
     def attention(self) -> AttentionShape:
         """What the attention provider of the first layer is made for."""
         return self.layer(0).attention(self.dtype)
@@ -277,7 +298,7 @@ class ModelSpec(BaseModel):
     @property
     def one_row(self) -> bool:
         """Whether the caches of all layers keep the same of a token, and queries have as many heads in all."""
-        return len({(spec.row, spec.query_heads) for spec in self.each_layer}) == 1
+        return len({(spec.row, spec.query_heads) for spec in self.each_layer}) <= 1
 
     @property
     def rotary_size(self) -> int:
@@ -294,4 +315,4 @@ class ModelSpec(BaseModel):
                 "query, or use --prefill full",
                 field="score_heads",
             )
-        return counts.pop()
+        return counts.pop() if counts else self.kv_heads if kind == "kv" else self.query_heads

@@ -61,10 +61,10 @@ EXPORT: dict[str, Misuse] = {
         "architecture LlamaForSequenceClassification has no language-model head",
     ),
     "a sliding window": (
-        lambda p: p.configure(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=64),
+        lambda p: p.configure(layer_types=["sliding_attention"]),
         ("{ck}", "-o", "{out}"),
         1,
-        "sliding-window attention (sliding_window = 64, of a context of",
+        "layer_types names layers with a sliding window, and sliding_window = None gives them none",
     ),
     "another RoPE": (
         lambda p: p.configure(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),

@@ -75,6 +75,16 @@ def test_transformers_computes_the_same_model_of_it(tmp_path: Path, name: str) -
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["exaone4", "olmo3"])
+def test_windows_are_those_of_the_checkpoint(tmp_path: Path, name: str) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", name, family_models.WINDOWS)
+    path = gguf_files.write(folder, tmp_path / "model.gguf")
+    assert close(open_checkpoint(str(path)).config) == close(open_checkpoint(str(folder)).config)
+    pattern = {f"{name.replace('3', '2')}.attention.sliding_window_pattern": [True, False, False, True]}
+    path = gguf_files.write(folder, tmp_path / "other.gguf", metadata=pattern)
+    assert [kind == "window" for kind in open_checkpoint(str(path)).config.kinds] == pattern.popitem()[1]
+
+
 def test_scores_of_a_granite_without_a_scale_are_scaled_as_llamas_are(tmp_path: Path) -> None:
     folder = family_models.save(tmp_path / "checkpoint", "granite")
     path = gguf_files.write(folder, tmp_path / "model.gguf", metadata={"granite.attention.scale": None})
@@ -83,12 +93,6 @@ def test_scores_of_a_granite_without_a_scale_are_scaled_as_llamas_are(tmp_path: 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     folder = family_models.save(tmp_path / "checkpoint", "exaone4")
-    path = gguf_files.write(folder, tmp_path / "w.gguf", metadata={"exaone4.attention.sliding_window": 512})
-    with pytest.raises(UnsupportedModelError, match="sliding-window attention"):
-        open_checkpoint(str(path))
-    path = gguf_files.write(folder, tmp_path / "w.gguf", metadata={"exaone4.attention.sliding_window": 4096})
-    with pytest.raises(CheckpointError, match="layer_types"):  # which layers rotate, the file does not say
-        open_checkpoint(str(path))
     path = gguf_files.write(folder, tmp_path / "s.gguf", metadata={"exaone4.logit_scale": 2.0})
     with pytest.raises(UnsupportedModelError, match="scaled logits"):
         open_checkpoint(str(path))

@@ -14,6 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from h2o_export.architecture.config import HEAD_SIZES, ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
+from h2o_export.architecture.families.base import FULL, SLIDING
 from h2o_export.dense.graphs import parameter_count
 from h2o_export.layers import layer_kind
 from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
@@ -214,7 +215,7 @@ def test_the_share_of_a_head_that_rotates() -> None:
     [
         (
             {"model_type": "gpt2"},
-            "model type 'gpt2' is not supported.*supported are llama, mistral, qwen2, qwen3",
+            "model type 'gpt2' is not supported.*supported are llama, mistral, ministral, qwen2",
         ),
         ({"model_type": "mixtral"}, "model type 'mixtral' is not supported"),
         ({"model_type": "gemma2"}, "its decoder layer is another"),
@@ -231,7 +232,10 @@ def test_the_share_of_a_head_that_rotates() -> None:
             {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
             "RoPE scaling 'dynamic'.*default, linear, llama3, yarn",
         ),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types names layers with a sliding window",
+        ),
     ],
 )
 def test_a_missing_feature_is_named(changes: dict[str, Any], says: str) -> None:
@@ -240,26 +244,68 @@ def test_a_missing_feature_is_named(changes: dict[str, Any], says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+W, G, N = "window", "grouped-query", "grouped-query-without-rotation"
+
+
 @pytest.mark.parametrize(
-    ("family", "changes"),
+    ("family", "changes", "window", "kinds"),
     [
-        ("mistral", {"sliding_window": 2047}),
+        ("mistral", {"sliding_window": 2047}, 2047, (W, W, W)),
+        # Not mentioned: its default is a window of 4096.
+        ("mistral", {"sliding_window": None, "max_position_embeddings": 4097}, 4096, (W, W, W)),
+        ("ministral", {"sliding_window": 9, "layer_types": [SLIDING, FULL, SLIDING]}, 9, (W, G, W)),
+        ("ministral", {"sliding_window": 9}, 9, (W, W, W)),
+        ("phi3", {"sliding_window": 2047}, 2047, (W, W, W)),
+        ("qwen2", {"sliding_window": 1024, "use_sliding_window": True}, 1024, (G, G, G)),  # from layer 28 on
+        ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, 8, (G, W, W)),
         (
-            "mistral",
-            {"sliding_window": None, "max_position_embeddings": 4097},
-        ),  # not mentioned: its default is a window of 4096
-        ("qwen2", {"sliding_window": 1024, "use_sliding_window": True}),
-        ("qwen3", {"sliding_window": 32}),
+            "qwen3",
+            {"sliding_window": 8, "use_sliding_window": True, "layer_types": [SLIDING, FULL, FULL]},
+            8,
+            (W, G, G),
+        ),
+        ("qwen3", {"sliding_window": 32}, 0, (G, G, G)),  # no flag
+        ("olmo3", {"sliding_window": 7, "num_hidden_layers": 5}, 7, (W, W, W, G, W)),
+        ("exaone4", {"sliding_window": 7, "num_hidden_layers": 4}, 7, (W, W, W, N)),
+        ("exaone4", {"sliding_window": 7, "layer_types": [FULL, SLIDING, FULL]}, 7, (N, W, N)),
     ],
 )
-def test_sliding_windows_are_refused(family: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedModelError, match="sliding-window attention"):
-        of_family(family, **changes)
+def test_windows_are_read(family: str, changes: dict[str, Any], window: int, kinds: tuple[str, ...]) -> None:
+    config = of_family(family, **changes)
+    assert (config.window, config.kinds) == (window, kinds)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "says"),
+    [
+        ("mistral", {"sliding_window": -1}, "sliding_window must be a positive integer"),
+        ("ministral", {"layer_types": [SLIDING]}, "layer_types must name the kind of each of 3 layers"),
+        (
+            "ministral",
+            {"layer_types": [SLIDING, FULL, "chunked_attention"]},
+            "layer_types must name the kind",
+        ),
+    ],
+)
+def test_damaged_windows_are_named(family: str, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        of_family(family, **{"sliding_window": 8, **changes})
+
+
+def test_windows_that_no_layer_serves_are_refused() -> None:
+    windows = {"use_sliding_window": True, "sliding_window": 8, "no_rope_layers": [0, 1, 1]}
+    with pytest.raises(
+        UnsupportedModelError, match="a sliding window in layers of the kind grouped-query-without"
+    ):
+        of_family("smollm3", **windows)
+    with pytest.raises(UnsupportedModelError, match="layers that rotate by other angles"):
+        of_family("olmo3", rope_scaling={"rope_type": "yarn", "factor": 8.0})
 
 
 def test_a_window_no_shorter_than_the_context_is_full_attention() -> None:
     assert of_family("mistral", sliding_window=2048).family == "mistral"
-    assert of_family("qwen3", sliding_window=32768, layer_types=["sliding_attention"] * 3).family == "qwen3"
+    long = {"use_sliding_window": True, "sliding_window": 32768, "layer_types": [SLIDING] * 3}
+    assert of_family("qwen3", **long).kinds == (G, G, G)
 
 
 def test_windows_that_are_switched_off_are_none() -> None:
@@ -270,13 +316,11 @@ def test_windows_that_are_switched_off_are_none() -> None:
 
 
 def test_a_window_of_exaone_tells_which_layers_rotate() -> None:
-    types = ["sliding_attention", "full_attention", "sliding_attention"]
-    kinds = of_family("exaone4", sliding_window=2048, layer_types=types).kinds
-    assert kinds == ("grouped-query", "grouped-query-without-rotation", "grouped-query")
-    with pytest.raises(CheckpointError, match="layer_types must name the kind of each of 3 layers"):
-        of_family("exaone4", sliding_window=2048)
+    """Also where it is no shorter than the context."""
+    types = [SLIDING, FULL, SLIDING]
+    assert of_family("exaone4", sliding_window=2048, layer_types=types).kinds == (G, N, G)
     raw = {**LLAMA, "model_type": "exaone4", "architectures": None, "sliding_window": None}
-    assert set(ModelConfig.from_huggingface(raw).kinds) == {"grouped-query"}
+    assert set(ModelConfig.from_huggingface(raw).kinds) == {G}
 
 
 def test_layers_of_smollm3_that_do_not_rotate() -> None:

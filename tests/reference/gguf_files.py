@@ -13,7 +13,11 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-ARCHITECTURES = {"mistral": "llama", "qwen3_moe": "qwen3moe"}  # where llama.cpp has another name
+ARCHITECTURES = {
+    "mistral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "olmo3": "olmo2",
+}  # where llama.cpp has another name
 NEIGHBOURS = ("llama", "smollm3", "granite")  # whose rows of q and k its converter puts in another order
 RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
 
@@ -25,6 +29,8 @@ OWN = {
         "residual_scale": "residual_multiplier",
         "logit_scale": "logits_scaling",
     },
+    "exaone4": {"attention.sliding_window": "sliding_window"},
+    "olmo2": {"attention.sliding_window": "sliding_window"},
     "qwen3moe": {
         "expert_count": "num_local_experts",
         "expert_used_count": "num_experts_per_tok",
@@ -49,6 +55,7 @@ def write(
     """
     config = json.loads((checkpoint / "config.json").read_text())
     family, weights = config["model_type"], load_file(checkpoint / "model.safetensors")
+    config["rope_parameters"] = config["rope_parameters"].get("full_attention", config["rope_parameters"])
     architecture = ARCHITECTURES.get(family, family)
     names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
     stored: dict[str, NDArray[np.float32] | None] = {}
@@ -133,7 +140,7 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         ),
         **_long_metadata(config, name),
         f"{name}.vocab_size": config["vocab_size"],
-        **{f"{name}.{key}": config[word] for key, word in OWN.get(name, {}).items()},
+        **{f"{name}.{key}": config.get(word) for key, word in OWN.get(name, {}).items()},
     }
 
 

@@ -126,14 +126,15 @@ def _feed_forward(model: ModelSpec, layer: int) -> int:
 def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
     """Two dot products a pair of query and visible key, in every layer and query head."""
     *others, last = model.each_layer
-    pairs = visible_pairs(config, tokens)
-    before = sum(_pair_flop(spec) for spec in others) * pairs
-    return before + _pair_flop(last) * int(config.algorithm.last_layer_pairs(tokens))
+    before = sum(_pair_flop(spec) * _layer_pairs(spec, config, tokens) for spec in others)
+    # Of the last layer's window, the last row's keys.
+    pairs = min(last.window, tokens) if last.window else config.algorithm.last_layer_pairs(tokens)
+    return before + _pair_flop(last) * int(pairs)
 
 
 def layer_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
     """The same of the first layer, where all of its rows are needed."""
-    return _pair_flop(model.layer(0)) * visible_pairs(config, tokens)
+    return _pair_flop(model.layer(0)) * _layer_pairs(model.layer(0), config, tokens)
 
 
 def _pair_flop(spec: LayerSpec) -> int:
@@ -141,8 +142,16 @@ def _pair_flop(spec: LayerSpec) -> int:
     return 2 * spec.query_heads * (spec.query_size + spec.out_size)
 
 
+def _layer_pairs(spec: LayerSpec, config: PrefillConfig, tokens: int) -> int:
+    """How many (query, key) pairs a layer computes for a prompt: those of its window, or of the policy."""
+    if not spec.window:
+        return visible_pairs(config, tokens)
+    window = min(spec.window, tokens)
+    return window * (window + 1) // 2 + (tokens - window) * window
+
+
 def visible_pairs(config: PrefillConfig, tokens: int) -> int:
-    """How many (query, key) pairs the policy computes for a prompt."""
+    """How many (query, key) pairs the policy computes for a prompt, in a layer without a window."""
     return config.algorithm.visible_pairs(tokens)
 
 
@@ -154,7 +163,10 @@ def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | N
     if not model.tied and model.weights:
         unread = model.weights.table_bytes
     unread += _unchosen_bytes(model)
-    return model.weight_bytes - unread + (decoding or FullDecode()).step_bytes(model, context)
+    windows = sum(min(spec.window, context) * spec.row.elements * item for spec in model.each_layer)
+    others = model.under_policies
+    read = (decoding or FullDecode()).step_bytes(others, context) if others.layers else 0
+    return model.weight_bytes - unread + windows + read
 
 
 def _unchosen_bytes(model: ModelSpec) -> int:

@@ -9,7 +9,14 @@ from typing import Any, Literal
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families import Family, find_family
-from h2o_export.architecture.families.base import LLAMA_NORMS, NO_MULTIPLIERS, Multipliers, Norms
+from h2o_export.architecture.families.base import (
+    GROUPED_QUERY,
+    LLAMA_NORMS,
+    NO_MULTIPLIERS,
+    WINDOW,
+    Multipliers,
+    Norms,
+)
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.rope import RopeConfig, read_rope
 from h2o_export.architecture.values import integer, number
@@ -45,6 +52,7 @@ class ModelConfig:
         Literal["head", "projection"] | None
     )  # RMSNorm of q and k: of each head, or of all heads together
     kinds: tuple[str, ...]  # of every layer: a key of h2o_export.layers.LAYERS
+    window: int = 0  # keys that a token sees at most in layers with a window
     arrangement: Arrangement = AS_HERE
     norms: Norms = LLAMA_NORMS
     multipliers: Multipliers = NO_MULTIPLIERS
@@ -59,6 +67,7 @@ class ModelConfig:
         Raises UnsupportedModelError for a feature the exporter lacks, CheckpointError for a broken config.
         """
         family = find_family(raw)
+        raw = family.completed(raw)
         latent = family.latent(raw)
         query_heads, kv_heads, head_size = _heads(raw, family) if latent is None else latent.heads(raw)
         layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
@@ -82,7 +91,8 @@ class ModelConfig:
             o_bias=biases.output,
             mlp_bias=biases.mlp,
             qk_norm=family.qk_norm,
-            kinds=family.layer_kinds(raw, layers),
+            kinds=_kinds(raw, family, layers),
+            window=family.window(raw),
             arrangement=family.arrangement,
             norms=family.norms,
             multipliers=family.multipliers(raw),
@@ -133,3 +143,15 @@ def _heads(raw: dict[str, Any], family: Family) -> tuple[int, int, int]:
         known = ", ".join(map(str, HEAD_SIZES))
         raise UnsupportedModelError(f"head size {head_size} is not supported; supported are {known}")
     return query_heads, kv_heads, head_size
+
+
+def _kinds(raw: dict[str, Any], family: Family, layers: int) -> tuple[str, ...]:
+    """The kind of every layer, those with a window among them."""
+    kinds = family.layer_kinds(raw, layers)
+    if not family.window(raw):
+        return kinds
+    windowed = family.windowed(raw, layers)
+    others = {kind for kind, window in zip(kinds, windowed, strict=True) if window} - {GROUPED_QUERY, WINDOW}
+    if others:
+        raise UnsupportedModelError(f"a sliding window in layers of the kind {others.pop()} is not supported")
+    return tuple(WINDOW if window else kind for kind, window in zip(kinds, windowed, strict=True))

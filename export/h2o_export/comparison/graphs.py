@@ -47,7 +47,7 @@ class GraphComparison:
         self.compared = compared
         self.bundle = compared.bundle
         self.model = self.bundle.manifest.model
-        self.shape = self.model.attention
+        self.shape = self.model.under_policies.attention
         self.save = save
         if save is not None:
             _make_folder(save)
@@ -67,7 +67,7 @@ class GraphComparison:
                 spec = self.model.layer(index - 1)
                 kind = kind_named(spec.kind)
                 yield from self._small_graphs(kind, index - 1, known, backend, progress)
-                known |= {"attention": kind.reference(known, spec.scale), "residual": known["residual_out"]}
+                known |= {"attention": kind.reference(known, spec), "residual": known["residual_out"]}
             progress(graph.name)
             feed = {spec.name: known[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             results = self._dense_graph(graph, feed, backend)
@@ -118,7 +118,7 @@ class GraphComparison:
                 yield from self._attention_graph(step, engines.runner(self.bundle.graph(step.name)), room)
 
     def _attention_of(self, provider: AttentionProvider, stage: str, progress: Progress) -> Iterator[Row]:
-        provider.activate(self.model.attention)
+        provider.activate(self.shape)
         room = Room(self._rows, self._rows, self._rows)
         for step in self._steps:
             progress(f"{step.name}, {provider.name}")
@@ -128,7 +128,7 @@ class GraphComparison:
 
     @property
     def _steps(self) -> tuple[AttentionStep, ...]:
-        return policy_steps(self.bundle.manifest.prefill)
+        return policy_steps(self.bundle.manifest.prefill, self.model.windows)
 
     @property
     def _rows(self) -> int:

@@ -102,7 +102,7 @@ class PipelineComparison:
         sets: NDArray[np.int32],
     ) -> Row:
         half = self._dtype == "float16"
-        kv_heads = self.compared.bundle.manifest.model.kv_heads
+        kv_heads = self.compared.bundle.manifest.model.under_policies.kv_heads
         reference = make(kv_heads, sets)
         expected = self._expected(checkpoint, reference, torch.float32)
         tolerance = TOLERANCE

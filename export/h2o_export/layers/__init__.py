@@ -13,12 +13,13 @@ from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.base import LayerKind
 from h2o_export.layers.grouped_query import GroupedQuery, GroupedQueryWithoutRotation
 from h2o_export.layers.latent import Latent
+from h2o_export.layers.window import Window
 from h2o_runtime.errors import UnsupportedModelError
 
 __all__ = ["LAYERS", "LayerKind", "each_kind", "kind_named", "layer_kind", "rotary_size"]
 
 LAYERS: Mapping[str, LayerKind] = MappingProxyType(
-    {kind.name: kind for kind in (GroupedQuery(), GroupedQueryWithoutRotation(), Latent())}
+    {kind.name: kind for kind in (GroupedQuery(), GroupedQueryWithoutRotation(), Latent(), Window())}
 )
 GROUP = "h2o_edge.export_layers"  # entry points of other packages
 

@@ -107,7 +107,7 @@ class LayerKind(ABC):
         raise AssertionError(f"this kind has no graph {graph}")
 
     @abstractmethod
-    def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
+    def reference(self, given: Mapping[str, NDArray[Any]], spec: LayerSpec) -> NDArray[np.float64]:
         """Plain causal attention in float64, for comparisons: tensors of `interface` → that of `attended`.
 
         Outputs of small graphs take the place of tensors of their name.
@@ -119,13 +119,17 @@ def rows(name: str, row: tuple[int, int], dtype: str) -> TensorSpec:
     return TensorSpec(name=name, dtype=dtype, shape=("n", *row))  # type: ignore[arg-type]
 
 
-def causal_attention(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float) -> NDArray[np.float64]:
-    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv], every row seeing those up to itself."""
+def causal_attention(
+    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float, window: int = 0
+) -> NDArray[np.float64]:
+    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv], every row seeing those up to itself, or the last
+    `window` of them."""
     q, k, v = (array.astype(np.float64) for array in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("ihd,jhd->hij", q, k) * scale
-    scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+    seen = np.tri(len(q), dtype=bool) & ~np.tri(len(q), k=-window if window else -len(q), dtype=bool)
+    scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
     return out

@@ -42,8 +42,8 @@ class GroupedQuery(LayerKind):
     def output(self, config: ModelConfig) -> nn.Module:
         return nn.Linear(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
 
-    def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
-        return causal_attention(given["q"], given["k"], given["v"], scale)
+    def reference(self, given: Mapping[str, NDArray[Any]], spec: LayerSpec) -> NDArray[np.float64]:
+        return causal_attention(given["q"], given["k"], given["v"], spec.scale, spec.window)
 
 
 class GroupedQueryWithoutRotation(GroupedQuery):

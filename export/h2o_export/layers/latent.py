@@ -109,8 +109,8 @@ class Latent(LayerKind):
         values = latents[..., : spec.value_size]
         return {"context": causal_attention(made["absorbed"], latents, values, spec.scale)}
 
-    def reference(self, given: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
-        return causal_attention(given["q"], given["k"], given["v"], scale)
+    def reference(self, given: Mapping[str, NDArray[Any]], spec: LayerSpec) -> NDArray[np.float64]:
+        return causal_attention(given["q"], given["k"], given["v"], spec.scale)
 
 
 class LatentProjection(nn.Module):

@@ -7,11 +7,13 @@ alone, and nothing independent of the runtime is there to compare it with.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from h2o_export.attention_graphs import AttentionGraph, AttentionStep
 from h2o_export.attention_graphs.decode import Decode
+from h2o_export.attention_graphs.window import WindowAttention
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
 from h2o_export.policies.full import FullEntry
 from h2o_export.policies.h2o import SCORE_ENTRIES
@@ -70,11 +72,17 @@ def policy_entry(config: PrefillConfig) -> PolicyEntry[Any]:
     return POLICIES.of(config.algorithm)
 
 
-def policy_steps(config: PrefillConfig) -> tuple[AttentionStep, ...]:
-    """Every attention graph of a bundle with this configuration: the policy's own, then decode's."""
-    return (*policy_entry(config).steps(config.algorithm), Decode())
+def policy_steps(config: PrefillConfig, windows: Sequence[int] = ()) -> tuple[AttentionStep, ...]:
+    """Every attention graph of a bundle with this configuration: the policy's, decode's, one for each window."""
+    return (
+        *policy_entry(config).steps(config.algorithm),
+        Decode(),
+        *(WindowAttention(window) for window in windows),
+    )
 
 
-def policy_graphs(config: PrefillConfig, shape: AttentionShape) -> tuple[AttentionGraph, ...]:
+def policy_graphs(
+    config: PrefillConfig, shape: AttentionShape, windows: Sequence[int] = ()
+) -> tuple[AttentionGraph, ...]:
     """The same for models of a shape."""
-    return tuple(step.graph(shape) for step in policy_steps(config))
+    return tuple(step.graph(shape) for step in policy_steps(config, windows))

@@ -7,12 +7,16 @@ fits the disk but not the memory can still be compared with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
+from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from h2o_export.architecture.arrangement import neighbours
+from h2o_export.architecture.families.base import WINDOW
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import EMBEDDING
 from h2o_runtime.errors import CheckpointError
@@ -25,7 +29,7 @@ class StreamedModel:
     """A causal language model of transformers in `dtype`.
 
     With full attention, unless `attention` is given: a function with the signature of transformers' attention
-    interface that replaces it.
+    interface that replaces it, in layers without a window; it counts those alone.
     """
 
     def __init__(
@@ -38,7 +42,7 @@ class StreamedModel:
         name = "sdpa"
         if attention is not None:
             name = "h2o_reference"
-            AttentionInterface.register(name, attention)
+            AttentionInterface.register(name, _but_for_windows(attention, checkpoint.config.kinds))
         try:
             config = checkpoint.transformers_config()
             config.use_cache = False
@@ -86,11 +90,27 @@ class StreamedModel:
         for hidden in states:
             positions = torch.arange(len(hidden)).unsqueeze(0)
             given = hidden.unsqueeze(0)  # [1, n, D]
-            rope = self._rotary(given, positions)
-            out = layer(given, attention_mask=None, position_ids=positions, position_embeddings=rope)
+            rope = self._angles(index, given, positions)
+            mask = self._mask(index, len(hidden))
+            out = layer(given, attention_mask=mask, position_ids=positions, position_embeddings=rope)
             found.append((out[0] if isinstance(out, tuple) else out)[0])
         layer.to("meta")
         return found
+
+    def _angles(self, index: int, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of a layer; some models have others in each kind of layer."""
+        asked = "layer_type" in signature(self._rotary.forward).parameters
+        kinds = (self._model.config.layer_types[index],) if asked else ()
+        angles: tuple[Tensor, Tensor] = self._rotary(x, positions, *kinds)
+        return angles
+
+    def _mask(self, index: int, n: int) -> Tensor | None:
+        """Which keys the rows of a layer with a window see, bool [1, 1, n, n]; None: all up to their own."""
+        config = self.checkpoint.config
+        if config.kinds[index] != WINDOW:
+            return None
+        distance = torch.arange(n)[:, None] - torch.arange(n)
+        return ((distance >= 0) & (distance < config.window))[None, None]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -150,3 +170,21 @@ class StreamedModel:
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.checkpoint.tensor(name, shape).to(self.dtype)
+
+
+def _but_for_windows(attention: Attention, kinds: Sequence[str]) -> Attention:
+    """`attention`, but where a mask is given: there exactly what it shows. Layers are numbered without those."""
+    numbers = list(accumulate((kind != WINDOW for kind in kinds), initial=0))
+
+    def attend(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **more: Any
+    ) -> tuple[Tensor, None]:
+        if mask is not None:
+            out = nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, scale=scaling, enable_gqa=True
+            )
+            return out.transpose(1, 2), None
+        own = SimpleNamespace(layer_idx=numbers[module.layer_idx])
+        return attention(own, query, key, value, mask, scaling, **more)
+
+    return attend

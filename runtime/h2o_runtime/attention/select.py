@@ -36,6 +36,10 @@ def make_provider(
     model = bundle.manifest.model
     shape = model.attention
     if device.name == "cuda":
+        if model.windows:
+            raise ConfigError(
+                "sliding-window attention has no kernels for a GPU yet: choose the device cpu", field="device"
+            )
         choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):

@@ -142,12 +142,14 @@ class Cache(ABC):
     title  as people read it
     shared_values  whether it can hold rows whose values are a part of their keys
     mixed_rows     whether layers may differ in what it keeps of a token
+    keeps_distances  whether two of its rows are as far apart as their tokens
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
+    keeps_distances: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -38,6 +38,7 @@ class Evicting(Contiguous):
     title: ClassVar[str] = "forgetting"
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
+    keeps_distances: ClassVar[bool] = False
 
     cache_tokens: int = option(
         0,

@@ -16,10 +16,11 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any]) -> None:
     for kind in layers.kinds.values():
         if reason := kind.prefill_refusal(policy):
             raise ConfigError(reason, field="policy")
-    if not layers.model.one_row:
+    model = layers.model.under_policies
+    if not model.one_row:
         if not policy.mixed_rows:
             raise ConfigError(f"policy {policy.name} {MIXED}: use h2o or full", field="policy")
-        policy.state_bytes(layers.model, 1)  # raises where its state wants as many heads in all layers
+        policy.state_bytes(model, 1)  # raises where its state wants as many heads in all layers
 
 
 def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> None:
@@ -30,14 +31,12 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
             raise ConfigError(reason, field="cache")
         if reason := kind.decode_refusal(decoding):
             raise ConfigError(reason, field="decode")
-    if layers.model.one_row:
-        return
-    if not cache.mixed_rows:
+    if not layers.model.one_row and not cache.mixed_rows:
         raise ConfigError(
             f"the cache {cache.name} {MIXED}: use --cache contiguous or paged, without --cache-tokens",
             field="cache",
         )
-    if not decoding.mixed_rows:
+    if not layers.model.under_policies.one_row and not decoding.mixed_rows:
         raise ConfigError(f"--decode {decoding.name} {MIXED}: use --decode full", field="decode")
 
 

@@ -62,7 +62,7 @@ def footprint(
         cache=cache.store_bytes(model, context),
         activations=activation_bytes(model, context)
         + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
-        memory=sum(policy.state_bytes(model, context) for policy in policies),
+        memory=sum(policy.state_bytes(model.under_policies, context) for policy in policies),
         scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
     )
 

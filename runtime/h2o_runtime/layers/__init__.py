@@ -9,12 +9,14 @@ from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.grouped_query import GroupedQuery
 from h2o_runtime.layers.latent import Latent
+from h2o_runtime.layers.window import Window
 
 __all__ = ["LAYERS", "LayerKind", "LayerResources", "LoadedLayers"]
 
 LAYERS: Registry[LayerKind] = Registry(
     GroupedQuery,
     Latent,
+    Window,
     base=LayerKind,
     field="layer kind",
     flag="",

@@ -63,6 +63,14 @@ class LoadedLayers:
         """One layer's attention as the policy is to see it."""
         return call
 
+    def attend(self, policy: PrefillPolicy[Any], call: LayerCall, state: Any) -> None:
+        """Fill `call.o`: by the prompt's policy, whose state is `state`."""
+        policy.attend(call, state)
+
+    def decoding(self, policy: DecodePolicy[Any]) -> DecodePolicy[Any]:
+        """What a step of these layers attends by, of a session whose decode policy is `policy`."""
+        return policy
+
     def before(self, layer: int, rows: Span) -> None:
         """The layer's attention to these rows is done, and the next dense graph is about to be called for them."""
 

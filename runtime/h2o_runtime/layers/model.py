@@ -125,9 +125,9 @@ class LiveLayers:
 
     @property
     def in_step_graph(self) -> bool:
-        """Whether a decode step may be one graph: all layers allow it, and attention is of one shape."""
+        """Whether a decode step may be one graph: all layers allow it, and attention is by such kernels."""
         allowed = all(layers.in_step_graph for layers in self._kinds.values())
-        return allowed and len(set(self.providers)) == 1 and self.providers[0].in_graphs
+        return allowed and all(provider.in_graphs for provider in self.providers)
 
     @property
     def nbytes(self) -> int:

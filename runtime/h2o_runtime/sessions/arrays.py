@@ -151,8 +151,9 @@ def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: 
         with session.store.open(layer) as cache:
             if retained is None:
                 _fill_layer(session, layer, cache, rows, read)
-            provider = spec.layers.providers[layer]
-            spec.decoding.observe(layer, cache.view(rows.stop), rows, provider, session.decode_state)
+            if not spec.model.layer(layer).window:
+                own, provider = spec.model.policy_layers[layer], spec.layers.providers[layer]
+                spec.decoding.observe(own, cache.view(rows.stop), rows, provider, session.decode_state)
 
 
 def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, read: Reader) -> None:

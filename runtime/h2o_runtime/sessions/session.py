@@ -35,14 +35,15 @@ class Session(TokenRows):
         self.spec = spec
         model, device = spec.model, spec.device
         self.store = spec.cache.new_pool(model, spec.context, spare_bytes, device, spec.layers.providers)
-        layers = range(model.layers)
-        self.store.read_in_pages(frozenset(filter(spec.decoding.reads_in_pages, layers)))
+        own = enumerate(zip(model.each_layer, model.policy_layers, strict=True))
+        paged = (i for i, (layer, k) in own if not layer.window and spec.decoding.reads_in_pages(k))
+        self.store.read_in_pages(frozenset(paged))
         self.origin = Provenance()
         self.logits: Float32 | None = None
         self.transcript: Transcript | None = None
         self.prefill_state: Any = None
         self.state_config: PrefillConfig | None = None
-        self.decode_state: Any = spec.decoding.new_state(model, spec.context, device)
+        self.decode_state: Any = spec.decoding.new_state(model.under_policies, spec.context, device)
 
     def truncate(self, length: int) -> None:
         """Forget every token from row `length` on."""
@@ -61,7 +62,7 @@ class Session(TokenRows):
         if self.state_config is None or not same_arithmetic(self.state_config, config):
             self.drop_state()  # before there is another: a small device has no room for two
             self.prefill_state = config.algorithm.new_state(
-                self.spec.model, self.spec.context, self.spec.device
+                self.spec.model.under_policies, self.spec.context, self.spec.device
             )
             self.state_config = config
 

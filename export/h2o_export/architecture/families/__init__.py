@@ -9,8 +9,8 @@ from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, 
 from h2o_export.architecture.families.exaone import EXAONE4
 from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.granite import GRANITE
-from h2o_export.architecture.families.llama import LLAMA, MISTRAL
-from h2o_export.architecture.families.olmo import OLMO2
+from h2o_export.architecture.families.llama import LLAMA, MINISTRAL, MISTRAL
+from h2o_export.architecture.families.olmo import OLMO2, OLMO3
 from h2o_export.architecture.families.phi import PHI3
 from h2o_export.architecture.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from h2o_export.architecture.families.smollm import SMOLLM3
@@ -23,12 +23,14 @@ FAMILIES: dict[str, Family] = {
     for family in (
         LLAMA,
         MISTRAL,
+        MINISTRAL,
         QWEN2,
         QWEN3,
         QWEN3_MOE,
         SMOLLM3,
         GRANITE,
         OLMO2,
+        OLMO3,
         EXAONE4,
         PHI3,
         GLM4,

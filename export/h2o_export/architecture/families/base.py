@@ -8,12 +8,14 @@ from typing import Any, Literal
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.latent import LatentConfig
-from h2o_export.architecture.values import number
+from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 GROUPED_QUERY = "grouped-query"  # keys of h2o_export.layers.LAYERS
 WITHOUT_ROTATION = "grouped-query-without-rotation"
+WINDOW = "window"
 LATENT = "latent"
+SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
 SHARE = "partial_rotary_factor"  # of config.json: how much of a head RoPE turns
 
 
@@ -76,12 +78,52 @@ class Family:
     default_head_size: int | None = None  # where config.json may omit head_dim; None: hidden_size / heads
     default_window: int | None = None  # sliding window where config.json has no such key
     has_window: bool = True  # whether a window in config.json means anything
+    window_flag: bool = False  # whether it means something only where config.json says use_sliding_window
+    named_windows: bool = False  # whether layer_types says which layers have the window; else all have
     default_eps: float = 1e-6  # of norms, where config.json omits rms_norm_eps
     built_as: str | None = None  # the model type under which transformers knows it; None: its own
 
+    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """`raw` with what this family's config.json may leave out."""
+        return raw
+
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
-        """The kind of every layer. Raises as ModelConfig.from_huggingface, like all methods here."""
+        """The kind of every layer, windows apart. Raises as ModelConfig.from_huggingface, like all methods here."""
         return tuple(self.layers[layer % len(self.layers)] for layer in range(layers))
+
+    def window(self, raw: dict[str, Any]) -> int:
+        """Keys that a token sees at most in layers with a window, its own among them; 0: no layer has one.
+
+        One no shorter than the context changes nothing.
+        """
+        if not self.said_window(raw):
+            return 0
+        window = integer(raw, "sliding_window", self.default_window)
+        return window if window < integer(raw, "max_position_embeddings", 2048) else 0
+
+    def said_window(self, raw: dict[str, Any]) -> bool:
+        """Whether config.json says a window, however long. Qwen's have one that a flag switches off; Llama has none
+        and ignores the key."""
+        used = raw.get("use_sliding_window", not self.window_flag)
+        return bool(self.has_window and used and raw.get("sliding_window", self.default_window))
+
+    def windowed(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
+        """Which layers have the window that config.json says."""
+        if not self.named_windows:
+            return (True,) * layers
+        types = raw.get("layer_types")
+        if types is None:
+            return self.unnamed_windows(raw, layers)
+        if not isinstance(types, list) or len(types) != layers or not {*map(str, types)} <= {SLIDING, FULL}:
+            raise CheckpointError(
+                f"config.json: layer_types must name the kind of each of {layers} layers, {SLIDING} or {FULL}, but "
+                f"is {types!r}"
+            )
+        return tuple(one == SLIDING for one in types)
+
+    def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
+        """As `windowed` where config.json has no layer_types."""
+        return (True,) * layers
 
     def biases(self, raw: dict[str, Any]) -> Biases:
         flag = bool(raw.get("attention_bias", False)) and (self.bias_flags or self.attention_bias_flag)
@@ -128,24 +170,10 @@ class Family:
                 continue
             if raw.get(key) not in harmless:
                 raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
-        self._refuse_sliding_window(raw)
-
-    def _refuse_sliding_window(self, raw: dict[str, Any]) -> None:
-        """A window no shorter than the context changes nothing, and any other is refused.
-
-        Qwen's configs carry a window that `use_sliding_window` switches off; Llama has none and ignores the key.
-        """
-        window = raw.get("sliding_window", self.default_window)
-        if not self.has_window or not raw.get("use_sliding_window", True):
-            window = None
-        context = raw.get("max_position_embeddings", 2048)
-        if isinstance(window, int) and isinstance(context, int) and window >= context:
-            return
-        if window or "sliding_attention" in (raw.get("layer_types") or []):
+        if not self.said_window(raw) and SLIDING in (raw.get("layer_types") or []):
+            window = raw.get("sliding_window")
             raise UnsupportedModelError(
-                f"sliding-window attention (sliding_window = {window!r}, of a context of {context!r}) is not "
-                "supported; checkpoints with full attention in every layer are, or a window no shorter than the "
-                "context"
+                f"layer_types names layers with a sliding window, and sliding_window = {window!r} gives them none"
             )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h2o_export.architecture.families.base import GROUPED_QUERY, WITHOUT_ROTATION, Family, Norms
-from h2o_runtime.errors import CheckpointError
+from h2o_export.architecture.values import integer
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,12 @@ class ExaoneFamily(Family):
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
         if raw.get("sliding_window", self.default_window) is None:
             return super().layer_kinds(raw, layers)
-        types = raw.get("layer_types")
-        if not isinstance(types, list) or len(types) != layers:
-            raise CheckpointError(
-                f"config.json: layer_types must name the kind of each of {layers} layers, but is {types!r}"
-            )
-        return tuple(GROUPED_QUERY if one == "sliding_attention" else WITHOUT_ROTATION for one in types)
+        return tuple(GROUPED_QUERY if one else WITHOUT_ROTATION for one in self.windowed(raw, layers))
+
+    def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
+        """Every few layers one has none."""
+        pattern = integer(raw, "sliding_window_pattern", 4)
+        return tuple((layer + 1) % pattern != 0 for layer in range(layers))
 
 
 EXAONE4 = ExaoneFamily(
@@ -31,5 +31,6 @@ EXAONE4 = ExaoneFamily(
     norms=Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
     qk_norm="head",
     default_window=4096,
+    named_windows=True,
     default_eps=1e-5,
 )

@@ -1,4 +1,4 @@
-"""Llama (Meta, 2023) and what has its layer: SmolLM, SmolLM2, TinyLlama; Mistral without a window."""
+"""Llama (Meta, 2023) and what has its layer: SmolLM, SmolLM2, TinyLlama; Mistral, which may have windows."""
 
 from __future__ import annotations
 
@@ -6,3 +6,4 @@ from h2o_export.architecture.families.base import Family
 
 LLAMA = Family("llama", "LlamaForCausalLM", bias_flags=True, has_window=False)
 MISTRAL = Family("mistral", "MistralForCausalLM", default_window=4096)
+MINISTRAL = Family("ministral", "MinistralForCausalLM", default_window=4096, named_windows=True)

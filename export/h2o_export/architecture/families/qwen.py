@@ -38,6 +38,33 @@ class MixtureFamily(Family):
         )
 
 
-QWEN2 = Family("qwen2", "Qwen2ForCausalLM", qkv_bias=True)
-QWEN3 = Family("qwen3", "Qwen3ForCausalLM", bias_flags=True, qk_norm="head", default_head_size=128)
-QWEN3_MOE = MixtureFamily("qwen3_moe", "Qwen3MoeForCausalLM", attention_bias_flag=True, qk_norm="head")
+@dataclass(frozen=True)
+class LateWindowFamily(Family):
+    """The first layers have no window."""
+
+    def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
+        first = integer(raw, "max_window_layers", 28, least=0)
+        return tuple(layer >= first for layer in range(layers))
+
+
+QWEN2 = LateWindowFamily(
+    "qwen2", "Qwen2ForCausalLM", qkv_bias=True, default_window=4096, window_flag=True, named_windows=True
+)
+QWEN3 = LateWindowFamily(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    bias_flags=True,
+    qk_norm="head",
+    default_head_size=128,
+    default_window=4096,
+    window_flag=True,
+    named_windows=True,
+)
+QWEN3_MOE = MixtureFamily(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    attention_bias_flag=True,
+    qk_norm="head",
+    default_window=4096,
+    window_flag=True,
+)

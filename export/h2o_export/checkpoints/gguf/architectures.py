@@ -8,8 +8,10 @@ from typing import Any
 
 from gguf import MODEL_ARCH
 
+from h2o_export.architecture.families.base import FULL, SLIDING
 from h2o_runtime.limits import MAX_LAYERS
 
+WINDOW = "attention.sliding_window"
 Value = Callable[[str], Any]  # a key after the architecture's name → what the metadata say
 
 
@@ -49,11 +51,24 @@ def _granite(value: Value) -> dict[str, Any]:
 
 
 def _exaone4(value: Value) -> dict[str, Any]:
-    """With a window the file does not say which layers have it: those alone rotate."""
+    """Without a window all layers are alike."""
+    if value(WINDOW):
+        return _windows(value)
     layers = value("block_count")
-    if value("attention.sliding_window") or not isinstance(layers, int):
+    return {"layer_types": [FULL] * min(layers, MAX_LAYERS)} if isinstance(layers, int) else {}
+
+
+def _olmo2(value: Value) -> dict[str, Any]:
+    """With a window it is the third version, for llama.cpp as well."""
+    return {"model_type": "olmo3", **_windows(value)} if value(WINDOW) else {}
+
+
+def _windows(value: Value) -> dict[str, Any]:
+    """Which layers have the window, where the file says it; where not, llama.cpp knows it as we do."""
+    pattern = value(f"{WINDOW}_pattern")
+    if not isinstance(pattern, list):
         return {}
-    return {"layer_types": ["full_attention"] * min(layers, MAX_LAYERS)}
+    return {"layer_types": [SLIDING if one else FULL for one in pattern]}
 
 
 def _qwen3_moe(value: Value) -> dict[str, Any]:
@@ -83,9 +98,9 @@ ARCHITECTURES = {
         own=_granite,
         allowed=("attention.scale", "embedding_scale", "residual_scale", "logit_scale"),
     ),
-    "olmo2": Architecture("olmo2", MODEL_ARCH.OLMO2),
-    "phi3": Architecture("phi3", MODEL_ARCH.PHI3),
+    "olmo2": Architecture("olmo2", MODEL_ARCH.OLMO2, own=_olmo2, allowed=(WINDOW,)),
+    "phi3": Architecture("phi3", MODEL_ARCH.PHI3, allowed=(WINDOW,)),
     "glm4": Architecture("glm4", MODEL_ARCH.GLM4),
-    "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4),
+    "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4, allowed=(WINDOW,)),
     "deepseek2": Architecture("deepseek_v2", MODEL_ARCH.DEEPSEEK2, allowed=("expert_count",)),
 }

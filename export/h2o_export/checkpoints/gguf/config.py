@@ -13,7 +13,7 @@ from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.architecture.families.base import SHARE
 from h2o_export.checkpoints.gguf import latent
-from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
+from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES, WINDOW
 from h2o_export.checkpoints.gguf.header import Header
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -34,7 +34,7 @@ _REQUIRED = (
 # Settings that change the arithmetic of a layer: (key, harmless values, what it is).
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("expert_count", (None, 0), "mixture of experts"),
-    ("attention.sliding_window", (None, 0), "sliding-window attention"),
+    (WINDOW, (None, 0), "sliding-window attention"),
     ("attention.causal", (None, True), "attention that is not causal"),
     ("attention.scale", (None, 0.0), "a scale of attention of its own"),
     ("attention.clamp_kqv", (None, 0.0), "clamped queries, keys and values"),
@@ -76,7 +76,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
         return header.metadata.get(f"{name}.{key}")
 
     for key, harmless, what in _REFUSED:
-        if key == "attention.sliding_window" and _covers(value(key), value("context_length")):
+        if key == WINDOW and _covers(value(key), value("context_length")):
             continue  # every key is in the window
         if value(key) not in harmless and key not in known.allowed:
             raise UnsupportedModelError(
@@ -95,7 +95,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
         raw["head_dim"], rotated = _head_size(header, raw, value)
         raw |= known.own(value)
     raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
-    raw["sliding_window"] = value("attention.sliding_window") or None
+    raw["sliding_window"] = value(WINDOW) or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
     raw["rope_parameters"] = _rope(header, value, name == latent.NAME) | rotated
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors

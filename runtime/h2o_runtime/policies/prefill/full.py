@@ -27,12 +27,7 @@ class Full(PrefillPolicy[None]):
     mixed_rows: ClassVar[bool] = True
 
     def attend(self, call: LayerCall, state: None) -> None:
-        for rows in spans(len(call.q), self.batch_size):
-            call.flow.needs(rows.stop)
-            with call.timer.measure("phase1"):
-                call.dense_rows(rows.start, rows.stop)
-            call.checkpoint(rows.stop)
-            call.flow.finished(rows.stop)
+        attend_in_spans(call, self.batch_size, self.phases[0])
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """Any cached token is what a fresh run would compute, but for those that a sparse decode made."""
@@ -53,3 +48,13 @@ class Full(PrefillPolicy[None]):
 
     def summary(self) -> str:
         return "Full attention"
+
+
+def attend_in_spans(call: LayerCall, most: int, phase: str) -> None:
+    """Every row sees all that its layer lets it see, `most` rows at a time, in the time of `phase`."""
+    for rows in spans(len(call.q), most):
+        call.flow.needs(rows.stop)
+        with call.timer.measure(phase):
+            call.dense_rows(rows.start, rows.stop)
+        call.checkpoint(rows.stop)
+        call.flow.finished(rows.stop)

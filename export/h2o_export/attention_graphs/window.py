@@ -1,0 +1,53 @@
+"""A prompt's and a token's attention in layers with a window, which is the same under every policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from h2o_export.attention_graphs.graph import (
+    CACHE,
+    ROWS,
+    AttentionGraph,
+    attended,
+    keys_values,
+    make_graph,
+    operator,
+    queries,
+)
+from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
+from h2o_runtime.attention import AttentionShape
+from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
+from h2o_runtime.kv import KV
+from h2o_runtime.operators import CACHED_ATTENTION
+
+
+@dataclass(frozen=True)
+class WindowAttention(AttentionStep):
+    """CachedAttention of so wide a window."""
+
+    window: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"window_{self.window}"
+
+    def graph(self, shape: AttentionShape) -> AttentionGraph:
+        length = TensorSpec(name="length", dtype="int64", shape=())
+        inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), length)
+        names = [tensor.name for tensor in inputs]
+        node = operator("CachedAttention", names, ("o",), scale=shape.scale, window=self.window)
+        free = FreeSizes(sizes=(ROWS, CACHE), spans=("length",), step=True)
+        return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
+
+    def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
+        """Half of the rows in use, a little before the end."""
+        cache, n = caches(draw, shape, room.capacity), min(room.batch, room.rows // 2)
+        q = normal(draw, shape, n, shape.query_heads, 2.0)
+        return {"q": q, **cache, "length": np.array(room.rows - 3, np.int64)}
+
+    def compute(self, call: OperatorCall) -> None:
+        q, k_cache, v_cache = call.put("q", "k_cache", "v_cache")
+        kv = KV(k_cache, v_cache, int(call.feed["length"]))
+        call.provider.run(CACHED_ATTENTION, kv, q=q, o=call.out["o"], window=self.window)

@@ -1,0 +1,56 @@
+"""Families with sliding windows: bundles against transformers, at prompts beyond the window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.bundles import export, random_ids, relative_error
+from tests.family_models import VOCAB, WINDOWS, save
+from transformers import AutoModelForCausalLM
+
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.validation.validate import validate
+from h2o_runtime import Generator, PrefillConfig
+
+pytestmark = pytest.mark.slow
+
+FULL = PrefillConfig(policy="full", batch_size=64)
+TOKENS = 300
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
+    folder = save(tmp_path / "checkpoint", name, WINDOWS)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    bundle = export(folder, tmp_path / "bundle")
+    ids = random_ids(TOKENS, vocab=VOCAB)
+    with torch.inference_mode():
+        expected = theirs(torch.from_numpy(ids)[None]).logits[0].numpy()
+    with Generator.load(bundle, context=512) as generator:
+        assert generator.model.windows == (WINDOWS[name][1]["sliding_window"],)
+        for length in (1, 63, 200, TOKENS):  # each reads on behind the one before
+            logits = generator.prefill(ids[:length], FULL)
+            assert relative_error(logits, expected[length - 1]) < 1e-4
+            assert generator.reused < length
+        fresh = generator.prefill(ids, FULL, reuse=False).copy()
+        assert relative_error(fresh, expected[-1]) < 1e-4
+        generator.prefill(ids[:250], FULL, reuse=False)
+        for token in ids[250:]:
+            logits = generator.decode(int(token))
+        assert relative_error(logits, fresh) < 1e-5
+        other = np.concatenate([ids[:190], ids[:20]])  # back to an earlier place, and on otherwise
+        again = generator.prefill(other, FULL).copy()
+        assert relative_error(again, generator.prefill(other, FULL, reuse=False)) < 1e-5
+    assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
