@@ -164,7 +164,8 @@ class Generator:
         logits = self.loaded.forward.decode(token, session)
         session.append([token], generated=True)
         origin = session.origin.decoded(self.spec.decoding.exact)
-        session.origin = origin.forgetting(session.length, self.spec.cache.most_rows)
+        origin = origin.forgetting(session.length, self.spec.cache.most_rows)
+        session.origin = origin.from_row(session.store.earliest)
         return session.keep_logits(logits)
 
     def logprobs(
@@ -328,14 +329,18 @@ class Generator:
             done = True
         finally:
             if not done:
-                session.origin = policy.after_interruption(reuse, n, before)
-                if session.origin.config is None or self.forgets(reuse.length + n):
+                origin = policy.after_interruption(reuse, n, before)
+                session.origin = origin.from_row(max(session.store.earliest, before.earliest))
+                lost = session.origin.earliest > session.length or self.forgets(reuse.length + n)
+                if session.origin.config is None or lost:
                     self.reset()
         session.append(tokens[reuse.length :], generated=False)
         if reuse.prefix is Prefix.HISTORY:
             session.origin = before.at_turn(reuse.length)
         else:
             session.origin = Provenance.fresh(config, len(tokens))
-        session.origin = session.origin.forgetting(session.length, self.spec.cache.most_rows)
+        origin = session.origin.forgetting(session.length, self.spec.cache.most_rows)
+        kept = before.earliest if reuse.length else 0
+        session.origin = origin.from_row(max(session.store.earliest, kept))
         watch.progress(n, n)
         return n

@@ -33,7 +33,14 @@ class Rows:
 
 
 class LayerStore(Protocol):
-    """One layer's keys and values while it is open."""
+    """One layer's keys and values while it is open.
+
+    in_parts  whether a prompt's rows are attended to `KVStore.at_once` at a time
+    """
+
+    in_parts: bool = False
+
+    restores: bool = False  # whether saved rows always come back by `restore`
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
         """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d]; no "v"
@@ -51,10 +58,14 @@ class LayerStore(Protocol):
         is not asked to `commit` it. None: only the cache itself can."""
         return None
 
-    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The first rows become these, which are named and stored as in `KV.tensors`.
+    def held(self, first: int, length: int) -> dict[str, Tensor]:
+        """Rows first … length - 1 of as many as `length` as they are stored, by their names in `KV.tensors`."""
+        return {name: rows[first:] for name, rows in self.view(length).stored_rows(length).items()}
 
-        Only asked of a cache that stores rows otherwise than they are computed.
+    def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
+        """The rows from `first` on become these, which are named and stored as in `KV.tensors`.
+
+        Only asked where `restores`, or of a cache that stores rows otherwise than they are computed.
         """
         raise AssertionError("asked of a cache that stores rows as they are computed")
 
@@ -94,9 +105,11 @@ class KVStore(Protocol):
     """Every layer's keys and values of one session.
 
     recordable  whether a step's calls are always the same, so that a GPU can record them
+    at_once     most rows of a prompt that it takes before attention to them; None: all
     """
 
     recordable: ClassVar[bool] = True
+    at_once: int | None = None
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         """A layer to write and read. Layers are opened in turn, one at a time."""
@@ -109,6 +122,11 @@ class KVStore(Protocol):
     def before_step(self, past: int) -> None:
         """A step is about to write row `past` of every layer. Never recorded."""
         return
+
+    @property
+    def earliest(self) -> int:
+        """The earliest row that a prompt can go on at: layers with a window may not have what others see."""
+        return 0
 
     def truncate(self, rows: int) -> None:
         """Rows from `rows` on are needed no more: of no layer, and before others are written in their place."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import KVStore, LayerStore, Rows
+from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, shared_rows, slides, sliding_bytes
 from h2o_runtime.caches.stored import Fresh, FreshRows, RowFormat, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
@@ -33,12 +34,18 @@ class Contiguous(StoredCache):
         return ContiguousStore(model, self.row_formats(model), capacity, device, providers)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
-        rows = context * self.token_bytes(model)
+        formats = self.row_formats(model)
+        whole = [
+            format
+            for spec, format in zip(model.each_layer, formats, strict=True)
+            if not slides(spec, context)
+        ]
+        rows = context * sum(format.row_bytes for format in whole) + sliding_bytes(model, formats, context)
         return rows if self.stored_dtype(model) == model.dtype else rows + Fresh.size(model, context)
 
 
 class ContiguousStore(KVStore):
-    """layers[layer]: `capacity` rows as `formats` say, on the device."""
+    """Of each layer `capacity` rows as `formats` say, on the device; of one with a window only the last."""
 
     def __init__(
         self,
@@ -48,28 +55,49 @@ class ContiguousStore(KVStore):
         device: Device,
         providers: Sequence[AttentionProvider],
     ) -> None:
-        self.layers = [format.new(capacity, device) for format in formats]
         # A recorded step has fixed addresses: its row is appended from here.
         step = Fresh(model, 1, device).layers
         fresh: list[FreshRows] | list[None] = [None] * model.layers
-        self._fresh_bytes = 0
+        self._other_bytes = 0
         if formats[0].dtype != np.dtype(model.dtype):
             fresh = Fresh(model, capacity, device).layers
-            self._fresh_bytes = Fresh.size(model, capacity)
-        self._open = [
-            LayerRows(rows, own_step, own_fresh, device, provider)
-            for rows, own_step, own_fresh, provider in zip(self.layers, step, fresh, providers, strict=True)
-        ]
+            self._other_bytes = Fresh.size(model, capacity)
+        specs = model.each_layer
+        sliding = [i for i, spec in enumerate(specs) if slides(spec, capacity)]
+        rows = shared_rows([specs[i].window for i in sliding], capacity)
+        shared = {format: format.new(rows, device) for format in dict.fromkeys(formats[i] for i in sliding)}
+        self._other_bytes += sum(one.nbytes for one in shared.values())
+        self.at_once = AT_ONCE if sliding else None
+        self._open: list[LayerRows | SlidingRows] = []
+        for i, (format, own, new, provider) in enumerate(zip(formats, step, fresh, providers, strict=True)):
+            if i in sliding:
+                window = specs[i].window
+                self._open.append(SlidingRows(window, format, shared[format], own, new, device, provider))
+            else:
+                self._open.append(LayerRows(format.new(capacity, device), own, new, device, provider))
+        self._sliding = [layer for layer in self._open if isinstance(layer, SlidingRows)]
 
-    def open(self, layer: int) -> LayerRows:
+    def open(self, layer: int) -> LayerRows | SlidingRows:
         return self._open[layer]
 
-    def fixed_rows(self) -> list[KV]:
-        return [rows.view(0) for rows in self.layers]
+    def before_step(self, past: int) -> None:
+        for layer in self._sliding:
+            layer.before_step(past)
+
+    @property
+    def earliest(self) -> int:
+        return max((layer.earliest for layer in self._sliding), default=0)
+
+    def truncate(self, rows: int) -> None:
+        for layer in self._sliding:
+            layer.truncate(rows)
+
+    def fixed_rows(self) -> list[KV] | None:
+        return None if self._sliding else [layer.view(0) for layer in self._open]
 
     @property
     def nbytes(self) -> int:
-        return sum(rows.nbytes for rows in self.layers) + self._fresh_bytes
+        return sum(layer.nbytes for layer in self._open) + self._other_bytes
 
 
 class LayerRows(LayerStore):
@@ -114,10 +142,14 @@ class LayerRows(LayerStore):
     def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
         return self._step if rows.at is not None else None
 
-    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+    def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
         places = self.view(0).tensors
         for name, rows in arrays.items():
-            self._device.upload(rows, places[name][: len(rows)])
+            self._device.upload(rows, places[name][first : first + len(rows)])
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes
 
     def view(self, length: int | Tensor) -> KV:
         return self._rows.view(length)

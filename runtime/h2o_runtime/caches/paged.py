@@ -173,11 +173,11 @@ class _Layer(LayerRows):
     def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
         return None  # a row may need a page first
 
-    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        rows = len(arrays["k"])
-        self._pages.reach(0, rows)
-        view = self.view(rows)
-        at = view.places(np.arange(rows))
+    def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
+        stop = first + len(arrays["k"])
+        self._pages.reach(0, stop)
+        view = self.view(stop)
+        at = view.places(np.arange(first, stop))
         for name, tensor in view.tensors.items():
             tensor[at] = arrays[name]
 

@@ -54,6 +54,7 @@ class Provenance:
                   one
     complete      false after a cancelled prefill, when only a chunk boundary can be gone on from
     whole         whether every row is still there: nothing was forgotten
+    earliest      the earliest row that a prompt can go on at: `KVStore.earliest`
     exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
     """
 
@@ -64,6 +65,7 @@ class Provenance:
     complete: bool = True
     whole: bool = True
     exact_decode: bool = True
+    earliest: int = 0
 
     @classmethod
     def fresh(cls, config: Configuration, prompt: int) -> Provenance:
@@ -80,6 +82,10 @@ class Provenance:
     def forgetting(self, rows: int, most: int | None) -> Provenance:
         """As it is with `rows` rows in a cache that forgets beyond `most`."""
         return self if most is None or rows <= most else replace(self, whole=False, exact_decode=False)
+
+    def from_row(self, earliest: int) -> Provenance:
+        """As it is where a prompt can go on at no row before `earliest`."""
+        return self if earliest <= self.earliest else replace(self, earliest=earliest)
 
     def at_turn(self, rows: int) -> Provenance:
         """As it is once a turn began behind `rows` rows."""
@@ -115,4 +121,4 @@ def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, config: Co
     if not len(known) or not origin.whole or not same_arithmetic(origin.config, config):
         return Reuse(Prefix.NONE, 0)
     found: Reuse = config.algorithm.reuse(shared_prefix(known, tokens), len(known), len(tokens), origin)
-    return found
+    return found if found.length >= origin.earliest else Reuse(Prefix.NONE, 0)

@@ -141,7 +141,8 @@ class Forward:
     def begin(self, prompt: PromptRun) -> None:
         """Before the prompt's first layer."""
         session, n = prompt.session, len(prompt.tokens)
-        self._tiles = list(spans(n, min(prompt.policy.batch_size, self.backend.most_rows)))
+        most = min(prompt.policy.batch_size, self.backend.most_rows, session.store.at_once or n)
+        self._tiles = list(spans(n, most))
         self.give(prompt.tokens)
         self.stopwatch = self.device.stopwatch(prompt.policy.phases)
         past = session.length
@@ -158,21 +159,32 @@ class Forward:
         """All of one layer for a prompt that has begun: dense graph, cache rows, attention."""
         session, n = prompt.session, len(prompt.tokens)
         with session.store.open(layer) as cache:
-
-            def dense(tile: int) -> None:
-                prompt.checkpoint(layer / self.model.layers)
-                with self.stopwatch.measure(DENSE):
-                    self.dense(layer, self._tiles[tile], session, cache)
-
-            rows = Rows(session.length, session.length + n)
-            with self._flow.layer(dense):
-                call = self._layer_call(layer, prompt, cache, rows)
-                self.layers[layer].attend(prompt.policy, call, session.prefill_state)
+            if cache.in_parts:
+                for tile in self._tiles:
+                    self._attend(layer, prompt, cache, [tile], self.device.flow([tile]))
+            else:
+                self._attend(layer, prompt, cache, self._tiles, self._flow)
             # Only now has the attention provider waited for all of the rows.
+            rows = Rows(session.length, session.length + n)
             own, provider = self._policy_layers[layer], self.layers.providers[layer]
             decoding = self.layers[layer].decoding(self.decoding)
             decoding.observe(own, cache.view(rows.stop), rows, provider, session.decode_state)
-            cache.attended(call.q)
+            cache.attended(self.buffers.q[layer][:n])
+
+    def _attend(
+        self, layer: int, prompt: PromptRun, cache: LayerStore, tiles: Sequence[Span], flow: Flow
+    ) -> None:
+        """Dense graph and attention of some of a prompt's rows."""
+        session = prompt.session
+
+        def dense(tile: int) -> None:
+            prompt.checkpoint(layer / self.model.layers)
+            with self.stopwatch.measure(DENSE):
+                self.dense(layer, tiles[tile], session, cache)
+
+        with flow.layer(dense):
+            call = self._layer_call(layer, prompt, cache, Span(tiles[0].start, tiles[-1].stop), flow)
+            self.layers[layer].attend(prompt.policy, call, session.prefill_state)
 
     def decode(self, token: int, session: Session) -> Float32:
         """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
@@ -332,13 +344,17 @@ class Forward:
         }
         return inputs, {"logits": self.buffers.logits[: len(rows)]}
 
-    def _layer_call(self, layer: int, prompt: PromptRun, cache: LayerStore, rows: Rows) -> LayerCall:
-        n, layers = len(prompt.tokens), self.model.layers
-        new = cache.target(rows)
+    def _layer_call(
+        self, layer: int, prompt: PromptRun, cache: LayerStore, tokens: Span, flow: Flow
+    ) -> LayerCall:
+        """Of some of the prompt's tokens."""
+        n, layers, past = len(prompt.tokens), self.model.layers, prompt.session.length
+        rows = Rows(past + tokens.start, past + tokens.stop)
+        new, cut = cache.target(rows), slice(tokens.start, tokens.stop)
         call = LayerCall(
             layer=self._policy_layers[layer],
-            q=self.buffers.q[layer][:n],
-            o=self.buffers.attention[layer][:n],
+            q=self.buffers.q[layer][cut],
+            o=self.buffers.attention[layer][cut],
             k=new["k"],
             v=new.get("v", new["k"]),
             kv=cache.view(rows.stop),
@@ -346,9 +362,11 @@ class Forward:
             prefix=prompt.prefix,
             provider=self.layers.providers[layer],
             timer=self.stopwatch,
-            flow=self._flow,
-            needed=prompt.needed if layer == layers - 1 else 0,
-            checkpoint=lambda done: prompt.checkpoint((layer + 0.5 + 0.5 * done / n) / layers),
+            flow=flow,
+            needed=max(prompt.needed - tokens.start, 0) if layer == layers - 1 else 0,
+            checkpoint=lambda done: prompt.checkpoint(
+                (layer + 0.5 + 0.5 * (tokens.start + done) / n) / layers
+            ),
         )
         return self.layers[layer].call(call)
 

@@ -13,6 +13,7 @@ from h2o_runtime.caches import LayerStore, RetainedRows, Rows
 from h2o_runtime.caches.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.sessions.session import IntArray, Session
 
 # Gives the array of a name, shape and dtype; raises ValueError where it has another.
@@ -93,6 +94,12 @@ def row_name(name: str, layer: int) -> str:
     return f"{name}{layer:03}"
 
 
+def first_row(model: ModelSpec, shape: SessionShape, layer: int) -> int:
+    """The first row of a layer that is among the arrays: a window needs none before it."""
+    window = model.layer(layer).window
+    return max(0, shape.origin.earliest - window + 1) if window else 0
+
+
 def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Iterator[tuple[str, NDArray[Any]]]:
     """All arrays, one at a time on the host; without `rows` all but keys and values.
 
@@ -105,7 +112,7 @@ def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Itera
         yield "logits", session.logits
     for layer in range(session.spec.model.layers if rows else 0):
         with session.store.open(layer) as cache:
-            for name, tensor in cache.view(shape.length).stored_rows(shape.length).items():
+            for name, tensor in cache.held(first_row(session.spec.model, shape, layer), shape.length).items():
                 yield row_name(name, layer), download(tensor)
     saved = shape.config.algorithm.saved_state(session.prefill_state, shape.length)
     for name, tensor in saved.arrays.items() if saved else ():
@@ -150,7 +157,7 @@ def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: 
     for layer in range(spec.model.layers):
         with session.store.open(layer) as cache:
             if retained is None:
-                _fill_layer(session, layer, cache, rows, read)
+                _fill_layer(session, layer, cache, Rows(first_row(spec.model, shape, layer), rows.stop), read)
             if not spec.model.layer(layer).window:
                 own, provider = spec.model.policy_layers[layer], spec.layers.providers[layer]
                 spec.decoding.observe(own, cache.view(rows.stop), rows, provider, session.decode_state)
@@ -158,14 +165,16 @@ def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: 
 
 def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, read: Reader) -> None:
     spec = session.spec
-    if spec.stored_dtype == spec.model.dtype:
+    if spec.stored_dtype == spec.model.dtype and not cache.restores:
         for name, target in cache.target(rows).items():
             spec.device.upload(read(row_name(name, layer), target.shape, target.dtype), target)
         cache.commit(rows)
     else:  # they were rounded, and must not be again
+        count = rows.stop - rows.start
         tensors = cache.view(rows.stop).tensors.items()
-        kinds = {name: ((rows.stop, *tensor.shape[1:]), tensor.dtype) for name, tensor in tensors}
-        cache.restore({name: read(row_name(name, layer), *kind) for name, kind in kinds.items()})
+        kinds = {name: ((count, *tensor.shape[1:]), tensor.dtype) for name, tensor in tensors}
+        arrays = {name: read(row_name(name, layer), *kind) for name, kind in kinds.items()}
+        cache.restore(arrays, rows.start)
 
 
 def _fill_state(session: Session, shape: SessionShape, read: Reader) -> None:

@@ -149,7 +149,7 @@ class SessionPool:
     def _file(self, waiting: WaitingSession, session: Session, patient: bool) -> None:
         """It leaves memory."""
         if self.folder is not None:
-            self.folder.keep(waiting.copied(session.spec.model.layers), patient)
+            self.folder.keep(waiting.copied(session.spec.model), patient)
         waiting.release()
 
     def _go_on(self, session: Session, one: WaitingSession | SavedSession, config: PrefillConfig) -> bool:

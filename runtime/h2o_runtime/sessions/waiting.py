@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.caches import RetainedRows
-from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill, row_name
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill, first_row, row_name
 from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.transcript import Transcript
 
@@ -54,13 +55,15 @@ class WaitingSession:
         fill(session, self.shape, self._read, self.retained)
         session.transcript = self.transcript
 
-    def copied(self, layers: int) -> WaitingSession:
-        """With copies of all that waits in the store, of so many layers."""
+    def copied(self, model: ModelSpec) -> WaitingSession:
+        """With copies of all that waits in the store."""
         if self.retained is None:
             return self
         arrays = dict(self.arrays)
-        for layer in range(layers):
-            arrays |= {row_name(name, layer): rows for name, rows in self.retained.stored_rows(layer).items()}
+        for layer in range(model.layers):
+            first = first_row(model, self.shape, layer)
+            rows = self.retained.stored_rows(layer).items()
+            arrays |= {row_name(name, layer): one[first:] for name, one in rows}
         return WaitingSession(self.shape, arrays, transcript=self.transcript)
 
     def release(self) -> None:

@@ -45,7 +45,8 @@ class LayerCall:
     q, o        [n, Hq, d]: queries in, attention output out
     k, v        [n, Hkv, d]: the new tokens' keys and values, as the dense graph made them; where v is k, the first
                 numbers of a key are its value
-    kv          the layer's cache of past + n rows, the new ones among them
+    kv          the layer's cache of past + n rows, the new ones at its end; of a layer with a window maybe only the
+                last of them
     prefix      what the `past` cached tokens are
     flow        told which rows are about to be read, and which are final
     checkpoint  called between steps with the number of rows done; raises Cancelled when asked to stop
@@ -77,9 +78,9 @@ class LayerCall:
         start = max(start, self.needed)
         if start >= stop:
             return
-        self.provider.run(
-            CACHED_ATTENTION, self.kv.upto(self.past + stop), q=self.q[start:stop], o=self.o[start:stop]
-        )
+        assert isinstance(self.kv.length, int), "that of a prompt is known"
+        kv = self.kv.upto(self.kv.length - len(self.q) + stop)
+        self.provider.run(CACHED_ATTENTION, kv, q=self.q[start:stop], o=self.o[start:stop])
 
 
 @dataclass(frozen=True)
