@@ -340,7 +340,7 @@ class Generator:
         else:
             session.origin = Provenance.fresh(config, len(tokens))
         origin = session.origin.forgetting(session.length, self.spec.cache.most_rows)
-        kept = before.earliest if reuse.length else 0
-        session.origin = origin.from_row(max(session.store.earliest, kept))
+        earliest = before.earliest if reuse.length else 0
+        session.origin = origin.from_row(max(session.store.earliest, earliest))
         watch.progress(n, n)
         return n

@@ -35,10 +35,10 @@ class Rows:
 class LayerStore(Protocol):
     """One layer's keys and values while it is open.
 
-    in_parts  whether a prompt's rows are attended to `KVStore.at_once` at a time
+    in_turns  whether a prompt's rows are attended to `KVStore.at_once` at a time
     """
 
-    in_parts: bool = False
+    in_turns: bool = False
 
     restores: bool = False  # whether saved rows always come back by `restore`
 
@@ -58,7 +58,7 @@ class LayerStore(Protocol):
         is not asked to `commit` it. None: only the cache itself can."""
         return None
 
-    def held(self, first: int, length: int) -> dict[str, Tensor]:
+    def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
         """Rows first … length - 1 of as many as `length` as they are stored, by their names in `KV.tensors`."""
         return {name: rows[first:] for name, rows in self.view(length).stored_rows(length).items()}
 

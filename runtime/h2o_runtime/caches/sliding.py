@@ -64,7 +64,7 @@ class SlidingRows(LayerStore):
     first  row that lies at place 0
     """
 
-    restores = in_parts = True
+    restores = in_turns = True
 
     def __init__(
         self,
@@ -81,25 +81,25 @@ class SlidingRows(LayerStore):
         self._step, self._fresh = step.rows(0, 1), fresh
         self._provider = provider
         self.first = 0
-        self._part: tuple[int, int] | None = None  # first and stop of what `shared` has of this layer
+        self._loaded: tuple[int, int] | None = None  # first and stop of what `shared` has of this layer
 
     def __enter__(self) -> SlidingRows:
-        self._part = None
+        self._loaded = None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """A prompt's last rows stay; of one that was interrupted, none."""
-        if self._part is not None and kind is None:
-            first, stop = self._part
-            keep = max(first, stop - self._kept)
+        if self._loaded is not None and kind is None:
+            first, stop = self._loaded
+            keep = max(first, stop - self._lasting)
             _copy(self._shared, keep - first, self._own, 0, stop - keep)
             self.first = keep
-        self._part = None
+        self._loaded = None
 
     @property
-    def _kept(self) -> int:
+    def _lasting(self) -> int:
         """Rows that stay when others go: what a token sees before itself, and those to go back in."""
         return self._window - 1 + self._spare
 
@@ -115,7 +115,7 @@ class SlidingRows(LayerStore):
     def before_step(self, past: int) -> None:
         """Make room for row `past`."""
         if past - self.first >= self._room:
-            first = past - self._kept
+            first = past - self._lasting
             _copy(self._own, first - self.first, self._own, 0, past - first)
             self.first = first
 
@@ -130,16 +130,16 @@ class SlidingRows(LayerStore):
 
     def _make_room(self, rows: Rows) -> int:
         """Have the rows' places in `shared` behind those that they see. Returns the row at its first place."""
-        if self._part is None:
-            first = max(self.first, rows.start - self._kept)
+        if self._loaded is None:
+            first = max(self.first, rows.start - self._lasting)
             _copy(self._own, first - self.first, self._shared, 0, rows.start - first)
-            self._part = first, rows.stop
-        first, stop = self._part
+            self._loaded = first, rows.stop
+        first, stop = self._loaded
         if rows.stop - first > len(self._shared.k):
-            keep = max(first, rows.start - self._kept)
+            keep = max(first, rows.start - self._lasting)
             _copy(self._shared, keep - first, self._shared, 0, rows.start - keep)
             first = keep
-        self._part = first, max(stop, rows.stop)
+        self._loaded = first, max(stop, rows.stop)
         return first
 
     def commit(self, rows: Rows) -> None:
@@ -149,26 +149,26 @@ class SlidingRows(LayerStore):
             append_rows(self._provider, self._step["k"], self._step.get("v"), at - self.first, kv)
         elif self._fresh is not None:
             new = self._fresh.rows(0, rows.stop - rows.start)
-            assert self._part is not None, "a target was asked for"
+            assert self._loaded is not None, "a target was asked for"
             kv = self.view(rows.stop)
-            append_rows(self._provider, new["k"], new.get("v"), rows.start - self._part[0], kv)
+            append_rows(self._provider, new["k"], new.get("v"), rows.start - self._loaded[0], kv)
 
     def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
         return self._step if rows.at is not None else None
 
     def view(self, length: int | Tensor) -> KV:
         assert isinstance(length, int), "there is no recorded step on the host"
-        if self._part is not None:
-            return self._shared.view(length - self._part[0])
+        if self._loaded is not None:
+            return self._shared.view(length - self._loaded[0])
         return self._own.view(length - self.first)
 
-    def held(self, first: int, length: int) -> dict[str, Tensor]:
+    def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
         places = slice(first - self.first, length - self.first)
         return {name: tensor[places] for name, tensor in self._own.view(0).tensors.items()}
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
         stop = first + len(arrays["k"])
-        keep = max(first, stop - self._kept)
+        keep = max(first, stop - self._lasting)
         for name, target in self._own.view(0).tensors.items():
             target[: stop - keep] = arrays[name][keep - first :]
         self.first = keep

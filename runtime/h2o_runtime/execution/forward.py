@@ -159,7 +159,7 @@ class Forward:
         """All of one layer for a prompt that has begun: dense graph, cache rows, attention."""
         session, n = prompt.session, len(prompt.tokens)
         with session.store.open(layer) as cache:
-            if cache.in_parts:
+            if cache.in_turns:
                 for tile in self._tiles:
                     self._attend(layer, prompt, cache, [tile], self.device.flow([tile]))
             else:

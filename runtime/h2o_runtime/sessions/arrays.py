@@ -112,7 +112,8 @@ def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Itera
         yield "logits", session.logits
     for layer in range(session.spec.model.layers if rows else 0):
         with session.store.open(layer) as cache:
-            for name, tensor in cache.held(first_row(session.spec.model, shape, layer), shape.length).items():
+            first = first_row(session.spec.model, shape, layer)
+            for name, tensor in cache.stored_rows(first, shape.length).items():
                 yield row_name(name, layer), download(tensor)
     saved = shape.config.algorithm.saved_state(session.prefill_state, shape.length)
     for name, tensor in saved.arrays.items() if saved else ():

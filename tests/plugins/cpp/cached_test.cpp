@@ -6,25 +6,29 @@ namespace {
 class Cached : public EveryIsa {
   protected:
     static Stored run(h2o_cpu* context, const Shape& shape, int64_t n, int64_t length, const Stored& q,
-                      const Stored& k, const Stored& v) {
+                      const Stored& k, const Stored& v, int32_t window = 0) {
         Stored o(shape.dtype, shape.q_size(n));
-        const h2o_shape c = shape.c();
+        h2o_shape c = shape.c();
+        c.window = window;
         const int64_t cap = static_cast<int64_t>(k.size()) / (shape.kv_heads * shape.d);
         const h2o_kv kv = cache_of(k, v, cap);
         EXPECT_EQ(h2o_cpu_cached_attention(context, &c, n, q.data(), &kv, length, o.data()), H2O_OK);
         return o;
     }
 
-    void round(const Shape& shape, int64_t n, int64_t length, uint32_t seed) const {
-        SCOPED_TRACE(testing::Message() << "group " << shape.group << " d " << shape.d << " f16 "
-                                        << shape.dtype << " n " << n << " length " << length);
+    void round(const Shape& shape, int64_t n, int64_t length, uint32_t seed, int32_t window = 0) const {
+        SCOPED_TRACE(testing::Message()
+                     << "group " << shape.group << " d " << shape.d << " f16 " << shape.dtype << " n " << n
+                     << " length " << length << " window " << window);
         const Stored q = Stored::random(shape.dtype, shape.q_size(n), seed);
         const Stored k = Stored::random(shape.dtype, shape.k_size(length + 3), seed + 1);
         const Stored v = Stored::random(shape.dtype, shape.k_size(length + 3), seed + 2);
-        const Stored o = run(context().get(), shape, n, length, q, k, v);
+        const Stored o = run(context().get(), shape, n, length, q, k, v, window);
         Errors errors;
         for (int64_t token = 0; token < n; ++token) {
-            const std::vector<int64_t> keys = range(0, length - n + token + 1);
+            const int64_t stop = length - n + token + 1;
+            const std::vector<int64_t> keys =
+                range(window > 0 ? std::max<int64_t>(0, stop - window) : 0, stop);
             for (int64_t head = 0; head < shape.query_heads(); ++head) {
                 const Exact exact = attend(shape, q, token, head, k, v, keys);
                 const size_t at = static_cast<size_t>((token * shape.query_heads() + head) * shape.d);
@@ -58,6 +62,15 @@ TEST_P(Cached, ManyTokens) {
     round({1, 16, 8, H2O_F16}, 30, 1100, 3);
     round({1, 2, 8, H2O_F32}, 300, 2100, 4);   // splits of the cache
     round({1, 1, 8, H2O_F32}, 2100, 2100, 5);  // several ranges of rows; splits that a range does not see
+}
+
+TEST_P(Cached, Windows) {
+    for (int32_t window : {1, 47, 300, 5000}) {
+        round({2, 3, 24, H2O_F32}, 1, 700, 1, window);
+        round({2, 2, 16, H2O_F16}, 5, 301, 2, window);
+        round({1, 4, 8, H2O_F32}, 150, 450, 3, window);
+    }
+    round({1, 2, 8, H2O_F32}, 900, 900, 4, 520);  // several ranges of rows
 }
 
 TEST_P(Cached, ThreadCountChangesNoBit) {
