@@ -13,8 +13,12 @@ from tests.family_models import VOCAB, WINDOWS, save
 from transformers import AutoModelForCausalLM
 
 from h2o_export.checkpoints import open_checkpoint
+from h2o_export.comparison.compared import ComparedBundle
+from h2o_export.comparison.graphs import GraphComparison
+from h2o_export.comparison.pipeline import PipelineComparison
 from h2o_export.validation.validate import validate
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.bundles.bundle import Bundle
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +58,19 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
         again = generator.prefill(other, FULL).copy()
         assert relative_error(again, generator.prefill(other, FULL, reuse=False)) < 1e-5
     assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
+
+
+def test_comparisons_know_windows(tmp_path: Path) -> None:
+    """Every graph, and the whole bundle under a sparse policy: layers with a window are exact in its reference too."""
+    folder = save(tmp_path / "checkpoint", "exaone4", WINDOWS)
+    config = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score="colsum")
+    bundle = export(folder, tmp_path / "bundle", prefill=config)
+    compared = ComparedBundle(Bundle.open(bundle))
+    ids = random_ids(150, vocab=VOCAB).tolist()
+    graphs = GraphComparison(compared, None)
+    rows = [*graphs.dense(ids, str), *graphs.attention(["native", "functions"], str)]
+    assert {row.graph for row in rows} >= {"decode", "window_64", "dense_00"}
+    pipeline = PipelineComparison(compared, ids)
+    rows += pipeline.against_checkpoint(open_checkpoint(str(folder)), [FULL, config], str)
+    assert len(rows) > 8
+    assert all(row.passed for row in rows), [row for row in rows if not row.passed]
