@@ -26,7 +26,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 _INLINE_CODE = re.compile(r"`[^`]+`")
 _NOT_PROSE = re.compile(r"^\s*(?:\||#|```).*$", re.MULTILINE)
 _ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) ", re.MULTILINE)
-_END = re.compile(r"(?<=[.!?])[)\"']*\s+(?=[A-Z`\"'(*\[])")
+_END = re.compile(r"(?<=[.!?])[)\"']*\s+")
 _WORD = re.compile(r"[^\W\d_][\w'’-]*")
 
 
