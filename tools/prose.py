@@ -3,8 +3,8 @@
     python -m tools.prose                    # README.md, CONTRIBUTING.md and docs/*.md
     python -m tools.prose --longest 3 FILE   # with the three longest sentences of each file
 
-Code, tables, headings, pictures and numbers are left out; a piece of inline code counts as one word. A paragraph and an
-item of a list each end a sentence.
+Code, tables, headings, pictures and numbers are left out; a piece of inline code counts as one word. A paragraph
+and an item of a list each end a sentence.
 """
 
 from __future__ import annotations
@@ -74,9 +74,13 @@ def pages() -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="*", type=Path, help="pages to read (default: all)")
-    parser.add_argument("--longest", type=int, default=0, help="show so many of each page's longest sentences")
+    parser.add_argument(
+        "--longest", type=int, default=0, help="show so many of each page's longest sentences"
+    )
     chosen = parser.parse_args()
     print(f"{'page':26} {'lines':>6} {'words':>7} {'sentences':>10} {'words a sentence':>17}")
     found = {path: read(path) for path in chosen.files or pages()}
