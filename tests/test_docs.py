@@ -1,7 +1,8 @@
-"""Every command in the documentation exists, and every flag is real.
+"""Every command in the documentation exists, every flag is real, links lead somewhere, and sentences are short.
 
-Commands are taken from the code blocks and the inline code of README.md and docs/*.md. Our own commands are parsed
-by click exactly as a terminal would have them; other people's programs must be on the list below.
+Commands are taken from the code blocks and the inline code of README.md, CONTRIBUTING.md and docs/*.md. Our own
+commands are parsed by click exactly as a terminal would have them; other people's programs must be on the list
+below.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from unittest import mock
 
 import click
 import pytest
+from tools import prose, supported
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,7 +69,7 @@ KNOWN = {*SCRIPTS, *OTHERS, *PYTHON, "cmake", "make", "pip", "polygraphy"}
 class Command:
     page: str
     words: tuple[str, ...]
-    prose: bool  # inside a sentence, where arguments may be left out
+    inline: bool  # inside a sentence, where arguments may be left out
 
     def __str__(self) -> str:
         return f"{self.page}: {' '.join(self.words)}"
@@ -96,7 +98,7 @@ def read(path: Path) -> Page:
     lines = (tuple(block.replace("\\\n", " ").splitlines()) for block in blocks)
     # A block without any program in it shows data.
     shown = (block for block in lines if any(starts_a_program(line) for line in block))
-    return Page(path.name, tuple(shown), tuple(inline))
+    return Page(str(path.relative_to(ROOT)), tuple(shown), tuple(inline))
 
 
 def program(words: list[str]) -> str:
@@ -110,13 +112,13 @@ def starts_a_program(line: str) -> bool:
 
 
 def commands(page: Page) -> Iterator[Command]:
-    for code, prose in itertools.chain(
+    for code, inline in itertools.chain(
         ((line, False) for block in page.blocks for line in block), ((line, True) for line in page.inline)
     ):
         for words in simple_commands(code):
             name = program(words)
-            if name in KNOWN and (not prose or len(words) > 1 or name in SCRIPTS):
-                yield Command(page.name, (name, *words[1:]), prose)
+            if name in KNOWN and (not inline or len(words) > 1 or name in SCRIPTS):
+                yield Command(page.name, (name, *words[1:]), inline)
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:
@@ -138,7 +140,7 @@ def service(path: Path) -> Page:
     return Page(path.name, (tuple(starts),), ())
 
 
-PAGES = [read(path) for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])]
+PAGES = [read(path) for path in prose.pages()]
 PAGES += [service(path) for path in sorted((ROOT / "docs").glob("*.service"))]
 ALL = sorted({str(command): command for page in PAGES for command in commands(page)}.items())
 
@@ -166,7 +168,7 @@ def test_our_commands_take_these_arguments(command: Command, monkeypatch: pytest
     for parameter in context.params:
         if isinstance(parameter.type, click.Path):
             monkeypatch.setattr(parameter.type, "exists", False)  # keys.txt is the reader's own file
-    allowed = (click.exceptions.Exit, click.MissingParameter) if command.prose else (click.exceptions.Exit,)
+    allowed = (click.exceptions.Exit, click.MissingParameter) if command.inline else (click.exceptions.Exit,)
     with contextlib.suppress(*allowed):  # --help; `h2o-export --dry-run` in a sentence
         context.make_context(name, list(parsed))
 
@@ -332,3 +334,99 @@ def test_a_line_of_commands_starts_with_a_program_that_is_known() -> None:
         for line in itertools.chain.from_iterable(page.blocks):
             for words in simple_commands(line):
                 assert program(words) in KNOWN, f"{page.name}: {line}"
+
+
+# Links and words
+
+WRITTEN = [*prose.pages(), *sorted((ROOT / "bench").rglob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links: lower case, hyphens for spaces, no other punctuation."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    for link in (found[1] or found[2] for found in LINK.finditer(text)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=relative)
+def test_no_page_names_a_folder_of_somebodys_machine(page: Path) -> None:
+    assert not re.findall(r"(?<![\w.])/(?:home|root|work|Users)/\S*", page.read_text(encoding="utf-8"))
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", prose.pages(), ids=relative)
+def test_sentences_are_short(page: Path) -> None:
+    """`python -m tools.prose --longest 3 PAGE` shows the ones to cut."""
+    assert prose.read(page).mean <= 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One two three. Four\nfive!", ["One two three.", "Four five!"]),
+        ("- one `h2o-run x. y`\n- [two](page.md)", ["one Code", "two"]),
+        ("# Heading\n\n| a | table |\n\n    h2o-run bundle\n\n```python\ncode\n```\n", []),
+        (
+            "h2o-run reads 4,096 tokens. llama.cpp does, too.",
+            ["h2o-run reads 4,096 tokens.", "llama.cpp does, too."],
+        ),
+    ],
+)
+def test_what_counts_as_a_sentence(text: str, expected: list[str]) -> None:
+    assert list(prose.sentences(text)) == expected
+
+
+def test_numbers_are_no_words() -> None:
+    assert prose.count_words("At 4,096 tokens it takes 2.65 s") == 5
+
+
+def test_the_readme_lists_what_the_registries_have() -> None:
+    """`python -m tools.supported` puts it there."""
+    assert supported.table() in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name}" in index, page.name
+
+
+def test_the_terms_of_the_glossary_are_used() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    glossary, _, rest = text.partition("## The path of a prompt")
+    terms = [
+        term for row in re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE) for term in row.split(", ")
+    ]
+    written = (
+        rest + "".join(page.read_text(encoding="utf-8") for page in WRITTEN if page.name != "architecture.md")
+    ).lower()
+    for term in terms[1:]:
+        assert term.strip("- ").lower() in written, term
+
+
+def test_python_in_the_docs_runs(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "bundle").symlink_to(tiny_bundle)
+    page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    (code,) = (block for language, block in FENCED.findall(page) if language == "python")
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)

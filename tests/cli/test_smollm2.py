@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,26 @@ def test_a_conversation_in_the_terminal(h2o: Run, smollm2_bundle: Path, expected
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().strip() == Tokenizer.load(smollm2_bundle).decode(expected[0]).strip()
+
+
+def test_the_readmes_first_example_has_a_good_answer(h2o: Run, smollm2_bundle: Path) -> None:
+    assert "converts carbon dioxide" in _answer_to_the_readmes_question(h2o, smollm2_bundle)
+
+
+@pytest.mark.parametrize("flags", [("int4",), ("int8", "--no-calibrate")], ids=" ".join)
+def test_so_it_has_with_integer_weights(
+    h2o: Run, smollm2: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    done = h2o(
+        "export", smollm2, "-o", tmp_path / "bundle", "--no-validate", "--weights", *flags, timeout=300
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert "converts carbon dioxide" in _answer_to_the_readmes_question(h2o, tmp_path / "bundle")
+
+
+def _answer_to_the_readmes_question(h2o: Run, bundle: Path) -> str:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (question,) = re.findall(r'^    h2o-run out/smollm2 --chat -p "(.+)"$', readme, re.MULTILINE)
+    done = h2o("run", bundle, "--chat", "-p", question, "-n", TOKENS, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
