@@ -62,7 +62,7 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
     page.evaluate("document.documentElement.style.setProperty('--sans', 'Inter, system-ui')")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Temperature").fill("0.5")
-    page.get_by_label("Most tokens").fill("50")
+    page.get_by_label("Maximum tokens").fill("50")
     page.get_by_role("button", name="Done").click()
     return page
 

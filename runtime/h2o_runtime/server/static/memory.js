@@ -111,8 +111,8 @@ export class MemoryPanel {
     this._text.shade(counts, memory.heads, end);
     this._map.draw(counts, memory.heads, end, this._borders);
     const kept = counts.reduce((sum, heads) => sum + (heads > 0), 0);
-    const summary = `${count(kept)} of the ${counted(end, "token")} read so far are held by at least one head`;
-    byId("memory-summary").textContent = `${summary}; each head holds ${count(memory.memory_size)}.`;
+    const summary = `${count(kept)} of the ${counted(end, "token")} read so far are in the memory of at least one head`;
+    byId("memory-summary").textContent = `${summary}; each head remembers ${count(memory.memory_size)}.`;
     byId("memory-map").ariaLabel = `Overview: ${summary}.`;
     this._tell(this._text.current);
   }
@@ -137,7 +137,7 @@ export class MemoryPanel {
     }
     const { tokens, heads, ends } = this._memory;
     const read = index < ends[Number(this._boundary.value)];
-    const kept = read ? `held by ${this._shown[index]} of ${counted(heads, "head")}` : "not read yet";
+    const kept = read ? `remembered by ${this._shown[index]} of ${counted(heads, "head")}` : "not read yet";
     detail.replaceChildren(
       element("code", { textContent: JSON.stringify(tokens[index]) }),
       ` token ${count(index)} · ${kept}`,
@@ -151,9 +151,9 @@ const GONE = "The server keeps the memory of its last answer only, and another o
 
 function nothingToShow({ chunks, dense }) {
   if (chunks > 1)
-    return "The new part of this conversation fits one chunk, which saw everything before it: nothing was forgotten.";
-  if (dense) return "This prompt fits one chunk: nothing was forgotten.";
-  return "This way of reading the prompt keeps no memory that could be shown.";
+    return "The new part of this conversation fits one chunk, which saw everything before it: nothing was left out.";
+  if (dense) return "This prompt fits one chunk: nothing was left out.";
+  return "This prefill policy has no memory to show.";
 }
 
 /** What the parts between the borders are. Where a conversation went on, only the last border is known. */

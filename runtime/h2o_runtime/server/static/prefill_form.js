@@ -10,13 +10,18 @@ export class PrefillForm {
     this._standard = standard;
     this._qualities = quality.choices; // what each stands for
     this._quality = control({ name: "quality", meaning: quality.meaning, choices: offered(quality.choices) });
-    const qualityLabel = element("label", { hidden: !Object.keys(quality.choices).length }, "Quality ", this._quality);
+    this._meaning = quality.meaning;
+    this._note = element("p", { className: "quiet", id: "quality-note" });
+    this._quality.setAttribute("aria-describedby", this._note.id);
+    const hidden = !Object.keys(quality.choices).length;
+    const qualityLabel = element("label", { hidden }, "Quality ", this._quality);
+    this._note.hidden = hidden;
     this._options = options.filter((option) => option.numeric); // the others are not for people who want an answer
     this._controls = new Map(this._options.map((option) => [option.name, control(option)]));
     this._labels = new Map(
       this._options.map((option) => [option.name, element("label", {}, `${option.label} `, this._controls.get(option.name))]),
     );
-    byId("prefill-fields").replaceChildren(qualityLabel, ...this._labels.values());
+    byId("prefill-fields").replaceChildren(qualityLabel, this._note, ...this._labels.values());
   }
 
   /** Take over values by name; where there is none, the server's own stand in their place. */
@@ -37,6 +42,7 @@ export class PrefillForm {
   /** Show the chosen policy's options only, and of them none that the quality stands for. */
   show() {
     for (const option of this._options) this._labels.get(option.name).hidden = !this._chosen(option);
+    this._note.textContent = this._explained();
   }
 
   /** Values that differ from the server's own, by name. all: those of the other policies too. */
@@ -51,6 +57,15 @@ export class PrefillForm {
     return values;
   }
 
+  /** What the chosen quality sets, in the words of the fields that it replaces. */
+  _explained() {
+    const settled = this._qualities[this._quality.value];
+    if (!settled) return `${this._meaning} Now the settings below apply.`;
+    const set = this._options.filter(({ name }) => name in settled);
+    const said = set.map(({ name, label, choices }) => `${label} ${choices?.[settled[name]] ?? settled[name]}`);
+    return `${this._quality.value} sets: ${said.join(", ")}.`;
+  }
+
   _chosen(option) {
     const settled = this._qualities[this._quality.value] ?? {};
     return !(option.name in settled) && option.policies.includes(settled.policy ?? this._controls.get("policy").value);
@@ -59,7 +74,7 @@ export class PrefillForm {
 
 /** The qualities by what a person reads, and the choice of none. */
 function offered(qualities) {
-  return { "": "as below", ...Object.fromEntries(Object.keys(qualities).map((name) => [name, name])) };
+  return { "": "set below", ...Object.fromEntries(Object.keys(qualities).map((name) => [name, name])) };
 }
 
 function control(option) {

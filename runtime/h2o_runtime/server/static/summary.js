@@ -19,5 +19,5 @@ export class Summary {
 /** What there is to show without words. Sending will tell of it, too. */
 function instead(error) {
   if (!(error instanceof ServerError)) throw error;
-  return [error.status === 400 ? "Values that contradict" : "", error.message];
+  return [error.status === 400 ? "Settings contradict" : "", error.message];
 }

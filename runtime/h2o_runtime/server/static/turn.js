@@ -93,7 +93,7 @@ export class Turn {
   }
 
   _fail({ message, retryAfter }) {
-    const what = this.answer ? "The answer broke off" : "No answer";
+    const what = this.answer ? "The answer stopped early" : "No answer";
     const when = retryAfter === null ? "" : `. It expects to be free in about ${retryAfter} s.`;
     this._complain(`${what}: ${message}${when}`);
   }

@@ -55,7 +55,7 @@ def test_a_phone(browser: Browser, server: Server, long_text: str) -> None:
         check()
         page.get_by_role("button", name="Show memory").tap()
         page.locator("#tokens .kept").first.tap()
-        page.get_by_text("held by").first.wait_for()
+        page.get_by_text("remembered by").first.wait_for()
         check()
         assert page.locator("#memory").bounding_box() == {"x": 0, "y": 0, "width": 360, "height": 640}
         page.get_by_role("button", name="Close").tap()

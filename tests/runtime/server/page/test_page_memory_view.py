@@ -81,7 +81,7 @@ def test_details_of_a_token(page: Page, server: Server, long_text: str) -> None:
     held = server.get(f"/memory/{name}/counts?boundary={last}&layer=0").json()["counts"]
 
     def told(index: int) -> str:
-        return f"{json.dumps(memory['tokens'][index])} token {index} · held by {held[index]} of 4 heads"
+        return f"{json.dumps(memory['tokens'][index])} token {index} · remembered by {held[index]} of 4 heads"
 
     detail = page.locator("#detail")
     wait_for(lambda: detail.inner_text() == told(7))
@@ -96,7 +96,7 @@ def test_details_of_a_token(page: Page, server: Server, long_text: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "long", "sentence"),
     [
-        ("h2o", False, "This prompt fits one chunk: nothing was forgotten."),
+        ("h2o", False, "This prompt fits one chunk: nothing was left out."),
         ("full", True, "This prompt was read with full attention"),
     ],
 )

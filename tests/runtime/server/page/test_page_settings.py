@@ -52,6 +52,9 @@ def test_a_quality_in_the_place_of_what_it_stands_for(page: Page) -> None:
     choose(page, quality="fast")
     page.get_by_text("Chunks of 512, memory 256").wait_for()
     page.locator("#summary").click()
+    said = page.locator("#quality-note").inner_text()
+    assert said.startswith("fast sets: Attention sparse, ")
+    assert "Chunk size 512, Local window 64, Heavy hitters 192" in said
     assert labels(page) == [
         "Quality",
         "Score heads",
@@ -68,7 +71,7 @@ def test_a_quality_in_the_place_of_what_it_stands_for(page: Page) -> None:
     page.get_by_text("Full attention").wait_for()  # it is kept
     page.locator("#summary").click()
     assert labels(page) == ["Quality"]
-    page.get_by_label("Quality").select_option("as below")
+    page.get_by_label("Quality").select_option("set below")
     assert page.get_by_label("Heavy hitters").input_value() == "300"
     page.get_by_role("button", name="Done").click()
     assert sent(page, lambda: ask(page, "Hello."))["prefill"] == {"heavy": 300, "sink": 4}
@@ -83,7 +86,7 @@ def test_a_quality_that_the_server_cannot_have_is_not_offered(browser: Browser, 
         assert server.get("/props").json()["prefill_quality"]["choices"] == {"exact": {"policy": "full"}}
         with watched_page(browser, server.url) as page:
             page.get_by_text("Full attention").click()
-            assert page.get_by_label("Quality").locator("option").all_inner_texts() == ["as below", "exact"]
+            assert page.get_by_label("Quality").locator("option").all_inner_texts() == ["set below", "exact"]
     finally:
         server.stop()
 
@@ -92,7 +95,7 @@ def test_settings_that_contradict(page: Page) -> None:
     choose(page, heavy=1024)
     button = page.locator("#summary")
     page.locator("#summary[title*='must be below chunk_size']").wait_for()
-    assert button.inner_text() == "Values that contradict"
+    assert button.inner_text() == "Settings contradict"
     choose(page, heavy=128)
     page.get_by_text("Chunks of 1,024, memory 192").wait_for()
     assert button.get_attribute("title") == ""
@@ -116,6 +119,6 @@ def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: 
             assert body["prefill"] == {"policy": "typed", "stride": 3, "share": 0.25, "careful": True}
             assert figures(page)["Chunks"] == "1"
             page.get_by_role("button", name="Show memory").click()
-            page.get_by_text("keeps no memory that could be shown").wait_for()
+            page.get_by_text("has no memory to show").wait_for()
     finally:
         server.stop()

@@ -62,7 +62,7 @@ def test_a_full_queue_says_when_to_try_again(page: Page) -> None:
 def test_an_error_in_mid_stream(page: Page) -> None:
     answer_once(page, events(piece("Half an"), {"error": {"message": "the server is shutting down"}}))
     send(page, "Hello.")
-    page.get_by_text("The answer broke off: the server is shutting down").wait_for()
+    page.get_by_text("The answer stopped early: the server is shutting down").wait_for()
     assert page.get_by_role("button", name="Try again").is_visible()
     assert page.locator(ANSWER).text_content() == "Half an"
     assert len(sent(page, lambda: ask(page, "Again?"))["messages"]) == 1  # half an answer is none
@@ -80,7 +80,7 @@ def test_a_lost_connection(page: Page) -> None:
 def test_an_event_that_is_no_part_of_an_answer(page: Page) -> None:
     answer_once(page, events(piece("Half an"), {}))
     send(page, "Hello.")
-    page.get_by_text("The answer broke off: the server sent what is no part of an answer").wait_for()
+    page.get_by_text("The answer stopped early: the server sent what is no part of an answer").wait_for()
 
 
 def test_settings_that_cannot_be_read_are_none(page: Page) -> None:
