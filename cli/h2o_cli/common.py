@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -221,8 +222,29 @@ def _finite(value: Any) -> Any:
 
 
 def _fail(error: Exception, code: Exit) -> NoReturn:
-    click.echo(f"error: {error}", err=True)
+    click.echo(f"error: {_in_flags(error)}", err=True)
     sys.exit(code)
+
+
+def _in_flags(error: Exception) -> str:
+    """The message with this command's flags in the place of the library's arguments.
+
+    The library writes arguments in backquotes, `cache_tokens` or `decode=full`, and begins with the field that is
+    wrong. A name that this command has no flag for stays as it is.
+    """
+    context = click.get_current_context(silent=True)
+    options = [one for one in context.command.params if isinstance(one, click.Option)] if context else []
+    flags = {str(one.name): max(one.opts, key=len) for one in options}
+
+    def flag(found: re.Match[str]) -> str:
+        if found[1] not in flags:
+            return found[0]
+        return f"{flags[found[1]]} {found[2]}" if found[2] else flags[found[1]]
+
+    message, field = str(error), getattr(error, "field", "")
+    if field and re.match(rf"{re.escape(field)}\b", message):
+        message = flags.get(field, field) + message[len(field) :]
+    return re.sub(r"`([a-z_]+)(?:=([\w-]+))?`", flag, message)
 
 
 def _abandon(stream: TextIO) -> None:

@@ -181,7 +181,9 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         ) from error
     start_logging(log_format, verbose)
     if flags["cache_dir_shared"] and flags["cache_dir"] is None:
-        raise ConfigError("--cache-dir-shared needs --cache-dir", field="cache_dir_shared")
+        raise ConfigError(
+            "--cache-dir-shared needs --cache-dir: name the folder, or leave it out", field="cache_dir_shared"
+        )
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {

@@ -311,8 +311,8 @@ class ModelSpec(BaseModel):
         if len(counts) > 1:
             raise ConfigError(
                 f"the layers of this model have {', '.join(map(str, sorted(counts)))} {kind} heads, and one list "
-                f"for each {kind} head needs as many in all layers: give each query head a list with --score-heads "
-                "query, or use --prefill full",
+                f"for each {kind} head needs as many in all layers: give each query head a list with "
+                "`score_heads=query`, or use `policy=full`",
                 field="score_heads",
             )
         return counts.pop() if counts else self.kv_heads if kind == "kv" else self.query_heads

@@ -212,7 +212,7 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
-        (("--dense-form", "blocks"), "form blocks does nothing with weights that are floats"),
+        (("--dense-form", "blocks"), "--dense-form blocks does nothing with float weights"),
         (("--vertical", 9), "--vertical does nothing with --prefill h2o and --prefill full: it goes with"),
     ],
 )
@@ -347,4 +347,4 @@ def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Pat
 def test_dense_refuses_floats(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("bench", "dense", tiny_bundle)
     assert done.returncode == 2
-    assert b"its weights are floats, which have one form" in b" ".join(done.stderr.split())
+    assert b"its weights are floats: export with --weights" in b" ".join(done.stderr.split())

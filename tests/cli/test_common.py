@@ -68,6 +68,31 @@ def test_what_a_user_can_cause_is_one_sentence(
     assert (end.value.code, capsys.readouterr().err) == (code, said)
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConfigError("heavy must be at least 0", field="heavy"), "--h2o-heavy must be at least 0"),
+        (H2OError("x: lower `context`, or use `cache=paged`"), "x: lower --ctx-size, or use --cache paged"),
+        (ConfigError("`elsewhere=1` and heavy words stay"), "`elsewhere=1` and heavy words stay"),
+        (ConfigError("heavyweight", field="heavy"), "heavyweight"),
+    ],
+)
+def test_arguments_of_the_library_are_told_as_this_commands_flags(
+    error: H2OError, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    @click.option("-c", "--ctx-size", "context")
+    @click.option("--cache")
+    @click.option("--h2o-heavy", "heavy")
+    @guarded
+    def command(**flags: str) -> None:
+        raise error
+
+    with pytest.raises(SystemExit):
+        command.main([])
+    assert capsys.readouterr().err == f"error: {told}\n"
+
+
 def test_a_defect_keeps_its_traceback() -> None:
     def fail() -> None:
         raise ZeroDivisionError("ours")

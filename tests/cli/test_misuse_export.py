@@ -101,7 +101,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p.write("ck/config.json", "[1]"),
         ("{ck}", "-o", "{out}"),
         1,
-        "{ck}/config.json: expected a JSON object",
+        "{ck}/config.json: is not a JSON object",
     ),
     "a number of words": (
         lambda p: p.configure(hidden_size="sixty-four"),
@@ -239,7 +239,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p,
         ("{ck}", "--dry-run", "-c", 10**6),
         2,
-        "a context of 1,000,000 tokens: the model is made for",
+        "--ctx-size must be at most",
     ),
     "context 0": (lambda p: p, ("{ck}", "--dry-run", "-c", 0), 2, "0 is not in the range"),
 }

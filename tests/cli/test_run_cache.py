@@ -30,7 +30,7 @@ def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
 def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     for flags, sentence in (
         (("--cache-tokens", 64, "--decode", "quest"), "use --decode full"),
-        (("--cache-tokens", 8, "--cache-recent", 6), "leaves no token that may be forgotten"),
+        (("--cache-tokens", 8, "--cache-recent", 6), "protects every token"),
         (("--cache-tokens", 64, "--save-cache", tmp_path / "file"), "--save-cache writes whole sessions"),
     ):
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
@@ -51,7 +51,7 @@ def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     for flags, sentence in (
         (("--cache", "offload"), "give --cache-file, or leave out"),
-        ((*offload, "--cache-tokens", 64), "--cache-tokens goes with --cache contiguous alone"),
+        ((*offload, "--cache-tokens", 64), "--cache-tokens needs --cache contiguous, not offload"),
         (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
         (
             (*offload, "--cache-dtype", "int8"),

@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"metadata": {"general.architecture": "gemma3"}},
         "architecture 'gemma3' is not supported; supported are llama, qwen2, qwen3",
     ),
-    "an adapter": ({"metadata": {"general.type": "adapter"}}, "holds no model but one's 'adapter'"),
+    "an adapter": ({"metadata": {"general.type": "adapter"}}, "is the 'adapter' of a model, not a model"),
     "a base of 0": ({"metadata": {"llama.rope.freq_base": 0.0}}, "rope_theta must be a positive number"),
     "an infinite base": (
         {"metadata": {"llama.rope.freq_base": float("inf")}}, "rope_theta must be a positive number",
@@ -305,13 +305,15 @@ def test_parts_are_one_checkpoint_whichever_is_named(
 
 def test_a_missing_part_is_named(parts: list[Path]) -> None:
     parts[1].unlink()
-    with pytest.raises(CheckpointError, match=r"part model-00002-of-00003.gguf is missing \(1 in all\)"):
+    with pytest.raises(CheckpointError, match=r"file model-00002-of-00003.gguf is missing \(1 in all\)"):
         open_checkpoint(str(parts[0]))
 
 
 def test_a_part_under_another_name_is_named(parts: list[Path]) -> None:
     other = parts[0].rename(parts[0].with_name("first.gguf"))
-    with pytest.raises(CheckpointError, match="one of 3 parts, which are found by names like"):
+    with pytest.raises(
+        CheckpointError, match="is one of 3 files of a model, which are found by names such as"
+    ):
         open_checkpoint(str(other))
 
 
@@ -319,7 +321,7 @@ def test_swapped_parts_are_named(parts: list[Path]) -> None:
     content = parts[1].read_bytes()
     parts[1].write_bytes(parts[2].read_bytes())
     parts[2].write_bytes(content)
-    with pytest.raises(CheckpointError, match="not part 2 of 3, as its name says"):
+    with pytest.raises(CheckpointError, match="is not file 2 of 3, as its name says"):
         open_checkpoint(str(parts[0]))
 
 

@@ -267,7 +267,7 @@ def test_engines_of_a_bundle_that_was_exported_anew_are_refused(
     checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
     again = bundles.export(checkpoint, tmp_path / "again", prefill=SMALL.altered(batch_size=1024))
     shutil.copytree(engines.folder / "engines", again / "engines")
-    with pytest.raises(BundleError, match="built before the bundle was exported as it is now"):
+    with pytest.raises(BundleError, match="the bundle was exported again after its engines were built"):
         open_engines(Bundle.open(again), machine)
 
 

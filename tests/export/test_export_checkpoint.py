@@ -101,14 +101,17 @@ def edit_config(**changes: object) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no config": (lambda f: (f / "config.json").unlink(), "copy: no config.json; is this a Hugging Face"),
+    "no config": (
+        lambda f: (f / "config.json").unlink(),
+        "copy: has no config.json, so it is not a Hugging Face",
+    ),
     "empty config": (lambda f: (f / "config.json").write_text(""), "config.json: cannot be read as JSON"),
     "half a config": (lambda f: cut(f / "config.json"), "config.json: cannot be read as JSON"),
     "binary config": (
         lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
         "config.json: cannot be read",
     ),
-    "list config": (lambda f: (f / "config.json").write_text("[1]"), "config.json: expected a JSON object"),
+    "list config": (lambda f: (f / "config.json").write_text("[1]"), "config.json: is not a JSON object"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "copy: no safetensors files$"),
     "pickled weights": (
         lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
@@ -295,7 +298,9 @@ def test_an_index_names_files_of_its_folder(sharded: Path, tmp_path: Path, name:
     index = json.loads((folder / INDEX).read_text())
     index["weight_map"][NORM] = name
     (folder / INDEX).write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=r"not in it; do not trust|out of its folder|is a FIFO, not"):
+    with pytest.raises(
+        CheckpointError, match=r"outside of this folder; do not use it|outside of its folder|is a FIFO, not"
+    ):
         open_checkpoint(str(folder))
 
 
@@ -354,6 +359,6 @@ def test_a_tensor_in_two_shards_is_refused(sharded: Path, tmp_path: Path) -> Non
     name = next(iter(load_file(first)))
     save_file(load_file(last) | {name: torch.zeros(1)}, last)
     with pytest.raises(
-        CheckpointError, match=rf"{last.name}: has the tensor '{name}', and so has {first.name}"
+        CheckpointError, match=rf"{last.name}: has the tensor '{name}', which {first.name} has too"
     ):
         open_checkpoint(str(folder))

@@ -195,7 +195,9 @@ def test_longrope_takes_the_list_for_the_context(context: int, name: str) -> Non
 
 
 def test_a_context_beyond_the_models_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a context of 2,049 tokens: the model is made for 2,048"):
+    with pytest.raises(
+        ConfigError, match="context must be at most 2,048 tokens, the model's limit, but is 2,049"
+    ):
         read().limited(2049)
 
 

@@ -65,15 +65,15 @@ def test_a_bundle_of_floats_has_no_form_of_integers(shared_folder: Path) -> None
     folder = bundles.named(shared_folder, TIED)[1]
     with Generator.load(folder, context=64) as generator:
         assert generator.loaded.backend.dense_form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="form blocks does nothing with weights that are floats"):
+    with pytest.raises(ConfigError, match="`dense_form=blocks` does nothing with float weights"):
         Generator.load(folder, context=64, dense_form="blocks")
 
 
 def test_a_form_is_for_a_cpu_alone(bundle: Path) -> None:
     gpu = Mock(memory="cuda")
-    with pytest.raises(ConfigError, match="form blocks does nothing here"):
+    with pytest.raises(ConfigError, match="`dense_form=blocks` does nothing here"):
         make_backend("onnxruntime", Bundle.open(bundle), gpu, 1, 64, "blocks")
-    with pytest.raises(ConfigError, match="form native does nothing here"):
+    with pytest.raises(ConfigError, match="`dense_form=native` does nothing here"):
         make_backend("tensorrt", Bundle.open(bundle), gpu, 1, 64, "native")
 
 

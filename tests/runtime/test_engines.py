@@ -162,7 +162,7 @@ MISFITS: list[tuple[Callable[[Place], Any], type[H2OError], str]] = [
     (change_plan, BundleError, "dense_00.plan: its content is not what h2o-build wrote"),
     (cut_plan, BundleError, "dense_00.plan: has 3 bytes, the manifest says 4: truncated or replaced"),
     (remove_plan, BundleError, "dense_00.plan: missing"),
-    (export_again, BundleError, "built before the bundle was exported as it is now"),
+    (export_again, BundleError, "the bundle was exported again after its engines were built"),
     (another_checkpoint, BundleError, "built from another checkpoint than the bundle holds now"),
     (lambda place: place.rewrite(target="tensorrt-rtx"), BundleError, "holds engines of target tensorrt-rtx"),
     (lambda place: (place.folder / "manifest.json").unlink(), BundleError, "no engines here: h2o-build"),

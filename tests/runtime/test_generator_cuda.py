@@ -105,7 +105,7 @@ def test_rows_that_are_stored_shorter(dtype: CacheDtype, bundle: Path, emulated_
 
 
 def test_pages_are_for_the_cpu(bundle: Path, emulated_cuda: ModuleType) -> None:
-    with pytest.raises(ConfigError, match="paged is read by the CPU's attention only"):
+    with pytest.raises(ConfigError, match="`cache=paged` works on the CPU only"):
         Generator.load(bundle, context=CONTEXT, device="cuda", cache=Paged())
 
 
@@ -182,7 +182,7 @@ def test_without_a_gpu_it_is_said_what_to_use(
     bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulated_cuda, "device_count", lambda: 0)
-    with pytest.raises(BackendError, match="no NVIDIA GPU was found: use --device cpu"):
+    with pytest.raises(BackendError, match="no NVIDIA GPU was found: use `device=cpu`"):
         Generator.load(bundle, device="cuda")
 
 

@@ -166,7 +166,7 @@ def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
     [
         ({"cache": Evicting(cache_tokens=64)}, "cache", "latents alone: use --cache contiguous or paged"),
         ({"cache": Offload(cache_file="layers")}, "cache", "latents alone: use --cache contiguous or paged"),
-        ({"decoding": DECODE.chosen({"decode": "quest"})}, "decode", "use --decode full"),
+        ({"decoding": DECODE.chosen({"decode": "quest"})}, "decode", "use `decode=full`"),
         ({"latent": "expanded", "cache": Paged(), "attention": "functions"}, "latent", "keep --cache contig"),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_gpu_takes_what_its_kernels_do(odd: Path) -> None:
     gpu.name = "cuda"
     small = Mock()
     small.manifest.model.attention = replace(Manifest.read(odd).model.attention, head_size=50)
-    with pytest.raises(ConfigError, match=r"no kernel takes keys of 50.* on a GPU: choose the device cpu"):
+    with pytest.raises(ConfigError, match=r"no kernel takes keys of 50.* on a GPU: use `device=cpu`"):
         make_provider("auto", small, gpu, None)
 
 

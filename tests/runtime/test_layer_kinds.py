@@ -152,8 +152,8 @@ def test_a_saved_session_goes_on(mixed: Path, generator: Generator, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"cache": Evicting(cache_tokens=64)}, "use --cache contiguous or paged, without --cache-tokens"),
-        ({"decoding": DECODE.chosen({"decode": "quest"})}, "use --decode full"),
+        ({"cache": Evicting(cache_tokens=64)}, "use `cache=contiguous` or `cache=paged`, without `cache_tokens`"),
+        ({"decoding": DECODE.chosen({"decode": "quest"})}, "use `decode=full`"),
         ({"layers": {"latent": "absorbed"}}, "--latent is for models with latent attention"),
     ],
 )
@@ -167,8 +167,8 @@ def test_what_needs_alike_layers_is_refused_as_it_is_loaded(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (PrefillConfig(policy="subquadratic"), "use h2o or full"),
-        (PrefillConfig(**SPARSE), "give each query head a list with --score-heads query"),
+        (PrefillConfig(policy="subquadratic"), "use `policy=h2o` or `policy=full`"),
+        (PrefillConfig(**SPARSE), "give each query head a list with `score_heads=query`"),
     ],
 )
 def test_what_needs_alike_layers_leaves_the_session_as_it_is(

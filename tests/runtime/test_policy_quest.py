@@ -161,5 +161,5 @@ def test_bad_values_say_what_to_change() -> None:
         Quest(quest_budget=0)
     with pytest.raises(ConfigError, match="quest_page must be at least 1"):
         Quest(quest_page=0)
-    with pytest.raises(ConfigError, match="raise --quest-budget or lower --quest-page"):
+    with pytest.raises(ConfigError, match="raise `quest_budget` or lower `quest_page`"):
         Quest(quest_budget=8)

@@ -235,9 +235,9 @@ def test_a_step_sees_what_a_prompts_row_sees(shared_folder: Path) -> None:
 
 
 def test_bad_values_say_what_to_change(shared_folder: Path) -> None:
-    with pytest.raises(ConfigError, match="give --landmark-block a size, or --no-landmarks"):
+    with pytest.raises(ConfigError, match="landmark_block is 0, and landmarks are means of blocks"):
         PrefillConfig(policy="subquadratic", landmark_block=0)
-    with pytest.raises(ConfigError, match="give --decode-landmark-block a size"):
+    with pytest.raises(ConfigError, match="decode_landmark_block is 0"):
         SubquadraticDecode(decode_landmark_block=0)
     with pytest.raises(ConfigError, match="at least 0"):
         PrefillConfig(policy="subquadratic", window=-1)

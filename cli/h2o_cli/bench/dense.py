@@ -51,7 +51,9 @@ def dense(
     start_logging(verbose)
     bundle = Bundle.open(folder)
     if not bundle.manifest.model.quantized:
-        raise ConfigError(f"{folder}: its weights are floats, which have one form: nothing to measure")
+        raise ConfigError(
+            f"{folder}: its weights are floats: export with --weights int8 or int4 to measure dense forms"
+        )
     cores = threads or default_threads()
     speeds = _speeds(bundle, cores, rows, repetitions)
     losses = _losses(folder, bundle, cores)

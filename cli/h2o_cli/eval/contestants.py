@@ -85,13 +85,15 @@ def parse_settings(text: str) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         name = name.lstrip("-").replace("-", "_")
         if not equals or name not in known:
-            raise ConfigError(f"{word!r} is no setting: write NAME=VALUE, with a name of {', '.join(known)}")
+            raise ConfigError(
+                f"--also has {word!r}: write NAME=VALUE, where NAME is one of {', '.join(known)}"
+            )
         if name in found:
-            raise ConfigError(f"{name} is given twice: write it once")
+            raise ConfigError(f"--also has {name} twice: write it once")
         found[name] = _parse(known[name], value)
     if not found:
         example = PREFILL.options[-1]
-        raise ConfigError(f"no setting: write NAME=VALUE, as in {example.name}={example.default}")
+        raise ConfigError(f"--also is empty: write NAME=VALUE, as in {example.name}={example.default}")
     return found
 
 

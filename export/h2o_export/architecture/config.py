@@ -110,7 +110,8 @@ class ModelConfig:
             return self
         if context > self.max_position_embeddings:
             raise ConfigError(
-                f"a context of {context:,} tokens: the model is made for {self.max_position_embeddings:,}",
+                f"context must be at most {self.max_position_embeddings:,} tokens, the model's limit, but is "
+                f"{context:,}",
                 field="context",
             )
         return replace(self, max_position_embeddings=context, rope=self.rope.limited(context))

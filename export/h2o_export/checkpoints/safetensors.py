@@ -142,12 +142,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         hint = "; give one of its GGUF files itself" if list(path.parent.glob("*.gguf")) else ""
         raise CheckpointError(
-            f"{path.parent}: no {path.name}; is this a Hugging Face model folder?{hint}"
+            f"{path.parent}: has no {path.name}, so it is not a Hugging Face model folder{hint}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(raw, dict):
-        raise CheckpointError(f"{path}: expected a JSON object")
+        raise CheckpointError(f"{path}: is not a JSON object; download it again")
     return raw
 
 
@@ -157,11 +157,13 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     if index.is_file():
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-            raise CheckpointError(f"{index}: no weight_map; download it again")
+            raise CheckpointError(f"{index}: has no weight_map; download it again")
         named = {name: confined(folder, name, CheckpointError) for name in sorted(set(shards.values()))}
         missing = [name for name, path in named.items() if not path.is_file()]
         if missing:
-            raise CheckpointError(f"{folder}: shard {missing[0]} is missing ({len(missing)} in all)")
+            raise CheckpointError(
+                f"{folder}: shard {missing[0]} is missing ({len(missing)} in all); download it"
+            )
         paths = sorted(named.values())
     else:
         found = sorted(folder.glob("model.safetensors")) or sorted(folder.glob("*.safetensors"))
@@ -183,8 +185,8 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         twice = [name for name in names if name in files]
         if twice:
             raise CheckpointError(
-                f"{path}: has the tensor '{twice[0]}', and so has {files[twice[0]].name}; remove the file that is "
-                "not the model's"
+                f"{path}: has the tensor '{twice[0]}', which {files[twice[0]].name} has too; remove the file that "
+                "does not belong to the model"
             )
         files.update(dict.fromkeys(names, path))
     return files

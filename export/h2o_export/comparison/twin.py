@@ -23,7 +23,7 @@ def float64_twin(path: Path) -> ModelProto:
     try:
         model = onnx.load(path)
     except Exception as error:  # protobuf's own, and those of onnx about weights beside the graph
-        raise BundleError(f"{path}: not a sound graph ({error}); export the checkpoint again") from error
+        raise BundleError(f"{path}: not a valid ONNX graph ({error}); export the checkpoint again") from error
     if model.functions:
         model = inliner.inline_local_functions(model)
     graph = model.graph

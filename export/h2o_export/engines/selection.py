@@ -108,14 +108,13 @@ def _check_block_products(bundle: Bundle, target: Target) -> None:
         )
     if weights is None or not weights.projections.startswith("int4") or weights.block_size != PRODUCT_BLOCK:
         raise ConfigError(
-            f"int4 plugin is for weights of 4 bits in blocks of {PRODUCT_BLOCK}: export with --weights int4 and "
+            f"`int4=plugin` needs weights of 4 bits in blocks of {PRODUCT_BLOCK}: export with --weights int4 and "
             f"--block-size {PRODUCT_BLOCK}",
             field="int4",
         )
     if model.dtype != "float16":
         raise ConfigError(
-            f"int4 plugin is for activations of float16, and the bundle has {model.dtype}: export with --dtype "
-            "float16",
+            f"`int4=plugin` needs a float16 bundle, and this one is {model.dtype}: export with --dtype float16",
             field="int4",
         )
 

@@ -29,7 +29,8 @@ def choose_precision(
         return "bfloat16" if missing is None and model.quantized else "float32"
     if missing is not None:
         raise ConfigError(
-            f"attention in bfloat16 needs {missing}: leave out --attention-precision, or choose float32",
+            f"attention in bfloat16 needs {missing}: leave out `attention_precision`, or use "
+            "`attention_precision=float32`",
             field="attention_precision",
         )
     return choice

@@ -82,13 +82,13 @@ def _no_kernel(shape: AttentionShape) -> str:
 def _on_cuda(name: str, device: Device, shape: AttentionShape) -> AttentionProvider:
     if name == "functions":
         raise ConfigError(
-            "the ONNX function bodies run on the CPU only: choose the attention native, or the device cpu",
+            "`attention=functions` runs on the CPU only: use `attention=native`, or `device=cpu`",
             field="attention",
         )
     from h2o_runtime.attention.cuda import NativeCudaProvider
     from h2o_runtime.devices.cuda import CudaDevice
 
     if not NativeCudaProvider.takes(shape):
-        raise ConfigError(f"{_no_kernel(shape)} on a GPU: choose the device cpu", field="device")
+        raise ConfigError(f"{_no_kernel(shape)} on a GPU: use `device=cpu`", field="device")
     assert isinstance(device, CudaDevice)
     return NativeCudaProvider(device)

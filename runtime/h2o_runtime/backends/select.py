@@ -42,13 +42,13 @@ def check_dense_form(dense_form: DenseChoice, backend: str, on_cpu: bool, quanti
         return
     if backend != "onnxruntime" or not on_cpu:
         raise ConfigError(
-            f"form {dense_form} does nothing here: it is how ONNX Runtime multiplies on a CPU; leave out "
-            "--dense-form",
+            f"`dense_form={dense_form}` does nothing here: it is how ONNX Runtime multiplies on a CPU; leave it "
+            "out",
             field="dense_form",
         )
     if not quantized and dense_form == "blocks":
         raise ConfigError(
-            f"form {dense_form} does nothing with weights that are floats: leave out --dense-form, or export with "
-            "--weights int8 or int4",
+            f"`dense_form={dense_form}` does nothing with float weights: leave it out, or export with --weights "
+            "int8 or int4",
             field="dense_form",
         )

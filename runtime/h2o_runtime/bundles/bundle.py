@@ -113,7 +113,7 @@ class Bundle:
         foreign = sorted(name for name in found.external if str(here / name) not in graph.weights)
         if foreign:
             raise BundleError(
-                f"{path}: takes weights from {foreign[0]!r}, which the manifest does not say; {AGAIN}"
+                f"{path}: reads weights from {foreign[0]!r}, which the manifest does not list; {AGAIN}"
             )
 
 

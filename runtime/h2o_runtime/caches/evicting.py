@@ -55,15 +55,14 @@ class Evicting(Contiguous):
         super().__post_init__()
         if self.cache_dtype != "model":
             raise ConfigError(
-                f"--cache-tokens keeps rows as the model computes them, not as {self.cache_dtype}: leave out "
-                "--cache-dtype",
+                f"`cache_tokens` stores rows as the model computes them, not as {self.cache_dtype}: leave out "
+                "`cache_dtype`",
                 field="cache_dtype",
             )
         if self.rule.recent + self.keep >= self.cache_tokens:
             raise ConfigError(
-                f"cache_tokens ({self.cache_tokens}) leaves no token that may be forgotten beside "
-                f"{self.rule.recent} recent and {self.keep} first ones: raise --cache-tokens, or lower "
-                "--cache-recent or --keep",
+                f"cache_tokens ({self.cache_tokens}) protects every token: {self.rule.recent} recent and "
+                f"{self.keep} first ones; raise `cache_tokens`, or lower `cache_recent` or `keep`",
                 field="cache_tokens",
             )
 
@@ -72,9 +71,7 @@ class Evicting(Contiguous):
         """Raises ConfigError where another cache was chosen too."""
         tokens, cache = settings.get("cache_tokens", 0), settings.get("cache", cls.name)
         if tokens and cache != cls.name:
-            raise ConfigError(
-                f"--cache-tokens goes with --cache {cls.name} alone, not with {cache}", field="cache_tokens"
-            )
+            raise ConfigError(f"`cache_tokens` needs `cache={cls.name}`, not {cache}", field="cache_tokens")
         return bool(tokens)
 
     @property

@@ -47,8 +47,7 @@ class Offload(Cache):
         """Raises ConfigError on a CPU without a file, OutputError where the file cannot be."""
         if device.name == "cpu" and not self.cache_file:
             raise ConfigError(
-                "--cache offload keeps layers in the host's memory, which on a CPU is where the others are: give "
-                "--cache-file, or leave out --cache offload",
+                "`cache=offload` on a CPU saves no memory without a file: give `cache_file`, or leave it out",
                 field="cache_file",
             )
         row, dtype = (capacity, model.kv_heads, model.head_size), np.dtype(model.dtype)

@@ -70,7 +70,7 @@ class Paged(StoredCache):
     ) -> KVStore:
         if device.name != "cpu":
             raise ConfigError(
-                "the cache paged is read by the CPU's attention only: choose --cache contiguous, or --device cpu",
+                "`cache=paged` works on the CPU only: use `cache=contiguous`, or `device=cpu`",
                 field="cache",
             )
         spare = spare_bytes // (self.page_rows * self.token_bytes(model))

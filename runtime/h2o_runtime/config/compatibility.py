@@ -19,8 +19,10 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any]) -> None:
     model = layers.model.under_policies
     if not model.one_row:
         if not policy.mixed_rows:
-            raise ConfigError(f"policy {policy.name} {MIXED}: use h2o or full", field="policy")
-        policy.state_bytes(model, 1)  # raises where its state wants as many heads in all layers
+            raise ConfigError(
+                f"`policy={policy.name}` {MIXED}: use `policy=h2o` or `policy=full`", field="policy"
+            )
+        policy.state_bytes(layers.model, 1)  # raises where its state wants as many heads in all layers
 
 
 def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> None:
@@ -33,11 +35,11 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
             raise ConfigError(reason, field="decode")
     if not layers.model.one_row and not cache.mixed_rows:
         raise ConfigError(
-            f"the cache {cache.name} {MIXED}: use --cache contiguous or paged, without --cache-tokens",
+            f"`cache={cache.name}` {MIXED}: use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
             field="cache",
         )
-    if not layers.model.under_policies.one_row and not decoding.mixed_rows:
-        raise ConfigError(f"--decode {decoding.name} {MIXED}: use --decode full", field="decode")
+    if not decoding.mixed_rows:
+        raise ConfigError(f"`decode={decoding.name}` {MIXED}: use `decode=full`", field="decode")
 
 
 def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
@@ -46,13 +48,13 @@ def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> 
         return
     if not decoding.exact:
         raise ConfigError(
-            f"--cache-tokens forgets what full attention sees least, and --decode {decoding.name} looks "
-            "at a part only: use --decode full, or leave out --cache-tokens",
+            f"`cache_tokens` evicts by the attention of all tokens, and `decode={decoding.name}` computes only "
+            "some of it: use `decode=full`, or leave out `cache_tokens`",
             field="cache_tokens",
         )
     if pools:
         raise ConfigError(
-            "--cache-pool and --cache-dir keep conversations whole, and --cache-tokens forgets parts of them: "
+            "`cache_pool` and `cache_dir` store whole conversations, and `cache_tokens` evicts tokens of them: "
             "leave out one or the other",
             field="cache_tokens",
         )

@@ -10,7 +10,9 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill import PREFILL
 
-MEANING: Final = "One word that sets several prefill settings: fast, balanced, or exact, which is full attention."
+MEANING: Final = (
+    "One word that sets several prefill settings: fast, balanced, or exact, which is full attention."
+)
 
 
 def stands_for(quality: Quality) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ class CudaDevice:
         self.module = load_cuda_kernels()
         if not self.module.device_count():
             raise BackendError(
-                "no NVIDIA GPU was found: use --device cpu, or check the driver with nvidia-smi"
+                "no NVIDIA GPU was found: use `device=cpu`, or check the driver with nvidia-smi"
             )
         self.memory: str = self.module.MEMORY
         self.lanes = Lanes(self.module)
@@ -107,8 +107,8 @@ class CudaDevice:
             memory: NDArray[np.uint8] = self.module.PinnedMemory(nbytes).array()
         except (MemoryError, self.module.CudaError) as error:
             raise BackendError(
-                f"the host has not the {math.ceil(nbytes / 2**20):,} MiB that are to be offloaded: lower the "
-                "context, or give --cache-file"
+                f"the host lacks {math.ceil(nbytes / 2**20):,} MiB of memory for the offloaded layers: lower "
+                "`context`, or give `cache_file`"
             ) from error
         return memory
 

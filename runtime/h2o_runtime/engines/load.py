@@ -60,9 +60,7 @@ def _check_bundle(manifest: EngineManifest, bundle: Bundle, folder: Path, again:
     if manifest.checkpoint != bundle.manifest.checkpoint.sha256:
         raise BundleError(f"{folder}: built from another checkpoint than the bundle holds now; {again}")
     if manifest.bundle != bundle_sha256(bundle.manifest):
-        raise BundleError(
-            f"{folder}: built before the bundle was exported as it is now, its graphs or weights differ; {again}"
-        )
+        raise BundleError(f"{folder}: the bundle was exported again after its engines were built; {again}")
 
 
 def _check_machine(manifest: EngineManifest, machine: Machine, folder: Path, again: str) -> None:

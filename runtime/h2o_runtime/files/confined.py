@@ -22,10 +22,12 @@ def confined(folder: Path, name: str, error: type[H2OError] = BundleError) -> Pa
     """
     path = folder / name
     if "\0" in name or os.path.isabs(name) or ".." in Path(name).parts:
-        raise error(f"{folder}: names the file {name!r}, which is not in it; do not trust this folder")
+        raise error(
+            f"{folder}: refers to {name!r}, outside of this folder; do not use it unless you trust its source"
+        )
     home, place = _real(folder), _real(path)
     if not place.is_relative_to(home) and not any(place.is_relative_to(blobs) for blobs in _blobs(home)):
-        raise error(f"{path}: is a link to {place}, out of its folder; put the file itself there")
+        raise error(f"{path}: is a link to {place}, outside of its folder; put the file itself there")
     try:
         mode = place.stat().st_mode
     except OSError:

@@ -56,7 +56,7 @@ def read_input(path: Path, most: int = MOST_TEXT) -> bytes:
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise InputError(f"{path}: has {size:,} bytes, at most {most:,} are read")
+            raise InputError(f"{path}: has {size:,} bytes; at most {most:,} are accepted")
         try:
             return b"".join(iter(lambda: file.read(1 << 20), b""))[:most]
         except OSError as error:

@@ -49,15 +49,15 @@ class Latent(LayerKind):
         shape = expanded_shape(model)
         if choice == "expanded" and not can_expand_past(model, resources.cache):
             raise ConfigError(
-                "--latent expanded reads latents back as they were computed: keep --cache contiguous and "
-                "--cache-dtype model with it, or leave it out",
+                "`latent=expanded` reads latents back as they were computed: use `cache=contiguous` and "
+                "`cache_dtype=model` with it, or leave it out",
                 field="latent",
             )
         if not resources.provider.takes(shape):
             if choice == "expanded":
                 raise ConfigError(
-                    f"--latent expanded has heads of {shape.head_size} and {shape.value_size} elements, which no "
-                    "kernel takes: add --attention functions, or leave it out",
+                    f"`latent=expanded` has heads of {shape.head_size} and {shape.value_size} elements, which no "
+                    "kernel supports: add `attention=functions`, or leave it out",
                     field="latent",
                 )
             choice = "absorbed"
@@ -160,7 +160,7 @@ class LatentLayers(LoadedLayers):
             other = "absorbed" if wanted == "expanded" or "expanded" not in able else "expanded"
             raise ConfigError(
                 f"policy {policy.name} with these settings needs latent attention {other}: load the bundle with "
-                f"--latent {other}, or use another policy",
+                f"`latent={other}`, or use another policy",
                 field="policy",
             )
         self.mode = wanted

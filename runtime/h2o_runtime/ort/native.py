@@ -46,7 +46,7 @@ def operators() -> Path:
     try:
         return onnxruntime_operators()
     except NativeKernelsMissing as error:
-        raise BackendError(f"{error}, or choose another --dense-form") from None
+        raise BackendError(f"{error}, or choose another `dense_form`") from None
 
 
 def multiply_natively(model: Any, path: Path, threads: int) -> tuple[Any, Arrays]:

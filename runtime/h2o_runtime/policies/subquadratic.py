@@ -73,21 +73,21 @@ class Pattern:
             seen += (newest >= 1 << k) & (k > 0)
         return seen
 
-    def check_context(self, capacity: int, flag: str, field: str) -> None:
+    def check_context(self, capacity: int, field: str) -> None:
         """Raises ConfigError for a window that no prompt can fill."""
         if self.window > capacity:
             raise ConfigError(
-                f"{field} ({self.window:,}) is beyond the context of {capacity:,} tokens: lower {flag} or raise "
-                "--ctx-size",
+                f"{field} ({self.window:,}) is beyond the context of {capacity:,} tokens: lower `{field}` or raise "
+                "`context`",
                 field=field,
             )
 
 
-def check_landmarks(landmarks: bool, block: int, flags: tuple[str, str], field: str) -> None:
+def check_landmarks(landmarks: bool, block: int, field: str) -> None:
     """Raises ConfigError for landmarks without a block size."""
     if landmarks and block < 1:
         raise ConfigError(
-            f"landmarks are means of blocks, but {field} is {block}: give {flags[0]} a size, or {flags[1]}",
+            f"{field} is {block}, and landmarks are means of blocks: make it at least 1, or turn landmarks off",
             field=field,
         )
 

@@ -64,8 +64,8 @@ class RequestBuilder:
         except BundleError as error:  # which tells of this machine's folders
             log.error("%s", error)
             raise ConfigError(
-                "messages need a chat template, and this model has none that can be used: give /v1/completions "
-                "a prompt",
+                "messages cannot be read: this model has no usable chat template; send a prompt to /v1/completions "
+                "instead",
                 field="messages",
             ) from error
 

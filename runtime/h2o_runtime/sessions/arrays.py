@@ -48,8 +48,8 @@ class SessionShape:
             raise InputError("there is nothing to save: no prompt has been read")
         if not session.origin.whole:
             raise ConfigError(
-                f"of {session.length:,} tokens the cache has forgotten {spec.forgets(session.length):,}, and "
-                "only a whole session can be saved: raise --cache-tokens, or leave it out",
+                f"the cache evicted {spec.forgets(session.length):,} of {session.length:,} tokens, and only a "
+                "whole session can be saved: raise `cache_tokens`, or leave it out",
                 field="cache_tokens",
             )
         saved = config.algorithm.saved_state(session.prefill_state, session.length)

@@ -176,12 +176,12 @@ class SavedSession:
         stored = shape.stored or spec.model.dtype
         if stored != spec.stored_dtype:
             raise InputError(
-                f"{path}: keys and values in it are {stored}, and this run keeps them as {spec.stored_dtype}: give "
-                "the same --cache-dtype, or run the prompt again"
+                f"{path}: its keys and values are {stored}, and this run stores {spec.stored_dtype}: give the same "
+                "`cache_dtype`, or run the prompt again"
             )
         if spec.forgets(shape.length):
             raise InputError(
-                f"{path}: it holds {shape.length:,} tokens, and this run keeps fewer: raise --cache-tokens, or "
+                f"{path}: it holds {shape.length:,} tokens, and this run keeps fewer: raise `cache_tokens`, or "
                 "leave it out"
             )
         if shape.length > spec.context:
@@ -226,7 +226,7 @@ def _bytes(file: zipfile.ZipFile, name: str, most: int) -> bytes:
     with file.open(f"{name}.npy") as member:
         shape, dtype = _header(member)
         if dtype != np.uint8 or len(shape) != 1 or shape[0] > most:
-            raise ValueError(f"{name} is not what it should be")
+            raise ValueError(f"{name} is not an array of at most {most:,} bytes")
         return member.read()
 
 
@@ -246,5 +246,5 @@ def _read(file: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dt
             left[: len(block)] = block
             left = left[len(block) :]
         if member.read(1):  # at its end the checksum is looked at
-            raise ValueError(f"{name} goes on")
+            raise ValueError(f"{name} is longer than its header says")
     return array

@@ -73,4 +73,4 @@ class LlamaCppSystem:
         tokens = (self._api.llama_token * len(ids))(*ids.tolist())
         status = self._api.llama_decode(self._context, self._api.llama_batch_get_one(tokens, len(ids)))
         if status:
-            raise Absent(f"llama_decode failed with status {status}")
+            raise Absent(f"llama.cpp could not read the prompt: llama_decode returned {status}")

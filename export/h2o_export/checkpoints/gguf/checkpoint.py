@@ -168,25 +168,30 @@ def _read_shards(path: Path) -> tuple[tuple[Path, ...], Header]:
         return (path,), header
     if named is None or int(named["count"]) != count:
         raise CheckpointError(
-            f"{path}: one of {count} parts, which are found by names like model-00001-of-{count:05d}.gguf; "
-            "give it its own name again"
+            f"{path}: is one of {count} files of a model, which are found by names such as "
+            f"model-00001-of-{count:05d}.gguf; restore its name"
         )
     shards = tuple(
         path.with_name(f"{named['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)
     )
     missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
-        raise CheckpointError(f"{path.parent}: part {missing[0]} is missing ({len(missing)} in all)")
+        raise CheckpointError(
+            f"{path.parent}: file {missing[0]} is missing ({len(missing)} in all); download it"
+        )
     headers = [read_header(shard) for shard in shards]
     tensors: dict[str, TensorEntry] = {}
     for index, shard in enumerate(headers):
         if shard.metadata.get("split.no") != index or shard.metadata.get("split.count") != count:
-            raise CheckpointError(f"{shard.path}: not part {index + 1} of {count}, as its name says")
+            raise CheckpointError(
+                f"{shard.path}: is not file {index + 1} of {count}, as its name says; download it again"
+            )
         tensors.update(shard.tensors)
     promised = headers[0].metadata.get("split.tensors.count")
     if promised != len(tensors):
         raise CheckpointError(
-            f"{path}: its parts have {len(tensors)} tensors, not {promised}; download them again"
+            f"{path}: its {count} files have {len(tensors)} tensors, its header says {promised}; download them "
+            "again"
         )
     return shards, replace(headers[0], tensors=tensors)
 

@@ -50,10 +50,10 @@ def architecture(header: Header) -> str:
     """A key of `ARCHITECTURES`. Raises UnsupportedModelError for any other."""
     name, kind = header.metadata.get("general.architecture"), header.metadata.get("general.type", "model")
     if not isinstance(name, str):
-        raise CheckpointError(f"{header.path}: its metadata name no architecture; download it again")
+        raise CheckpointError(f"{header.path}: its metadata have no architecture; download it again")
     if kind != "model":
         raise UnsupportedModelError(
-            f"{header.path}: holds no model but one's {kind!r}; give the model's file"
+            f"{header.path}: is the {kind!r} of a model, not a model; give the model's file"
         )
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)

@@ -49,7 +49,7 @@ class Quest(DecodePolicy[PageState]):
         if self.quest_budget < self.quest_page:
             raise ConfigError(
                 f"quest_budget ({self.quest_budget}) is less than one page of {self.quest_page}: raise "
-                "--quest-budget or lower --quest-page",
+                "`quest_budget` or lower `quest_page`",
                 field="quest_budget",
             )
 

@@ -33,8 +33,7 @@ class SubquadraticDecode(DecodePolicy[Landmarks]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        flags = ("--decode-landmark-block", "--no-decode-landmarks")
-        check_landmarks(self.decode_landmarks, self.decode_landmark_block, flags, "decode_landmark_block")
+        check_landmarks(self.decode_landmarks, self.decode_landmark_block, "decode_landmark_block")
 
     @property
     def pattern(self) -> Pattern:
@@ -48,7 +47,7 @@ class SubquadraticDecode(DecodePolicy[Landmarks]):
         )
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Landmarks:
-        self.pattern.check_context(capacity, "--decode-window", "decode_window")
+        self.pattern.check_context(capacity, "decode_window")
         return Landmarks(self.pattern, model, model.layers, capacity, device)
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:

@@ -74,7 +74,7 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         super().__post_init__()
         if self.line_fraction > 1:
             raise ConfigError(
-                f"line_fraction ({self.line_fraction:g}) is more than all keys: give --line-fraction at most 1",
+                f"line_fraction ({self.line_fraction:g}) must be at most 1, which is all keys",
                 field="line_fraction",
             )
 

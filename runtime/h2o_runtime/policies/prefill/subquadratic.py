@@ -37,8 +37,7 @@ class Subquadratic(PrefillPolicy[Landmarks]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        flags = ("--landmark-block", "--no-landmarks")
-        check_landmarks(self.landmarks, self.landmark_block, flags, "landmark_block")
+        check_landmarks(self.landmarks, self.landmark_block, "landmark_block")
 
     @property
     def pattern(self) -> Pattern:
@@ -47,7 +46,7 @@ class Subquadratic(PrefillPolicy[Landmarks]):
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Landmarks:
         """One layer's landmarks: each layer makes its own anew, from the cache."""
-        self.pattern.check_context(capacity, "--window", "window")
+        self.pattern.check_context(capacity, "window")
         return Landmarks(self.pattern, model, 1, capacity, device)
 
     def attend(self, call: LayerCall, state: Landmarks) -> None:
