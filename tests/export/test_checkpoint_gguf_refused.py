@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"tensors": {"rope_freqs.weight": np.ones(8, np.float32)}},
         r"rope_freqs.weight has shape \[8\], but heads of 32 elements have 16",
     ),
-    "no tokenizer": ({"tokenizer": False}, "no tokenizer in it"),
+    "no tokenizer": ({"tokenizer": False}, "has no tokenizer"),
     "another tokenizer": ({"metadata": {"tokenizer.ggml.model": "bert"}}, "of kind 'bert' is not supported"),
     "a broken tokenizer": (
         {"metadata": {"tokenizer.ggml.merges": ["no such", "tokens are"]}},

@@ -152,7 +152,10 @@ def test_a_saved_session_goes_on(mixed: Path, generator: Generator, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"cache": Evicting(cache_tokens=64)}, "use `cache=contiguous` or `cache=paged`, without `cache_tokens`"),
+        (
+            {"cache": Evicting(cache_tokens=64)},
+            "use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
+        ),
         ({"decoding": DECODE.chosen({"decode": "quest"})}, "use `decode=full`"),
         ({"layers": {"latent": "absorbed"}}, "--latent is for models with latent attention"),
     ],

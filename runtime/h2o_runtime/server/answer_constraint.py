@@ -38,7 +38,9 @@ def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:
     other = asked or own
     if tools and other is not None:
         name = "response_format" if other is asked else other.field
-        raise ConfigError(f"{name} cannot be honoured when tool_choice asks for a call", field=name)
+        raise ConfigError(
+            f"{name} cannot be used while tool_choice asks for a call: leave out one of the two", field=name
+        )
     if asked is not None and own is not None:
         raise ConfigError(
             f"response_format cannot be honoured together with {own.field}", field="response_format"

@@ -13,7 +13,7 @@ _CONTRADICTIONS = (
     "needs logprobs: true",
     "tools is empty",
     "which is not in tools",
-    "cannot be honoured when tool_choice",
+    "cannot be used while tool_choice",
     "cannot be combined with a grammar",
     "cannot set",  # names of the template's that the request itself has
     "neither content nor tool_calls",

@@ -43,9 +43,7 @@ def tokenizer_files(header: Header) -> dict[str, str]:
     tokens, pre = _value(header, "tokens"), _value(header, "pre") or "default"
     kind = _value(header, "model")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
-        raise CheckpointError(
-            f"{header.path}: no tokenizer in it; convert the model again with its tokenizer"
-        )
+        raise CheckpointError(f"{header.path}: has no tokenizer; convert the model again with its tokenizer")
     if kind not in KINDS:
         raise UnsupportedModelError(
             f"{header.path}: a tokenizer of kind {kind!r} is not supported; supported are {', '.join(KINDS)}"
