@@ -63,7 +63,7 @@ _weight_options = grouped(
         type=click.Choice(WEIGHTS),
         default="float",
         show_default=True,
-        help="Of matrices: as --dtype, or integers with a scale a block.",
+        help="Format of matrices: float is that of --dtype; integers have a scale for each block.",
     ),
     click.option(
         "--block-size",
@@ -81,7 +81,7 @@ _weight_options = grouped(
         "--calibrate",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Text whose activations integer weights are made for.  [default: Python's manual]",
+        help="Text to calibrate integer weights with.  [default: Python's manual]",
     ),
     click.option("--no-calibrate", is_flag=True, help="Round integer weights to the nearest, and no more."),
 )

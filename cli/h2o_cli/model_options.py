@@ -21,7 +21,7 @@ _EXECUTION = (
         type=click.Choice(BACKENDS),
         default=BACKENDS[0],
         show_default=True,
-        help="Who executes the dense graphs; the TensorRTs take engines of h2o-build.",
+        help="What executes the dense graphs; the TensorRT backends need engines of h2o-build.",
     ),
     click.option(
         "--device",
@@ -42,7 +42,7 @@ _EXECUTION = (
         type=click.Choice(PRECISIONS),
         default="auto",
         show_default=True,
-        help="What attention multiplies in prefill: auto is bfloat16 for integer weights, if this CPU has it.",
+        help="Precision of attention in prefill: auto is bfloat16 for integer weights, if this CPU has it.",
     ),
 )
 dense_form_option = click.option(
@@ -56,7 +56,7 @@ dense_form_option = click.option(
 _VERIFY = click.option(
     "--verify",
     is_flag=True,
-    help="Read all of the bundle first, and refuse it where a file is not what was exported.",
+    help="First check that every file of the bundle is what was exported.",
 )
 _CONTEXT = click.option(
     "-c",

@@ -131,15 +131,15 @@ _pool_options = grouped(
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
-        help="MiB of memory for conversations that wait while others take their turn: none is read again, "
-        "but those that waited longest and made room.",
+        help="MiB of memory for waiting conversations, which then need not be read again. Those that waited "
+        "longest make room.",
     ),
     click.option(
         "--cache-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Folder for conversations that --cache-pool has no room for and for those that are there when "
-        "the server stops: they go on where they were, also after a restart.",
+        help="Folder for conversations that exceed --cache-pool, and for all of them when the server stops. They "
+        "continue after a restart.",
     ),
     click.option(
         "--cache-dir-shared",

@@ -92,7 +92,7 @@ def main() -> None:
 def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, **flags: Any) -> None:
     """Measure BUNDLE's rule, or the one that the flags say, beside full attention.
 
-    Exit code 3: the increase is above --tolerance, or the model knows too little for any to be seen.
+    Exit code 3: the increase is above --tolerance, or the model is too weak to show one.
     """
     start_logging(verbose)
     manifest = Manifest.read(bundle)

@@ -113,7 +113,7 @@ _FLAGS = (
         "--baselines",
         type=Names("baseline", lambda: BASELINES.names),
         default="all",
-        help="Of as many keys: all, none, or some.",
+        help="Rules to compare with, at as many keys: all, none, or some.",
     ),
     click.option(
         "--needle-lengths",

@@ -24,14 +24,14 @@ _OPTIONS = (
         "--load-cache",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Go on from a session that --save-cache wrote: of the prompt only what is new is read. Its prefill "
-        "settings take the place of the bundle's.",
+        help="Continue a session that --save-cache wrote: only the new tokens of the prompt are read. Its prefill "
+        "settings replace the bundle's.",
     ),
     click.option(
         "--save-cache",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write what was read and answered to a file, once all is done. It may be that of --load-cache.",
+        help="Write the session to a file at the end. It may be the file of --load-cache.",
     ),
 )
 

@@ -42,14 +42,14 @@ class Evicting(Contiguous):
 
     cache_tokens: int = option(
         0,
-        "Most tokens whose keys and values are kept: of more, what attention saw least is forgotten, and answers "
-        "are no longer exact. 0 keeps all.",
+        "Maximum tokens in the cache: beyond it the token that attention saw least is evicted, and answers are no "
+        "longer exact. 0 keeps all.",
         least=0,
     )
     cache_recent: int | Literal["half"] = option(
-        HALF, "Newest tokens that --cache-tokens does not forget; half: of --cache-tokens.", least=0
+        HALF, "Newest tokens that --cache-tokens never evicts; half is half of --cache-tokens.", least=0
     )
-    keep: int = option(4, "First tokens of the text that --cache-tokens does not forget.", least=0)
+    keep: int = option(4, "First tokens of the text that --cache-tokens never evicts.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,7 +42,9 @@ class Quest(DecodePolicy[PageState]):
     quest_budget: int = option(1024, "Tokens that a generated token attends to, in whole pages.", least=1)
     quest_page: int = option(16, "Rows of a page.", least=1)
     quest_dense_layers: int = option(2, "First layers that attend to everything.", least=0)
-    quest_heads: Literal["query", "kv"] = option("query", "One list of pages for each such head.")
+    quest_heads: Literal["query", "kv"] = option(
+        "query", "Heads that have a list of pages each: query or key/value heads."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -78,7 +78,9 @@ class H2O(PrefillPolicy[Store]):
         least=0,
     )
     score: str = score_rule("")
-    score_heads: Literal["kv", "query"] = option("kv", "One memory set for each such head.", symbol="heads")
+    score_heads: Literal["kv", "query"] = option(
+        "kv", "Heads that have a memory set each: key/value or query heads.", symbol="heads"
+    )
     sink: int = option(
         0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0
     )

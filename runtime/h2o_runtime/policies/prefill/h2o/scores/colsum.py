@@ -19,7 +19,7 @@ from h2o_runtime.schedule import Span, spans
 class ColumnSums(MemoryChain):
     """Phase 1 sums the columns of a chunk; what a memory receives is added chunk by chunk."""
 
-    score_title: ClassVar[str] = "summed probabilities of all queries before"
+    score_title: ClassVar[str] = "probabilities summed over earlier queries"
     needs_every_row: ClassVar[bool] = True
 
     score: Literal["colsum"] = score_rule("colsum")

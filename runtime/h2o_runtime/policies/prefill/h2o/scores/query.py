@@ -49,7 +49,7 @@ class OwnQueries(H2O[QueryStore]):
     alone see all of the past, so that what grows with N² is a small share of full attention.
     """
 
-    score_title: ClassVar[str] = "the queries themselves that are to see them"
+    score_title: ClassVar[str] = "the queries that will see them"
     grows: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {**H2O.small, "score_tile": 64, "score_queries": 16}
