@@ -78,7 +78,7 @@ _prompt_options = grouped(
     click.option(
         "--chat",
         is_flag=True,
-        help="A conversation, in the model's chat template. A prompt is the first message; with --json the only one.",
+        help="A conversation in the chat template. A prompt is the first message; with --json the only one.",
     ),
     click.option("--system", metavar="TEXT", help="The conversation's system message."),
 )
