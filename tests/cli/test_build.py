@@ -85,9 +85,9 @@ def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
         (("--target", "openvino"), 2, "'openvino' is not one of"),
         (("--target", "tensorrt", "--sm", "8.7"), 2, "'8.7' is not a valid integer"),
         (("--target", "tensorrt", "--max-context", 0), 2, "0 is not in the range"),
-        (("--target", "tensorrt", "-b", 512), 2, "chunk_size (1024) must not exceed batch_size (512)"),
+        (("--target", "tensorrt", "-b", 512), 2, "--chunk-size (1024) must not exceed --batch-size (512)"),
         (("--target", "tensorrt-rtx", "--plugins", "x.so"), 2, "plugins are for the target tensorrt"),
-        (("--target", "tensorrt", "--max-context", 1 << 30), 2, "max_context must be from 1 to 16,777,216"),
+        (("--target", "tensorrt", "--max-context", 1 << 30), 2, "--max-context must be from 1 to 16,777,216"),
     ],
 )
 def test_misuse(h2o: Run, bundle: Path, flags: tuple[object, ...], code: int, says: str) -> None:

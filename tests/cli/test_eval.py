@@ -117,7 +117,7 @@ def test_a_report_that_is_stopped_goes_on(
         (("--baselines", "best"), 2, "'best' is no baseline"),
         (("--depths", "2"), 2, "depths must be from 0 to 1"),
         (("-c", 100), 2, "context is 100, and 264 tokens are needed"),
-        (("--h2o-local", 64), 2, "must be below chunk_size"),
+        (("--h2o-local", 64), 2, "must be below --chunk-size"),
         (("--vertical", 9), 2, "--vertical does nothing with --prefill full and --prefill h2o: it goes with"),
         (
             ("--also", "vertical=9"),

@@ -84,7 +84,7 @@ COMPARE: dict[str, Misuse] = {
         lambda p: p,
         ("{bundle}", "--score", "window", "--score-window", 65),
         2,
-        "score_window (65) must be",
+        "--score-window (65) must be",
     ),
     "unknown flag": (lambda p: p, ("{bundle}", "--fast"), 2, "No such option '--fast'"),
     "no bundle": (lambda p: p, (), 2, "Missing argument 'BUNDLE'"),

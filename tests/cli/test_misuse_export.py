@@ -32,8 +32,8 @@ EXPORT: dict[str, Misuse] = {
         "{folder}/nowhere: no such folder",
     ),
     "a file": (lambda p: p, ("{ck}/config.json", "-o", "{out}"), 1, "{ck}/config.json is a file; give the"),
-    "an empty folder": (lambda p: p.out.mkdir(), ("{out}", "-o", "x"), 1, "{out}: no config.json"),
-    "a bundle": (lambda p: p, ("{bundle}", "-o", "{out}"), 1, "{bundle}: no config.json"),
+    "an empty folder": (lambda p: p.out.mkdir(), ("{out}", "-o", "x"), 1, "{out}: has no config.json"),
+    "a bundle": (lambda p: p, ("{bundle}", "-o", "{out}"), 1, "{bundle}: has no config.json"),
     "a name too long": (lambda p: p, (LONG, "-o", "{out}"), 1, "File name too long"),
     "an unknown user": (
         lambda p: p,
@@ -225,7 +225,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p,
         ("{ck}", "-o", "{out}", "-b", 512),
         2,
-        "chunk_size (1024) must not exceed batch_size",
+        "--chunk-size (1024) must not exceed --batch-size",
     ),
     "L 0": (lambda p: p, ("{ck}", "-o", "{out}", "--h2o-local", 0), 2, "local must be at least 1, but is 0"),
     "sink negative": (
@@ -239,7 +239,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p,
         ("{ck}", "--dry-run", "-c", 10**6),
         2,
-        "--ctx-size must be at most",
+        "context must be at most",
     ),
     "context 0": (lambda p: p, ("{ck}", "--dry-run", "-c", 0), 2, "0 is not in the range"),
 }

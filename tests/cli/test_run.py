@@ -134,12 +134,12 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "M >= S": (
         ("-p", "a", "-ub", 512),
         2,
-        "local + heavy is 64 + 448 = 512, which must be below chunk_size",
+        "--h2o-local + --h2o-heavy is 64 + 448 = 512, which must be below --chunk-size",
     ),
-    "S > B": (("-p", "a", "-b", 512), 2, "chunk_size (1024) must not exceed batch_size (512)"),
+    "S > B": (("-p", "a", "-b", 512), 2, "--chunk-size (1024) must not exceed --batch-size (512)"),
     "L 0": (("-p", "a", "--h2o-local", 0), 2, "local must be at least 1"),
-    "w > L": (("-p", "a", "--score", "window", "--score-window", 300), 2, "score_window (300) must be"),
-    "sink > H": (("-p", "a", "--sink", 500), 2, "sink (500) must not exceed heavy (448)"),
+    "w > L": (("-p", "a", "--score", "window", "--score-window", 300), 2, "--score-window (300) must be"),
+    "sink > H": (("-p", "a", "--sink", 500), 2, "--sink (500) must not exceed --h2o-heavy (448)"),
     "H no number": (("-p", "a", "--h2o-heavy", "x"), 2, "'x' is not a valid integer, nor auto"),
     "quality": (
         ("-p", "a", "--quality", "exact", "--prefill", "h2o"),

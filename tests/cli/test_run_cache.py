@@ -50,7 +50,7 @@ def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     assert 0 <= told["overlap"] <= 1
     assert list(tmp_path.iterdir()) == []
     for flags, sentence in (
-        (("--cache", "offload"), "give --cache-file, or leave out"),
+        (("--cache", "offload"), "give --cache-file, or leave it out"),
         ((*offload, "--cache-tokens", 64), "--cache-tokens needs --cache contiguous, not offload"),
         (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
         (

@@ -68,8 +68,8 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
     ("settings", "field", "says"),
     [
         ({"score": "colsum"}, "heavy", "auto, but under score=colsum the memory is of one size"),
-        ({"sink": 449}, "sink", "must not exceed heavy"),
-        ({"local": 1024}, "heavy", "must be below chunk_size"),
+        ({"sink": 449}, "sink", "must not exceed `heavy`"),
+        ({"local": 1024}, "heavy", "must be below `chunk_size`"),
     ],
 )
 def test_what_does_not_go_with_it(settings: dict[str, Any], field: str, says: str) -> None:

@@ -94,7 +94,7 @@ def test_a_quality_that_the_server_cannot_have_is_not_offered(browser: Browser, 
 def test_settings_that_contradict(page: Page) -> None:
     choose(page, heavy=1024)
     button = page.locator("#summary")
-    page.locator("#summary[title*='must be below chunk_size']").wait_for()
+    page.locator("#summary[title*='must be below `chunk_size`']").wait_for()
     assert button.inner_text() == "Settings contradict"
     choose(page, heavy=128)
     page.get_by_text("Chunks of 1,024, memory 192").wait_for()

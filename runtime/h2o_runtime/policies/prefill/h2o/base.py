@@ -98,19 +98,19 @@ class H2O(PrefillPolicy[Store]):
             )
         if self.memory >= self.chunk_size:
             raise ConfigError(
-                f"local + heavy is {self.local} + {self.heavy} = {self.memory}, which must be below chunk_size "
-                f"({self.chunk_size}): lower one of them or raise the chunk size",
+                f"`local` + `heavy` is {self.local} + {self.heavy} = {self.memory}, which must be below "
+                f"`chunk_size` ({self.chunk_size}): lower one of them or raise the chunk size",
                 field="heavy",
             )
         if self.chunk_size > self.batch_size:
             raise ConfigError(
-                f"chunk_size ({self.chunk_size}) must not exceed batch_size ({self.batch_size}): "
+                f"chunk_size ({self.chunk_size}) must not exceed `batch_size` ({self.batch_size}): "
                 "lower the chunk size or raise the batch size",
                 field="chunk_size",
             )
         if self.sink > self.memory_at(0) - self.local:
             raise ConfigError(
-                f"sink ({self.sink}) must not exceed heavy ({self.heavy}): sinks are kept among the heavy hitters",
+                f"sink ({self.sink}) must not exceed `heavy` ({self.heavy}): sinks are among the heavy hitters",
                 field="sink",
             )
 
