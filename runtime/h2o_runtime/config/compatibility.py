@@ -22,7 +22,7 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any]) -> None:
             raise ConfigError(
                 f"`policy={policy.name}` {MIXED}: use `policy=h2o` or `policy=full`", field="policy"
             )
-        policy.state_bytes(layers.model, 1)  # raises where its state wants as many heads in all layers
+        policy.state_bytes(model, 1)  # raises where its state wants as many heads in all layers
 
 
 def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> None:
@@ -38,7 +38,7 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
             f"`cache={cache.name}` {MIXED}: use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
             field="cache",
         )
-    if not decoding.mixed_rows:
+    if not layers.model.under_policies.one_row and not decoding.mixed_rows:
         raise ConfigError(f"`decode={decoding.name}` {MIXED}: use `decode=full`", field="decode")
 
 
