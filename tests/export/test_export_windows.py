@@ -61,7 +61,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
 
 
 def test_comparisons_know_windows(tmp_path: Path) -> None:
-    """Every graph, and the whole bundle under a sparse policy: layers with a window are exact in its reference too."""
+    """Every graph, and the bundle under a sparse policy, whose reference has exact layers with a window too."""
     folder = save(tmp_path / "checkpoint", "exaone4", WINDOWS)
     config = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score="colsum")
     bundle = export(folder, tmp_path / "bundle", prefill=config)
