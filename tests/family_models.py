@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.reference import checkpoints
@@ -111,6 +112,37 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {**checkpoints.DEFAULT_ROPE, "partial_rotary_factor": 0.25},
         },
     ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "num_attention_heads": 2,
+            "head_dim": 256,
+            "sliding_window": 4096,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": None,
+            "query_pre_attn_scalar": 100,
+        },
+    ),
+    "gemma3-scaled": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+            "sliding_window": 4096,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            "query_pre_attn_scalar": 64,
+            "final_logit_softcapping": 5.0,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
     "qwen3_moe": (
         "qwen3_moe",
         {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **EXPERTS},
@@ -175,11 +207,20 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@torch.no_grad()
+def _lessen_norms(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter -= 1
+
+
 def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] = MODELS) -> Path:
     """A checkpoint of MODELS, or of WINDOWS."""
     family, settings = models[name]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **deepcopy({**SIZES, **settings})))
     checkpoints._fill(model, seed=3)
+    if family == "gemma3_text":  # whose norms multiply by one more than their weights
+        _lessen_norms(model)
     model.save_pretrained(folder)
     for file in checkpoints.TOKENIZER_FILES:
         shutil.copy(checkpoints.EXAMPLE / file, folder / file)

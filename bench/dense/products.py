@@ -28,7 +28,7 @@ onnxruntime = import_onnxruntime()
 BLOCK = 32
 SHAPES = ((576, 3072), (1536, 576), (2048, 2048))  # K, N
 ROWS = (1, 16, 1024)
-ALONE: dict[str, Any] = {"heads": [0], "rotated": 0, "epsilon": 0.0}  # nothing around the product
+ALONE: dict[str, Any] = {"heads": [0], "rotated": 0, "epsilon": 0.0, "gate": 0}  # nothing around the product
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -74,6 +74,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Cos": torch.cos,
     "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist()))),
     "Gather": lambda x, indices, axis=0: x[indices],
+    "GeGLU": lambda gate, up: torch.nn.functional.gelu(gate, approximate="tanh") * up,
     "Gemm": _gemm,
     "MatMul": torch.matmul,
     "Mul": torch.mul,

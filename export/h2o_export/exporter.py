@@ -25,7 +25,7 @@ from h2o_export.dense.trace import OPSET
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.formats.offsets import holds_offsets
-from h2o_export.layers import each_kind
+from h2o_export.layers import each_kind, each_spec
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import policy_graphs
 from h2o_export.validation.soundness import check_checkpoint
@@ -82,7 +82,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
     """The part of the model's configuration that the runtime needs. Raises ConfigError."""
     dtype, formats = options.dtype, options.formats(config)
     kinds = each_kind(config)
-    specs = tuple(kind.spec(config) for kind in kinds)
+    specs = each_spec(config)
     first = specs[0]
     own = {name: value for kind in kinds for name, value in kind.manifest_fields(config).items()}
     model = ModelSpec(

@@ -36,6 +36,7 @@ struct Kernel {
     Matrices gate_up, down;
     int64_t threads = 1;
     float epsilon = 0.0f;
+    h2o_gate function = H2O_SILU;
     std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
 
     explicit Kernel(const Table* table) : ort(table) {}
@@ -109,7 +110,7 @@ class Run {
         : kernel_(kernel),
           given_(given),
           context_(context),
-          x_{given.x.floats(), nullptr, given.norm.floats(), kernel.epsilon} {
+          x_{given.x.floats(), nullptr, given.norm.floats(), kernel.epsilon, kernel.function} {
         cut();
     }
 
@@ -172,7 +173,7 @@ Status* Run::by_products() const {
     const Rows at(kernel_, given_.n, columns_, &memory);
     float* const between[] = {at.gate, at.up};
     H2O_RETURN_IF(Stage(kernel_.gate_up, given_.n, x_, at.x, between, nullptr).run(kernel_.ort, context_));
-    const h2o_activations gated{at.gate, at.up, nullptr, 0.0f};
+    const h2o_activations gated{at.gate, at.up, nullptr, 0.0f, kernel_.function};
     return Stage(kernel_.down, given_.n, gated, at.inner, &y_, given_.addend.floats())
         .run(kernel_.ort, context_);
 }
@@ -217,7 +218,7 @@ void Run::pass(int64_t first, int64_t rows, const Rows& at) const {
         };
         multiply(gate, at.gate);
         multiply(up, at.up);
-        const h2o_activations gated{at.gate, at.up, nullptr, 0.0f};
+        const h2o_activations gated{at.gate, at.up, nullptr, 0.0f, kernel_.function};
         h2o_products_prepare_columns(products, &down, rows, &gated, column, count, at.inner);
     }
     const int64_t y = first * kernel_.outputs();
@@ -241,7 +242,7 @@ Status* Kernel::compute(KernelContext* context) {
 
 Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
     const Interface& ort = kernel->ort;
-    int64_t bits = 0, inner = 0, outputs = 0;
+    int64_t bits = 0, inner = 0, outputs = 0, function = 0;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
     H2O_RETURN_IF(ort.attribute(info, "inner", &inner));
@@ -250,6 +251,8 @@ Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
     H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
     H2O_RETURN_IF(ort.attribute(info, "threads", &kernel->threads));
     H2O_RETURN_IF(ort.attribute(info, "epsilon", &kernel->epsilon));
+    H2O_RETURN_IF(ort.attribute(info, "gate", &function));
+    kernel->function = gate_of(function);
     matrix.bits = static_cast<int>(bits);
     matrix.parts = 1;
     matrix.outputs = inner;
@@ -259,7 +262,8 @@ Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
     matrix.outputs = outputs;
     kernel->down.count = 1;
     kernel->down.all[0] = matrix;
-    const bool good = kernel->gate_up.good() && kernel->down.good() && kernel->threads > 0;
+    const bool good =
+        kernel->gate_up.good() && kernel->down.good() && kernel->threads > 0 && is_gate(function);
     return good ? nullptr : ort.error("PackedMlp: sizes that no kernel takes");
 }
 

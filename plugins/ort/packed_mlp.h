@@ -1,4 +1,5 @@
-// PackedMlp: a whole gated MLP with its norm and its residual, y = addend + down(silu(gate(x)) * up(x)).
+// PackedMlp: a whole gated MLP with its norm and its residual, y = addend + down(f(gate(x)) * up(x)),
+// where f is the h2o_gate that the attribute `gate` names.
 #pragma once
 
 #include "interface.h"

@@ -18,6 +18,7 @@ struct Kernel {
     Matrices matrices;
     int64_t rotated = 0;  // matrices whose y is turned
     float epsilon = 0.0f;
+    h2o_gate gate = H2O_SILU;
     int64_t heads[kMostMatrices] = {};
     std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
 
@@ -40,7 +41,7 @@ class Run {
         : kernel_(kernel),
           given_(given),
           context_(context),
-          x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon} {}
+          x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon, kernel.gate} {}
 
     Status* outputs();
     Status* work();
@@ -153,7 +154,7 @@ bool good_heads(const Kernel& kernel) {
 
 Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
     const Interface& ort = kernel->ort;
-    int64_t bits = 0, parts = 0, outputs[kMostMatrices];
+    int64_t bits = 0, parts = 0, gate = 0, outputs[kMostMatrices];
     size_t count = kMostMatrices, headed = kMostMatrices;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
@@ -162,17 +163,19 @@ Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
     H2O_RETURN_IF(ort.attribute(info, "parts", &parts));
     H2O_RETURN_IF(ort.attribute(info, "rotated", &kernel->rotated));
     H2O_RETURN_IF(ort.attribute(info, "epsilon", &kernel->epsilon));
+    H2O_RETURN_IF(ort.attribute(info, "gate", &gate));
     H2O_RETURN_IF(ort.attribute(info, "N", outputs, &count));
     H2O_RETURN_IF(ort.attribute(info, "heads", kernel->heads, &headed));
     matrix.bits = static_cast<int>(bits);
     matrix.parts = static_cast<int>(parts);
+    kernel->gate = gate_of(gate);
     Matrices& matrices = kernel->matrices;
     matrices.count = count;
     for (size_t i = 0; i < count; ++i) {
         matrix.outputs = outputs[i];
         matrices.all[i] = matrix;
     }
-    const bool good = headed == count && matrices.good() && good_heads(*kernel);
+    const bool good = headed == count && matrices.good() && good_heads(*kernel) && is_gate(gate);
     return good ? nullptr : ort.error("PackedProduct: sizes that no kernel takes");
 }
 

@@ -9,7 +9,7 @@
 //
 // scales   float32, of integers, likewise; offsets float32, likewise
 //
-// up       float32, as x: silu(x) * up takes the place of x
+// up       float32, as x: gate(x) * up takes the place of x
 //
 // norm     float32 [K]: x / sqrt(mean of x^2 + epsilon) * norm takes its place
 //
@@ -20,7 +20,8 @@
 // Outputs: scratch uint8, for nobody, so that ONNX Runtime's arena has the memory; y float32 [..., N] or
 // [..., heads, N / heads], one a matrix.
 //
-// Attributes: K, block, bits, parts, epsilon, rotated; of each matrix N, and heads, 0 where y has none.
+// Attributes: K, block, bits, parts, epsilon, rotated; gate, an h2o_gate; of each matrix N, and heads, 0
+// where y has none.
 #pragma once
 
 #include "interface.h"

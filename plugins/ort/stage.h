@@ -24,6 +24,15 @@ inline int64_t panels_of(const h2o_block_matrix& matrix) {
     return pieces_of(matrix.outputs, kPanel);
 }
 
+// Of an attribute.
+constexpr bool is_gate(int64_t number) {
+    return number == H2O_SILU || number == H2O_GELU;
+}
+
+constexpr h2o_gate gate_of(int64_t number) {
+    return number == H2O_GELU ? H2O_GELU : H2O_SILU;
+}
+
 // Matrices of the same inputs and format.
 struct Matrices {
     const h2o_products* products = nullptr;

@@ -133,6 +133,12 @@ class ExpertsSpec(BaseModel):
     shared_size: int = Field(ge=0, le=MAX_SIZE)
 
 
+def rotation_names(table: int) -> tuple[str, str]:
+    """What dense graphs call the cosines and sines of a table of angles: the first one makes all tables."""
+    number = f"_{table}" if table else ""
+    return f"cos{number}", f"sin{number}"
+
+
 class LayerSpec(BaseModel):
     """One layer's attention: its kind, what its cache keeps of a token, and what stands at its dense graphs.
 
@@ -147,6 +153,7 @@ class LayerSpec(BaseModel):
     rotary_size  elements of a head that are rotated by position
     scale        of the dot products
     window       keys that a row sees at most, back from its own, itself included; 0: all
+    rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -162,13 +169,15 @@ class LayerSpec(BaseModel):
     rotary_size: int = Field(ge=0, le=MAX_SIZE)
     scale: float = Field(gt=0)
     window: int = Field(default=0, ge=0)
+    rotation: int = Field(default=0, ge=0, lt=MAX_LAYERS)
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Layers without a window stay readable to versions that know of none."""
+        """Layers without a window or a rotation of their own stay readable to versions that know of none."""
         written: dict[str, Any] = write(self)
-        if not self.window:
-            written.pop("window", None)
+        for field in ("window", "rotation"):
+            if not written[field]:
+                written.pop(field)
         return written
 
     @property
@@ -301,9 +310,12 @@ class ModelSpec(BaseModel):
         return len({(spec.row, spec.query_heads) for spec in self.each_layer}) <= 1
 
     @property
-    def rotary_size(self) -> int:
-        """Elements of a head that are rotated, in the layers where most are: all have the same angles."""
-        return max(spec.rotary_size for spec in self.each_layer)
+    def rotary_sizes(self) -> tuple[int, ...]:
+        """Of each table of angles: elements of a head that it rotates, in the layers where most are."""
+        sizes = [0] * (1 + max(spec.rotation for spec in self.each_layer))
+        for spec in self.each_layer:
+            sizes[spec.rotation] = max(sizes[spec.rotation], spec.rotary_size)
+        return tuple(sizes)
 
     def score_heads(self, kind: Literal["kv", "query"]) -> int:
         """Hs: how many heads have a score and a list of their own. Raises ConfigError where layers differ in it."""

@@ -149,7 +149,9 @@ def test_biases_of_llama_are_put_in_order_too(folders: dict[str, Path], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("kind", "bits"), [(Kind.Q8_0, 8), (Kind.Q4_0, 4), (Kind.Q4_1, 4), (Kind.Q4_K, 4)], ids=lambda x: str(x)
+    ("kind", "bits"),
+    [(Kind.Q8_0, 8), (Kind.Q5_0, 8), (Kind.Q4_0, 4), (Kind.Q4_1, 4), (Kind.Q4_K, 4)],
+    ids=lambda x: str(x),
 )
 def test_blocks_are_the_very_integers_of_the_file(
     folders: dict[str, Path], tmp_path: Path, kind: Kind, bits: int
@@ -211,7 +213,7 @@ def test_offsets_of_blocks_that_cannot_be_kept_are_not(folders: dict[str, Path],
 
 
 def test_other_types_have_no_blocks(folders: dict[str, Path], tmp_path: Path) -> None:
-    for kind in (Kind.F16, Kind.Q5_0, Kind.Q6_K):
+    for kind in (Kind.F16, Kind.Q5_1, Kind.Q6_K):
         opened = open_checkpoint(
             str(gguf_files.write(folders["llama"], tmp_path / f"{kind.name}.gguf", kind))
         )

@@ -17,7 +17,8 @@ from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.validation.reference import StreamedModel
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-# A file can say neither of these: mixtures are normalized, all layers have one, and every fourth does not rotate.
+# A file cannot say these: mixtures are normalized, all layers have one, every fourth does not rotate, and scores of
+# a Gemma 3 are scaled by its head size.
 IN_FILES = {
     "smollm3": "smollm3",
     "granite": "granite",
@@ -28,6 +29,7 @@ IN_FILES = {
     "phi3-longrope": "phi3",
     "glm4": "glm4",
     "glm4-plain": "glm4",
+    "gemma3-scaled": "gemma3",
     "qwen3_moe": "qwen3moe",
 }
 
@@ -36,6 +38,8 @@ def close(value: Any) -> Any:
     """Numbers are float32 in a file."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: close(one) for name, one in vars(value).items()}
+    if isinstance(value, tuple):
+        return tuple(close(one) for one in value)
     return np.float32(value).item() if isinstance(value, float) else value
 
 

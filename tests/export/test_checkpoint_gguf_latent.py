@@ -28,7 +28,7 @@ def test_a_file_is_the_folder_that_it_is_of(
     original = open_checkpoint(str(folder))
     opened = open_checkpoint(str(gguf_latent.write(folder, tmp_path / "model.gguf", apart=apart)))
     ours, theirs = opened.config, original.config
-    same = dataclasses.replace(ours, rope=theirs.rope, rms_norm_eps=theirs.rms_norm_eps)
+    same = dataclasses.replace(ours, ropes=theirs.ropes, rms_norm_eps=theirs.rms_norm_eps)
     assert same == theirs
     for key, value in dataclasses.asdict(theirs.rope).items():
         expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value

@@ -175,7 +175,7 @@ def test_a_float16_bundle_is_half_the_size(checkpoint: Path, bundle: Path, tmp_p
     got = np.fromfile(half / embedding, np.float16)
     expected = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
     np.testing.assert_array_equal(got, expected.astype(np.float16).ravel())
-    rope = external(graph(half, "dense_00"))["inv_freq"]
+    rope = external(graph(half, "dense_00"))["rotations.0.inv_freq"]
     assert rope.length == 4 * 16  # angles stay in float32
     for spec in Manifest.read(half).graphs:
         onnx.checker.check_model(str(half / spec.file), full_check=True)

@@ -68,7 +68,7 @@ def test_every_size_is_read() -> None:
         vocab_size=1000,
         rms_norm_eps=1e-5,
         max_position_embeddings=2048,
-        rope=RopeConfig(500000.0),
+        ropes=(RopeConfig(500000.0),) * 3,
         tied=True,
         qkv_bias=False,
         o_bias=False,

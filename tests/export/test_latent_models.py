@@ -261,7 +261,7 @@ def _change(folder: Path, **changes: Any) -> None:
 def test_cosines_without_their_factor_show(tmp_path: Path, monkeypatch: Patch) -> None:
     def plain(config: ModelConfig) -> ModelConfig:
         assert config.rope.attention_factor != 1
-        return replace(config, rope=replace(config.rope, attention_factor=1.0))
+        return replace(config, ropes=tuple(replace(rope, attention_factor=1.0) for rope in config.ropes))
 
     name = "query rank, YaRN, magnitudes that differ"
     assert min(compared(tmp_path, monkeypatch, name, plain)) > 0.1

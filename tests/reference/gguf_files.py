@@ -17,6 +17,7 @@ ARCHITECTURES = {
     "mistral": "llama",
     "qwen3_moe": "qwen3moe",
     "olmo3": "olmo2",
+    "gemma3_text": "gemma3",
 }  # where llama.cpp has another name
 NEIGHBOURS = ("llama", "smollm3", "granite")  # whose rows of q and k its converter puts in another order
 RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
@@ -31,6 +32,10 @@ OWN = {
     },
     "exaone4": {"attention.sliding_window": "sliding_window"},
     "olmo2": {"attention.sliding_window": "sliding_window"},
+    "gemma3": {
+        "attention.sliding_window": "sliding_window",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
     "qwen3moe": {
         "expert_count": "num_local_experts",
         "expert_used_count": "num_experts_per_tok",
@@ -63,6 +68,8 @@ def write(
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
         if heads and architecture in NEIGHBOURS:
             array = _pairs_side_by_side(array, config[heads])
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            array = array + 1
         own = names.get_name(name, (".weight", ".bias"))
         assert own is not None, name
         stored[own] = array
@@ -122,7 +129,21 @@ def _long_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
+def _linear_metadata(rope: dict[str, Any], name: str) -> dict[str, Any]:
+    if rope["rope_type"] != "linear":
+        return {}
+    return {f"{name}.rope.scaling.type": "linear", f"{name}.rope.scaling.factor": rope["factor"]}
+
+
+def _window_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
+    if name != "gemma3":
+        return {}
+    types = config["layer_types"]
+    return {f"{name}.attention.sliding_window_pattern": [one == "sliding_attention" for one in types]}
+
+
 def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
+    rope = config["rope_parameters"]
     head_size = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     sizes = {f"{name}.attention.{one}_length": config.get("head_dim") for one in ("key", "value")}
     return {
@@ -134,10 +155,10 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.attention.head_count_kv": config["num_key_value_heads"],
         **{key: size for key, size in sizes.items() if size},
         f"{name}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
-        f"{name}.rope.freq_base": float(config["rope_parameters"]["rope_theta"]),
-        f"{name}.rope.dimension_count": int(
-            head_size * config["rope_parameters"].get("partial_rotary_factor", 1)
-        ),
+        f"{name}.rope.freq_base": float(rope["rope_theta"]),
+        f"{name}.rope.dimension_count": int(head_size * rope.get("partial_rotary_factor", 1)),
+        **_linear_metadata(rope, name),
+        **_window_metadata(config, name),
         **_long_metadata(config, name),
         f"{name}.vocab_size": config["vocab_size"],
         **{f"{name}.{key}": config.get(word) for key, word in OWN.get(name, {}).items()},

@@ -83,7 +83,7 @@ class EagerModel:
             module = part.make(self.config)
         state: dict[str, Tensor] = {}
         for name, parameter in module.named_parameters():
-            if name == FREQUENCIES:
+            if name.endswith(FREQUENCIES):
                 size = layer_kind(self.config, 0).spec(self.config).rotary_size
                 state[name] = torch.from_numpy(self.config.rope.inverse_frequencies(size))
             else:
@@ -118,6 +118,7 @@ def _rotation(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 _NODES: dict[str, Callable[..., Tensor]] = {
     "h2o::RMSNorm": _norm,
+    "h2o::GeGLU": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
     "h2o::SwiGLU": lambda gate, up: F.silu(gate) * up,
     "h2o::Rotation": _rotation,
 }

@@ -49,7 +49,7 @@ def mlp_model(
             constants[f"{prefix}offsets"] = np.concatenate(all_offsets)
     order = [f"{prefix}{name}" for prefix in ("", "down_") for name in ("weights", "scales", "offsets")]
     settings: dict[str, Any] = {"K": K, "inner": inner, "N": K, "block": BLOCK, "bits": bits}
-    settings |= {"epsilon": 0.5, "threads": threads} | (changed or {})
+    settings |= {"epsilon": 0.5, "threads": threads, "gate": 0} | (changed or {})
     node = helper.make_node(
         "PackedMlp",
         [
@@ -99,19 +99,21 @@ def mlp_matrices(inner: int, bits: int, offsets: bool) -> tuple[list[RandomMatri
     return [matrix(inner, K), matrix(inner, K)], [matrix(K, inner)]
 
 
+@pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("rows_of_x", [1, 5, 200])
 @pytest.mark.parametrize(("bits", "offsets"), [(8, False), (4, True), (32, False)])
-def test_an_mlp_is_that_of_float64(bits: int, offsets: bool, rows_of_x: int) -> None:
+def test_an_mlp_is_that_of_float64(bits: int, offsets: bool, rows_of_x: int, gelu: bool) -> None:
     """Few rows, whose columns threads share, and many, of which each thread takes some."""
     inner = 608  # more than is between the products at a time, and no multiple of that
     x, norm, addend = rows(rows_of_x, K), rows(K, seed=5), rows(rows_of_x, K, seed=6)
-    model = mlp_model(inner, bits, 2, offsets, "x norm addend")
+    model = mlp_model(inner, bits, 2, offsets, "x norm addend", {"gate": int(gelu)})
     found = session(model, threads=2).run(["y"], {"x": x, "norm": norm, "addend": addend})[0]
     (gate, up), (down,) = mlp_matrices(inner, bits, offsets)
     wide = x.astype(np.float64)
     normed = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 0.5) * norm
     g, u = normed @ gate.values.T.astype(np.float64), normed @ up.values.T.astype(np.float64)
-    expected = addend + (g / (1 + np.exp(-g)) * u) @ down.values.T.astype(np.float64)
+    z = 2 * np.sqrt(2 / np.pi) * (g + 0.044715 * g**3) if gelu else g
+    expected = addend + (g / (1 + np.exp(-z)) * u) @ down.values.T.astype(np.float64)
     # An activation of 8 bits is rounded by a step / √12 in the mean. A step is about 2.3 / 127 of the root mean
     # square of a block of normal numbers, which is 0.5 %, and twice that of their gated products, whose tails are
     # heavier.
@@ -143,7 +145,7 @@ def test_an_mlp_refuses_sizes_that_disagree(given: str, arrays: dict[str, Any], 
         session(mlp_model(64, 8, 1, False, given)).run(["y"], arrays)
 
 
-@pytest.mark.parametrize("changed", [{"bits": 3}, {"block": 24}, {"inner": 48}, {"threads": 0}])
+@pytest.mark.parametrize("changed", [{"bits": 3}, {"block": 24}, {"inner": 48}, {"threads": 0}, {"gate": 2}])
 def test_an_mlp_refuses_settings_that_no_kernel_takes(changed: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="sizes that no kernel takes"):
         session(mlp_model(64, 8, 1, False, "x", changed))

@@ -61,7 +61,7 @@ def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **chang
         "bits": bits,
         "parts": 1 if bits == 32 else 2,
     }
-    settings |= {"heads": [0] * len(settings["N"]), "rotated": 0, "epsilon": 0.5} | changed
+    settings |= {"heads": [0] * len(settings["N"]), "rotated": 0, "epsilon": 0.5, "gate": 0} | changed
     outputs = [f"y{i}" for i in range(len(sizes))]
     node = helper.make_node(
         "PackedProduct",
@@ -131,6 +131,7 @@ def test_sizes_that_disagree_are_refused(given: str, arrays: dict[str, Any], wor
         ({"heads": [3]}, "sizes that no kernel takes"),
         ({"heads": [1], "rotated": 1}, "sizes that no kernel takes"),  # halves of 8
         ({"rotated": 2}, "sizes that no kernel takes"),
+        ({"gate": 2}, "sizes that no kernel takes"),
     ],
 )
 def test_settings_that_no_kernel_takes_are_refused(changed: dict[str, Any], words: str) -> None:

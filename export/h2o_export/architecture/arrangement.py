@@ -1,6 +1,7 @@
 """How a family's files hold the matrices of a layer, where that is not as here.
 
-Here every projection is a matrix of its own, and RoPE turns the first half of what is rotated against the second.
+Here every projection is a matrix of its own, RoPE turns the first half of what is rotated against the second, and
+a norm multiplies by its weights.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ class Arrangement:
 
     fused       a module of the files, and the ones here whose rows it has one below the other
     neighbours  whether RoPE turns neighbouring rows of q and k against each other
+    less        by what the weights of norms are less than what a norm multiplies by
     """
 
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
     neighbours: bool = False
+    less: float = 0.0
 
     def split(self, module: str) -> tuple[str, ...]:
         """The modules here that a module of the files is made of."""
@@ -40,6 +43,10 @@ class Arrangement:
                 if module.endswith(one):
                     return module.removesuffix(one) + fused
         return module
+
+    def lessened(self, tensor: str) -> float:
+        """By what the files have a tensor less than it is here."""
+        return self.less if tensor.endswith("norm.weight") else 0.0
 
     def paired(self, module: str) -> bool:
         """Whether the files have rows of a module here in pairs of neighbours."""

@@ -14,18 +14,19 @@ from h2o_export.architecture.families.base import (
     LLAMA_NORMS,
     NO_MULTIPLIERS,
     WINDOW,
+    Activation,
     Multipliers,
     Norms,
 )
 from h2o_export.architecture.latent import LatentConfig
-from h2o_export.architecture.rope import RopeConfig, read_rope
+from h2o_export.architecture.rope import RopeConfig
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
 from h2o_runtime.limits import MAX_LAYERS
 
 __all__ = ["ExpertsConfig", "LatentConfig", "ModelConfig", "RopeConfig"]
 
-HEAD_SIZES = (32, 64, 80, 96, 128)
+HEAD_SIZES = (32, 64, 80, 96, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ModelConfig:
     vocab_size: int
     rms_norm_eps: float
     max_position_embeddings: int
-    rope: RopeConfig
+    ropes: tuple[RopeConfig, ...]  # of every layer
     tied: bool
     qkv_bias: bool
     o_bias: bool
@@ -53,9 +54,11 @@ class ModelConfig:
     )  # RMSNorm of q and k: of each head, or of all heads together
     kinds: tuple[str, ...]  # of every layer: a key of h2o_export.layers.LAYERS
     window: int = 0  # keys that a token sees at most in layers with a window
+    activation: Activation = "silu"  # of the gate of an MLP
     arrangement: Arrangement = AS_HERE
     norms: Norms = LLAMA_NORMS
     multipliers: Multipliers = NO_MULTIPLIERS
+    logits_cap: float | None = None  # what a tanh keeps logits below
     latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
     experts: ExpertsConfig | None = None
     draft_layers: int = 0  # that follow the model's own in its files, guess further tokens, and are left out
@@ -85,17 +88,19 @@ class ModelConfig:
             vocab_size=integer(raw, "vocab_size"),
             rms_norm_eps=number(raw, "rms_norm_eps", family.default_eps),
             max_position_embeddings=integer(raw, "max_position_embeddings", 2048, most=sys.maxsize),
-            rope=read_rope(raw, rotated),
-            tied=bool(raw.get("tie_word_embeddings", False)),
+            ropes=family.ropes(raw, rotated, layers),
+            tied=bool(raw.get("tie_word_embeddings", family.default_tied)),
             qkv_bias=biases.qkv,
             o_bias=biases.output,
             mlp_bias=biases.mlp,
             qk_norm=family.qk_norm,
             kinds=_kinds(raw, family, layers),
             window=family.window(raw),
+            activation=family.activation,
             arrangement=family.arrangement,
             norms=family.norms,
             multipliers=family.multipliers(raw),
+            logits_cap=family.logits_cap(raw),
             latent=latent,
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
             experts=family.experts(raw, layers),
@@ -114,7 +119,22 @@ class ModelConfig:
                 f"{context:,}",
                 field="context",
             )
-        return replace(self, max_position_embeddings=context, rope=self.rope.limited(context))
+        ropes = tuple(rope.limited(context) for rope in self.ropes)
+        return replace(self, max_position_embeddings=context, ropes=ropes)
+
+    @property
+    def rope(self) -> RopeConfig:
+        """The first layer's, and every layer's where there is one table of angles."""
+        return self.ropes[0]
+
+    @property
+    def rotations(self) -> tuple[RopeConfig, ...]:
+        """Tables of angles that graphs have: each rotation of a layer once."""
+        return tuple(dict.fromkeys(self.ropes))
+
+    def rotation(self, layer: int) -> int:
+        """Which of `rotations` is a layer's."""
+        return self.rotations.index(self.ropes[layer])
 
     def projection_rows(self, module: str) -> int:
         """Results of a projection of grouped queries or of a dense MLP, by its name in a layer."""

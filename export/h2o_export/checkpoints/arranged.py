@@ -35,7 +35,8 @@ class ArrangedCheckpoint(DerivedCheckpoint):
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = _place(name, self.config)
         if place is None:
-            return self.original.tensor(name, shape)
+            tensor, less = self.original.tensor(name, shape), self.config.arrangement.lessened(name)
+            return tensor.float() + less if less else tensor
         return place.rows(self.original.tensor(place.whole, (place.whole_rows, *shape[1:])))
 
     def blocks(self, name: str) -> QuantizedTensor | None:

@@ -28,11 +28,11 @@ from h2o_export.layers import LAYERS, each_kind, layer_kind, rotary_size
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
-from h2o_runtime.model import WeightSpec
+from h2o_runtime.model import WeightSpec, rotation_names
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
-FREQUENCIES = "inv_freq"  # the one parameter that no checkpoint has
+FREQUENCIES = "inv_freq"  # the parameters that no checkpoint has
 FLOAT32 = (
     FREQUENCIES,
     "e_score_correction_bias",
@@ -41,7 +41,7 @@ ROUTER = ".mlp.gate.weight"
 FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
 
 
-Alike: TypeAlias = tuple[type[nn.Module], bool, "str | None", "str | None"]
+Alike: TypeAlias = tuple[type[nn.Module], bool, "str | None", "str | None", "int | None"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class DenseGraph:
         """Dense graphs for which this is equal differ in their weights alone."""
         routed = self.before is not None and config.routed(self.before)
         before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
-        return self.module, routed, before, after
+        rotation = None if self.after is None else config.rotation(self.after)
+        return self.module, routed, before, after, rotation
 
     @property
     def file(self) -> str:
@@ -88,16 +89,20 @@ def dense_interface(
     """Inputs and outputs of a dense graph."""
     given = () if dense.after is None else layer_kind(config, dense.after).interface(config, dtype)
     attended = () if dense.before is None else (layer_kind(config, dense.before).attended(config, dtype),)
-    angles = ("n", rotary_size(config) // 2)
-    rope = tuple(TensorSpec(name=name, dtype="float32", shape=angles) for name in ("cos", "sin"))
+
+    def angles(table: int) -> Iterator[TensorSpec]:
+        shape = ("n", rotary_size(config, table) // 2)
+        return (TensorSpec(name=name, dtype="float32", shape=shape) for name in rotation_names(table))
 
     def residual(name: str) -> TensorSpec:
         return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
 
     if dense.module is DenseFirst:
         tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
-        return tokens, (residual("residual_out"), *rope, *given)
-    if dense.module is DenseMiddle:
+        tables = (spec for table in range(len(config.rotations)) for spec in angles(table))
+        return tokens, (residual("residual_out"), *tables, *given)
+    if dense.after is not None:
+        rope = angles(config.rotation(dense.after))
         return (*attended, residual("residual"), *rope), (residual("residual_out"), *given)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
     return (*attended, residual("residual")), (logits,)
@@ -153,7 +158,9 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         if alike not in shapes:
             with torch.device("meta"):
                 parameters = dense.make(config).named_parameters()
-            shapes[alike] = {name: tuple(one.shape) for name, one in parameters if name != FREQUENCIES}
+            shapes[alike] = {
+                name: tuple(one.shape) for name, one in parameters if not name.endswith(FREQUENCIES)
+            }
         for name, shape in shapes[alike].items():
             found[parameter_source(dense, name, config)] = shape
     for layer, kind in enumerate(each_kind(config)):
@@ -272,8 +279,8 @@ class DenseExporter:
                 assert value.shape is not None
                 shape = tuple(value.shape.numpy())
                 source = parameter_source(dense, value.name, self.checkpoint.config)
-                if value.name == FREQUENCIES:
-                    stored[value.name] = (file.add(self._inverse_frequencies()),)
+                if value.name.endswith(FREQUENCIES):
+                    stored[value.name] = (file.add(self._inverse_frequencies(value.name)),)
                 elif source == EMBEDDING:
                     stored[value.name] = self._store_table(shape)
                 else:
@@ -290,9 +297,10 @@ class DenseExporter:
             self.files["onnx/weights/embedding.bin"] = file.spec()
         return self._embedding
 
-    def _inverse_frequencies(self) -> Tensor:
-        config = self.checkpoint.config
-        angles = config.rope.inverse_frequencies(rotary_size(config))
+    def _inverse_frequencies(self, parameter: str) -> Tensor:
+        """Of the table whose parameter has this name: rotations.0.inv_freq, rotations.1.inv_freq, …"""
+        config, table = self.checkpoint.config, int(parameter.split(".")[1])
+        angles = config.rotations[table].inverse_frequencies(rotary_size(config, table))
         return torch.from_numpy(np.ascontiguousarray(angles))
 
 

@@ -48,25 +48,37 @@ def scaled(x: Tensor, by: float) -> Tensor:
     return x if by == 1 else x * by
 
 
+class Angles(nn.Module):
+    """A table of angles: positions int64 [n] → cos, sin float32 [n, d/2]."""
+
+    def __init__(self, config: ModelConfig, table: int) -> None:
+        super().__init__()
+        self.inv_freq = nn.Parameter(torch.empty(rotary_size(config, table) // 2), requires_grad=False)
+        self.magnitude = config.rotations[table].attention_factor
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
+        return scaled(angles.cos(), self.magnitude), scaled(angles.sin(), self.magnitude)
+
+
 class DenseFirst(nn.Module):
-    """dense_0: tokens, positions int64 [n] → residual [n, D], cos, sin float32 [n, d/2], q, k, v."""
+    """dense_0: tokens, positions int64 [n] → residual [n, D], cos, sin float32 [n, d/2] of each table of angles,
+    q, k, v."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        angles = rotary_size(config) // 2
-        self.inv_freq = nn.Parameter(torch.empty(angles), requires_grad=False)
+        self.rotations = nn.ModuleList(Angles(config, table) for table in range(len(config.rotations)))
         self.before_attention = norm(config, config.norms.before_attention)
         self.qkv = layer_kind(config, 0).projection(config)
-        self.magnitude = config.rope.attention_factor
+        self.rotation = config.rotation(0)
         self.multiplier = config.multipliers.embedding
 
     def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         residual = scaled(self.embed_tokens(tokens), self.multiplier)  # [n, D]
-        angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
-        cos, sin = angles.cos(), angles.sin()
-        cos, sin = scaled(cos, self.magnitude), scaled(sin, self.magnitude)
-        return residual, cos, sin, *self.qkv(self.before_attention(residual), cos, sin)
+        tables = [table(positions) for table in self.rotations]
+        made = self.qkv(self.before_attention(residual), *tables[self.rotation])
+        return residual, *(each for table in tables for each in table), *made
 
 
 class DenseMiddle(nn.Module):
@@ -92,7 +104,9 @@ class DenseLast(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.multiplier = config.multipliers.logits
+        self.cap = config.logits_cap
 
     def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
         logits: Tensor = self.lm_head(self.norm(self.after(attention, residual)))
-        return scaled(logits.float(), self.multiplier)
+        logits = scaled(logits.float(), self.multiplier)
+        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap

@@ -15,8 +15,9 @@ from h2o_export.layers.grouped_query import GroupedQuery, GroupedQueryWithoutRot
 from h2o_export.layers.latent import Latent
 from h2o_export.layers.window import Window
 from h2o_runtime.errors import UnsupportedModelError
+from h2o_runtime.model import LayerSpec
 
-__all__ = ["LAYERS", "LayerKind", "each_kind", "kind_named", "layer_kind", "rotary_size"]
+__all__ = ["LAYERS", "LayerKind", "each_kind", "each_spec", "kind_named", "layer_kind", "rotary_size"]
 
 LAYERS: Mapping[str, LayerKind] = MappingProxyType(
     {kind.name: kind for kind in (GroupedQuery(), GroupedQueryWithoutRotation(), Latent(), Window())}
@@ -44,6 +45,14 @@ def each_kind(config: ModelConfig) -> tuple[LayerKind, ...]:
     return tuple(layer_kind(config, layer) for layer in range(config.layers))
 
 
-def rotary_size(config: ModelConfig) -> int:
-    """Elements of a head that are rotated, in the layers where most are: all have the same angles."""
-    return max(kind.spec(config).rotary_size for kind in each_kind(config))
+def each_spec(config: ModelConfig) -> tuple[LayerSpec, ...]:
+    """What the manifest says of every layer in turn."""
+    return tuple(
+        kind.spec(config).model_copy(update={"rotation": config.rotation(layer)})
+        for layer, kind in enumerate(each_kind(config))
+    )
+
+
+def rotary_size(config: ModelConfig, rotation: int) -> int:
+    """Elements of a head that a table of angles rotates, in the layers where most are."""
+    return max(spec.rotary_size for spec in each_spec(config) if spec.rotation == rotation)

@@ -28,6 +28,11 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return _node("SwiGLU", gate, up)
 
 
+def geglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gelu(gate) · up, of one shape, with the approximation of gelu by tanh."""
+    return _node("GeGLU", gate, up)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """RoPE on halves. x [n, H, d]; cos, sin float32 [n, d/2]."""
     return _node("Rotation", x, cos, sin)

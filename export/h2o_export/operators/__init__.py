@@ -25,7 +25,7 @@ from h2o_export.operators.attention import (
     MemoryGather,
     OnlineSoftmaxFusion,
 )
-from h2o_export.operators.dense import RMSNorm, Rotation, SwiGLU
+from h2o_export.operators.dense import GeGLU, RMSNorm, Rotation, SwiGLU
 from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention
 from h2o_export.operators.lines import VerticalSlashAttention, VerticalSlashSelect
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
@@ -56,7 +56,7 @@ OPERATORS = (
 
 DENSE_OPERATORS = (BlockProduct,)
 # What exported dense graphs name besides standard operators. No kernel is for one of them alone.
-DENSE_FUNCTIONS = (RMSNorm, SwiGLU, Rotation)
+DENSE_FUNCTIONS = (RMSNorm, SwiGLU, GeGLU, Rotation)
 
 
 def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:

@@ -38,6 +38,20 @@ def SwiGLU(gate, up):
 
 
 @script(h2o, default_opset=op)
+def GeGLU(gate, up):
+    """The same with GELU, by its approximation with tanh (Hendrycks and Gimpel, 2016).
+
+    gate, up [n, K] → gelu(gate) · up; (1 + tanh(z)) / 2 is sigmoid(2z).
+    """
+    wide = op.Cast(gate, to=1)
+    twice = op.Constant(value_float=1.5957691216057308)  # 2 √(2 / π)
+    cubic = op.Constant(value_float=0.07135481282052469)  # 0.044715 times that
+    z = op.Mul(wide, op.Add(op.Mul(op.Mul(wide, wide), cubic), twice))
+    y = op.Mul(op.CastLike(op.Mul(wide, op.Sigmoid(z)), up), up)
+    return y
+
+
+@script(h2o, default_opset=op)
 def Rotation(x, cos, sin):
     """RoPE on halves (Su et al., 2021; the layout of Hugging Face checkpoints).
 

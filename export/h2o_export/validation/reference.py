@@ -119,9 +119,12 @@ class StreamedModel:
         self._fill(norm, "model.norm.")
         name = EMBEDDING if self.checkpoint.config.tied else "lm_head.weight"
         head = self._load(name, tuple(self._model.lm_head.weight.shape))
-        logits: Tensor = norm(hidden) @ head.T * self.checkpoint.config.multipliers.logits
+        config = self.checkpoint.config
+        logits: Tensor = norm(hidden) @ head.T * config.multipliers.logits
         norm.to("meta")
-        return logits
+        return (
+            logits if config.logits_cap is None else (logits / config.logits_cap).tanh() * config.logits_cap
+        )
 
     def _fill(self, module: nn.Module, prefix: str) -> None:
         state = {
@@ -169,7 +172,8 @@ class StreamedModel:
         return neighbours(tensor, shape[0] // config.head_size, config.rotated_size)
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return self.checkpoint.tensor(name, shape).to(self.dtype)
+        tensor, less = self.checkpoint.tensor(name, shape), self.checkpoint.config.arrangement.lessened(name)
+        return (tensor - less if less else tensor).to(self.dtype)
 
 
 def _but_for_windows(attention: Attention, kinds: Sequence[str]) -> Attention:

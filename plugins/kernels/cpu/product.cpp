@@ -188,7 +188,7 @@ void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* m
     const int64_t inputs = matrix->inputs;
     const auto row_of_x = [&](int64_t row) -> h2o::RowOfX {
         const int64_t at = row * inputs;
-        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, inputs};
+        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, x->gate, inputs};
     };
     if (h2o::is_float(*matrix)) {
         float* const out = static_cast<float*>(scratch);
@@ -210,7 +210,7 @@ void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_m
                                   void* scratch) {
     const auto row_of_x = [&](int64_t row) -> h2o::RowOfX {
         const int64_t at = row * columns;
-        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, nullptr, 0.0f, columns};
+        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, nullptr, 0.0f, x->gate, columns};
     };
     if (h2o::is_float(*matrix)) {
         float* const out = static_cast<float*>(scratch) + first_column;

@@ -25,6 +25,7 @@ struct RowOfX {
     const float* up;
     const float* norm;
     float epsilon;
+    h2o_gate gate;
     int64_t inputs;
 };
 

@@ -5,15 +5,25 @@ namespace {
 
 using h2o::RowOfX;
 
-// silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
+// Of a gate x / (1 + exp(-z)): z is x, or that of GELU, whose (1 + tanh(z / 2)) / 2 is 1 / (1 + exp(-z)).
+template <h2o_gate kGate>
+inline Simd::Vec steepness(Simd::Vec x) {
+    using S = Simd;
+    if constexpr (kGate == H2O_SILU) return x;
+    constexpr float kTwice = 1.5957691216057308f;  // 2 sqrt(2 / pi)
+    return S::mul(x, S::fma(S::mul(x, x), S::set(kTwice * 0.044715f), S::set(kTwice)));
+}
+
+// gate(x) * up.
+template <h2o_gate kGate>
 inline void gate_block(const float* gate, const float* up, int64_t count, float* out) {
     using S = Simd;
     for (int64_t i = 0; i < count; i += S::kWidth) {
-        const S::Vec x = S::load(gate + i), negative = S::sub(S::zero(), x);
-        const S::Vec e = exp_nonpositive(S::sub(S::zero(), S::max(x, negative)));
+        const S::Vec x = S::load(gate + i), z = steepness<kGate>(x), negative = S::sub(S::zero(), z);
+        const S::Vec e = exp_nonpositive(S::sub(S::zero(), S::max(z, negative)));
         const S::Vec numerator = S::select_le(x, S::zero(), S::mul(x, e), x);
-        const S::Vec silu = S::div(numerator, S::add(S::set(1.0f), e));
-        S::store(out + i, S::mul(silu, S::load(up + i)));
+        const S::Vec made = S::div(numerator, S::add(S::set(1.0f), e));
+        S::store(out + i, S::mul(made, S::load(up + i)));
     }
 }
 
@@ -38,8 +48,10 @@ inline void norm_block(const float* x, const float* norm, float factor, int64_t 
 
 // What numbers at ... at + count of a row are multiplied as: they themselves, or what `values` then holds.
 inline const float* multiplied(const RowOfX& row, float factor, int64_t at, int64_t count, float* values) {
-    if (row.up != nullptr) {
-        gate_block(row.x + at, row.up + at, count, values);
+    if (row.up != nullptr && row.gate == H2O_GELU) {
+        gate_block<H2O_GELU>(row.x + at, row.up + at, count, values);
+    } else if (row.up != nullptr) {
+        gate_block<H2O_SILU>(row.x + at, row.up + at, count, values);
     } else if (row.norm != nullptr) {
         norm_block(row.x + at, row.norm + at, factor, count, values);
     } else {

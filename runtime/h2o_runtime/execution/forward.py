@@ -326,14 +326,14 @@ class Forward:
         cut = slice(tile.start, tile.stop)
         outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **target}
         if layer == 0:
-            outputs |= {"cos": b.cos[cut], "sin": b.sin[cut]}
+            outputs |= {name: made[cut] for table in b.rotations for name, made in table.items()}
             return {"tokens": tokens, "positions": positions}, outputs
         inputs = {
             "attention": b.attention[layer - 1][cut],
             "residual": b.residual(layer - 1)[cut],
-            "cos": b.cos[cut],
-            "sin": b.sin[cut],
         }
+        table = b.rotations[self.model.layer(layer).rotation]
+        inputs |= {name: made[cut] for name, made in table.items()}
         return inputs, outputs
 
     def _head_tensors(self, rows: Span) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

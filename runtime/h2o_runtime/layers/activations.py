@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model import ModelSpec, rotation_names
 
 LOGITS_BYTES = 16 << 20  # the head runs on as many rows at once as fit
 
@@ -23,7 +23,7 @@ class Activations:
     q, attention       of each layer, [cap, Hq, d] and [cap, Hq, dv]; layers of one shape share a buffer. Layers of
                        different shapes do not: dense graphs of a layer run beside attention of the one before, on
                        other rows, which must be other memory
-    cos, sin           float32 [cap, d/2], of what is rotated
+    rotations          of each table of angles cosines and sines by their names, float32 [cap, d/2]
     tokens, positions  int64 [cap]: of this call; 0, 1, 2, … for every call
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
 
@@ -33,11 +33,12 @@ class Activations:
 
     def __init__(self, model: ModelSpec, capacity: int, device: Device) -> None:
         dtype = np.dtype(model.dtype)
-        pairs = model.rotary_size // 2
         self.q = _shared(query_rows(model), capacity, dtype, device)
         self.attention = _shared(attention_rows(model), capacity, dtype, device)
-        self.cos = device.empty((capacity, pairs), np.float32)
-        self.sin = device.empty((capacity, pairs), np.float32)
+        self.rotations = [
+            {name: device.empty((capacity, size // 2), np.float32) for name in rotation_names(table)}
+            for table, size in enumerate(model.rotary_sizes)
+        ]
         self.tokens = device.empty((capacity,), np.int64)
         self.positions = device.empty((capacity,), np.int64)
         device.upload(np.arange(capacity, dtype=np.int64), self.positions)
@@ -51,7 +52,8 @@ class Activations:
     @property
     def nbytes(self) -> int:
         shared = {id(array): array for array in (*self.q, *self.attention)}.values()
-        others = (self.cos, self.sin, self.tokens, self.positions, self.logits, *self._residual)
+        tables = (tensor for table in self.rotations for tensor in table.values())
+        others = (*tables, self.tokens, self.positions, self.logits, *self._residual)
         return sum(array.nbytes for array in (*shared, *others))
 
 
@@ -71,7 +73,7 @@ def activation_bytes(model: ModelSpec, capacity: int) -> int:
     rows = (*set(query_rows(model)), *set(attention_rows(model)))
     row = sum(heads * size for heads, size in rows) + 2 * model.hidden_size
     logits = logits_rows(model, capacity) * 4 * model.vocab_size
-    return capacity * (row * item + model.rotary_size * 4 + 16) + logits
+    return capacity * (row * item + sum(model.rotary_sizes) * 4 + 16) + logits
 
 
 def _shared(rows: list[tuple[int, int]], capacity: int, dtype: np.dtype[Any], device: Device) -> list[Tensor]:

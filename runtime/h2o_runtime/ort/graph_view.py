@@ -10,7 +10,8 @@ from h2o_runtime.errors import BundleError
 from h2o_runtime.operators import DOMAIN
 
 # Functions that the exporter names in dense graphs; bodies of standard operators stand beside the graph.
-RMS_NORM, SWIGLU, ROTATION = "RMSNorm", "SwiGLU", "Rotation"
+RMS_NORM, ROTATION = "RMSNorm", "Rotation"
+GATES = ("SwiGLU", "GeGLU")  # as h2o_gate of h2o/products.h numbers them
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,15 @@ class Norm:
     x: str
     weight: str
     epsilon: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`function`, one of GATES, of x, times `up`."""
+
+    function: str
+    x: str
+    up: str
 
 
 @dataclass(frozen=True)
@@ -73,10 +83,12 @@ class GraphView:
             return None
         return Norm(node.input[0], node.input[1], node.attribute[0].f)
 
-    def gate(self, tensor: str) -> tuple[str, str] | None:
-        """The gate and what it is multiplied with, if SwiGLU makes `tensor`."""
-        node = self.maker(tensor, SWIGLU, DOMAIN)
-        return None if node is None else (node.input[0], node.input[1])
+    def gate(self, tensor: str) -> Gate | None:
+        """The gate that makes `tensor`, if one does."""
+        node = self.makers.get(tensor)
+        if node is None or node.domain != DOMAIN or node.op_type not in GATES:
+            return None
+        return Gate(node.op_type, node.input[0], node.input[1])
 
     def rotations(self) -> Iterator[Rotation]:
         """Those of float32 whose result the graph gives out, which tells their shape."""

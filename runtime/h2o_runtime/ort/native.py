@@ -119,7 +119,7 @@ def _with_mlps(
             made = {product.output: product for product in between.products}
             gate, up = made[node.before.x], made[node.before.up]
             (down,), (after,) = node.products, node.after
-            mlps[after.out] = MlpNode(gate, up, down, between.before, after, threads)
+            mlps[after.out] = MlpNode(gate, up, down, between.before, after, node.before.gate, threads)
             taken.append(between)
     for node in nodes:
         if not any(node is one for one in taken):
@@ -146,7 +146,7 @@ def _is_mlp(between: ProductNode, down: ProductNode, view: GraphView) -> bool:
 def _before(x: str, view: GraphView) -> Before:
     gate = view.gate(x)
     if gate is not None:
-        return Before(gate[0], up=gate[1])
+        return Before(gate.x, up=gate.up, gate=gate.function)
     norm = view.norm(x)
     if norm is not None:
         return Before(norm.x, norm=norm.weight, epsilon=norm.epsilon)

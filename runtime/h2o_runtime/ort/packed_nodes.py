@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.ort.graph_view import Rotation
+from h2o_runtime.ort.graph_view import GATES, Rotation
 from h2o_runtime.ort.matrices import FloatProduct
 from h2o_runtime.ort.packed import Kind, Packed, Product, pack_matrices
 
@@ -25,6 +25,7 @@ class Before:
 
     x: str
     up: str = ""
+    gate: str = GATES[0]
     norm: str = ""
     epsilon: float = 0.0
 
@@ -84,6 +85,7 @@ class ProductNode:
             parts=2 if self.head and kind.bits < 32 else 1,
             rotated=len(turned),
             epsilon=before.epsilon,
+            gate=GATES.index(before.gate),
         )
         sums = [
             helper.make_node("Add", [f"{out}/product", bias], [out], name=f"{out}/Add")
@@ -99,6 +101,7 @@ class MlpNode:
     gate, up, down  matrices of one kind
     before          of gate and up
     after           of down
+    function        of the gate, one of GATES
     threads         that share its rows
     """
 
@@ -107,6 +110,7 @@ class MlpNode:
     down: Product
     before: Before
     after: After
+    function: str
     threads: int
 
     def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
@@ -131,6 +135,7 @@ class MlpNode:
             block=kind.block,
             bits=kind.bits,
             epsilon=self.before.epsilon,
+            gate=GATES.index(self.function),
             threads=self.threads,
         )
         return [node], {**arrays, **down_arrays}

@@ -17,7 +17,7 @@ from h2o_runtime.backends.base import StepTensors
 from h2o_runtime.devices import Tensor
 from h2o_runtime.ort.packed_nodes import DOMAIN
 
-CARRIED = ("cos", "sin")  # from the first layer to all others
+ANGLES = ("cos", "sin")  # of every table, from the first layer to all others
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def whole_step(graphs: Sequence[RewrittenGraph], tensors: StepTensors, threads: 
         results = {value.name: names[value.name] for value in graph.output}
         if i < len(graphs) - 1:
             made |= {"residual": results["residual_out"], "attention": f"{i}/attended"}
-            made |= {name: results[name] for name in CARRIED if name in results}
+            made |= {name: result for name, result in results.items() if name.startswith(ANGLES)}
             nodes.append(_attention(i, results, tensors, threads))
     result = ModelProto(ir_version=graphs[0].model.ir_version)
     result.opset_import.extend(opsets.values())

@@ -93,7 +93,7 @@ class Products : public testing::TestWithParam<std::string> {
     // y [n, N], made in pieces of `rows` and `panels`.
     Floats multiply(const h2o_block_matrix& matrix, const Floats& x, int64_t rows = 1000,
                     int64_t panels = 1000, const float* up = nullptr, const Floats& addend = {}) const {
-        return multiply(matrix, h2o_activations{x.data(), up, nullptr, 0.0f},
+        return multiply(matrix, h2o_activations{x.data(), up, nullptr, 0.0f, H2O_SILU},
                         static_cast<int64_t>(x.size()) / matrix.inputs, rows, panels, addend);
     }
 
@@ -208,18 +208,27 @@ TEST_P(Products, AddWhatIsThere) {
     for (size_t i = 0; i < both.size(); ++i) EXPECT_FLOAT_EQ(both[i], alone[i] + there[i]);
 }
 
+double gate_of(h2o_gate gate, double x) {
+    if (gate == H2O_SILU) return x / (1.0 + std::exp(-x));
+    return x * (1.0 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))) / 2.0;
+}
+
 TEST_P(Products, OfAGate) {
     const Case c{64, 16, 32, 8, 2, false};
     const Matrix matrix(c, 10);
-    Floats gate = numbers(3 * c.inputs, 11), up = numbers(3 * c.inputs, 12), gated;
+    Floats gate = numbers(3 * c.inputs, 11), up = numbers(3 * c.inputs, 12);
     for (float& x : gate) x *= 6.0f;
     gate[0] = 0.0f, gate[1] = 90.0f, gate[2] = -90.0f;
-    for (size_t i = 0; i < gate.size(); ++i) {
-        const double x = static_cast<double>(gate[i]);
-        gated.push_back(static_cast<float>(x / (1.0 + std::exp(-x)) * static_cast<double>(up[i])));
+    for (const h2o_gate function : {H2O_SILU, H2O_GELU}) {
+        Floats gated;
+        for (size_t i = 0; i < gate.size(); ++i) {
+            const double x = gate_of(function, static_cast<double>(gate[i]));
+            gated.push_back(static_cast<float>(x * static_cast<double>(up[i])));
+        }
+        const h2o_activations x{gate.data(), up.data(), nullptr, 0.0f, function};
+        const Floats found = multiply(matrix.c(), x, 3, 2, 1), expected = multiply(matrix.c(), gated);
+        for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-4f);
     }
-    const Floats found = multiply(matrix.c(), gate, 2, 1, up.data()), expected = multiply(matrix.c(), gated);
-    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-4f);
 }
 
 // x / sqrt(mean(x^2) + epsilon) * norm.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.latent import LatentConfig
+from h2o_export.architecture.rope import RopeConfig, read_rope
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -16,6 +17,7 @@ WITHOUT_ROTATION = "grouped-query-without-rotation"
 WINDOW = "window"
 LATENT = "latent"
 SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
+Activation = Literal["silu", "gelu"]  # gelu by its approximation with tanh
 SHARE = "partial_rotary_factor"  # of config.json: how much of a head RoPE turns
 
 
@@ -71,6 +73,7 @@ class Family:
     qk_norm: Literal["head", "projection"] | None = (
         None  # RMSNorm of q and k: of each head, or of all together
     )
+    activation: Activation = "silu"
     arrangement: Arrangement = AS_HERE
     default_rotated: float | None = (
         None  # share of a head that RoPE turns, where config.json says none; None: all, always
@@ -81,6 +84,7 @@ class Family:
     window_flag: bool = False  # whether it means something only where config.json says use_sliding_window
     named_windows: bool = False  # whether layer_types says which layers have the window; else all have
     default_eps: float = 1e-6  # of norms, where config.json omits rms_norm_eps
+    default_tied: bool = False  # whether the head is the embedding, where config.json does not say
     built_as: str | None = None  # the model type under which transformers knows it; None: its own
 
     def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +129,10 @@ class Family:
         """As `windowed` where config.json has no layer_types."""
         return (True,) * layers
 
+    def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
+        """How every layer rotates queries and keys."""
+        return (read_rope(raw, rotated),) * layers
+
     def biases(self, raw: dict[str, Any]) -> Biases:
         flag = bool(raw.get("attention_bias", False)) and (self.bias_flags or self.attention_bias_flag)
         return Biases(self.qkv_bias or flag, flag, self.bias_flags and bool(raw.get("mlp_bias", False)))
@@ -146,6 +154,10 @@ class Family:
 
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return NO_MULTIPLIERS
+
+    def logits_cap(self, raw: dict[str, Any]) -> float | None:
+        """What a tanh keeps logits below; None: nothing does."""
+        return None
 
     def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
         """Sizes of latent attention, of families whose layers have it."""

@@ -29,6 +29,7 @@ class Architecture:
     required    (key after the architecture's name, word of config.json), besides those of all architectures
     own         further words of config.json
     allowed     keys after its name that change a layer's arithmetic, and are read
+    window_base base of the rotation in layers with a window, where the file does not say; None: as in all others
     """
 
     model_type: str
@@ -37,6 +38,7 @@ class Architecture:
     required: tuple[tuple[str, str], ...] = ()
     own: Callable[[Value], dict[str, Any]] = nothing
     allowed: tuple[str, ...] = ()
+    window_base: float | None = None
 
 
 def _granite(value: Value) -> dict[str, Any]:
@@ -75,6 +77,22 @@ def _qwen3_moe(value: Value) -> dict[str, Any]:
     return {"norm_topk_prob": True}  # in llama.cpp always
 
 
+def _gemma3(value: Value) -> dict[str, Any]:
+    """Of the scale of scores llama.cpp knows that the largest model has one of its own."""
+    layers, heads, hidden = (
+        value(key) for key in ("block_count", "attention.head_count", "embedding_length")
+    )
+    own_scale = layers == 62 and isinstance(heads, int) and isinstance(hidden, int) and heads > 0
+    said = {
+        "query_pre_attn_scalar": hidden // heads if own_scale else value("attention.key_length"),
+        "final_logit_softcapping": value("final_logit_softcapping") or None,
+    }
+    window, pattern = value(WINDOW), value(f"{WINDOW}_pattern")
+    if isinstance(pattern, list):
+        return said | {"layer_types": [SLIDING if one and window else FULL for one in pattern]}
+    return said | {"sliding_window_pattern": (pattern or 6) if window else 1}
+
+
 _QWEN3_MOE = (
     ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
@@ -102,5 +120,12 @@ ARCHITECTURES = {
     "phi3": Architecture("phi3", MODEL_ARCH.PHI3, allowed=(WINDOW,)),
     "glm4": Architecture("glm4", MODEL_ARCH.GLM4),
     "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4, allowed=(WINDOW,)),
+    "gemma3": Architecture(
+        "gemma3_text",
+        MODEL_ARCH.GEMMA3,
+        own=_gemma3,
+        allowed=(WINDOW, "final_logit_softcapping"),
+        window_base=10_000.0,
+    ),
     "deepseek2": Architecture("deepseek_v2", MODEL_ARCH.DEEPSEEK2, allowed=("expert_count",)),
 }

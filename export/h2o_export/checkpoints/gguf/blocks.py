@@ -1,6 +1,6 @@
 """The types of GGUF that are small integers with one scale a block, and one offset: read as they are.
 
-The layouts are those of ggml's `block_q8_0`, `block_q4_0`, `block_q4_1` and `block_q4_K`.
+The layouts are those of ggml's `block_q8_0`, `block_q5_0`, `block_q4_0`, `block_q4_1` and `block_q4_K`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ def _q8_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
     blocks = data.reshape(rows, columns // BLOCK, 2 + BLOCK)
     return QuantizedTensor(8, BLOCK, blocks[..., 2:].view(np.int8).reshape(rows, columns), _scales(blocks))
+
+
+def _q5_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
+    """As Q4_0 with a fifth bit of each element in one word of 32 bits; they are kept as integers of 8 bits."""
+    from h2o_export.formats.quantized import QuantizedTensor
+
+    blocks = data.reshape(rows, columns // BLOCK, 2 + 4 + BLOCK // 2)
+    fifth = np.unpackbits(np.ascontiguousarray(blocks[..., 2:6]), axis=-1, bitorder="little")
+    packed = blocks[..., 6:]
+    q = (np.concatenate((packed & 0x0F, packed >> 4), axis=-1) | fifth << 4).view(np.int8) - np.int8(16)
+    return QuantizedTensor(8, BLOCK, q.reshape(rows, columns), _scales(blocks))
 
 
 def _q4_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
@@ -74,6 +85,7 @@ Unpack = Callable[[NDArray[np.uint8], int, int], "QuantizedTensor"]
 BLOCKS: Mapping[GGMLQuantizationType, Unpack] = MappingProxyType(
     {
         GGMLQuantizationType.Q8_0: _q8_0,
+        GGMLQuantizationType.Q5_0: _q5_0,
         GGMLQuantizationType.Q4_0: _q4_0,
         GGMLQuantizationType.Q4_1: _q4_1,
         GGMLQuantizationType.Q4_K: _q4_k,

@@ -86,7 +86,9 @@ class GGUFCheckpoint(CheckpointInFiles):
                 f"{entries[0].path}: tensor '{entries[0].name}' has shape {list(whole.shape)}, but the metadata "
                 f"imply {list(shape)}"
             )
-        return torch.from_numpy(np.ascontiguousarray(self._halves(name, whole)))
+        tensor = torch.from_numpy(np.ascontiguousarray(self._halves(name, whole)))
+        less = self.config.arrangement.lessened(name)  # which llama.cpp's converter has added
+        return tensor - less if less else tensor
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         own = self._own(name)
@@ -123,7 +125,9 @@ class GGUFCheckpoint(CheckpointInFiles):
             rope |= self.config.rope.in_transformers()
             rope |= {"original_max_position_embeddings": self.config.max_position_embeddings}
         # Before its version 5 transformers had other words for the same.
-        spellings = {"rope_parameters": rope, "rope_scaling": rope, "rope_theta": rope["rope_theta"]}
+        spellings = {"rope_parameters": rope}
+        if "rope_theta" in rope:
+            spellings |= {"rope_scaling": rope, "rope_theta": rope["rope_theta"]}
         # A family's own padding token may lie beyond a small vocabulary, and nothing is padded.
         return AutoConfig.for_model(**{**self.raw, **spellings, "pad_token_id": None})
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
-from h2o_export.architecture.families.base import SHARE
+from h2o_export.architecture.families.base import FULL, SHARE, SLIDING
 from h2o_export.checkpoints.gguf import latent
-from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES, WINDOW
+from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES, WINDOW, Architecture
 from h2o_export.checkpoints.gguf.header import Header
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -97,11 +97,21 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
     raw["sliding_window"] = value(WINDOW) or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
-    raw["rope_parameters"] = _rope(header, value, name == latent.NAME) | rotated
+    rope = _rope(header, value, name == latent.NAME) | rotated
+    raw["rope_parameters"] = _by_layer(rope, value, known)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
     raw["attention_bias"] = any(f"blk.0.{own}.bias" in header.tensors for own in ("attn_q", "attn_kv_a_mqa"))
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
     return raw
+
+
+def _by_layer(rope: dict[str, Any], value: Any, known: Architecture) -> dict[str, Any]:
+    """`rope` itself, or where layers with a window have a rotation of their own, that of each kind of layer."""
+    if known.window_base is None:
+        return rope
+    base = value("rope.freq_base_swa")
+    local = {"rope_type": "default", "rope_theta": known.window_base if base is None else base}
+    return {FULL: rope, SLIDING: local}
 
 
 def _covers(window: Any, context: Any) -> bool:
@@ -117,11 +127,15 @@ def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
     factors = _rope_factors(header, ROPE_FACTORS, config.rotated_size)
     if factors is None or np.all(factors == 1):
         return config
-    if config.rope.kind != "default":
+    scaled = [rope.kind for rope in config.ropes if rope.kind != "default"]
+    if scaled:
         raise UnsupportedModelError(
-            f"{header.path}: {ROPE_FACTORS} and RoPE scaling '{config.rope.kind}' together are not supported"
+            f"{header.path}: {ROPE_FACTORS} and RoPE scaling '{scaled[0]}' together are not supported"
         )
-    return replace(config, rope=RopeConfig(config.rope.theta, "factors", factors=tuple(factors.tolist())))
+    given = tuple(factors.tolist())
+    return replace(
+        config, ropes=tuple(RopeConfig(rope.theta, "factors", factors=given) for rope in config.ropes)
+    )
 
 
 def _rope_factors(header: Header, name: str, rotated: int | None = None) -> NDArray[np.float32] | None:

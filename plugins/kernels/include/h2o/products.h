@@ -52,13 +52,18 @@ int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matr
 // Bytes of scratch for n rows of x, aligned to 64.
 size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n);
 
-// x [n, K], and what of it is multiplied: with up [n, K] silu(x) * up, the gate of an MLP; with norm [K] x /
+// The function of an MLP's gate: x / (1 + exp(-x)), or x times the normal distribution at x, by a tanh:
+// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+typedef enum h2o_gate { H2O_SILU = 0, H2O_GELU = 1 } h2o_gate;
+
+// x [n, K], and what of it is multiplied: with up [n, K] gate(x) * up, the gate of an MLP; with norm [K] x /
 // sqrt(mean of a row's x^2 + epsilon) * norm, RMSNorm; with neither x itself. Not both.
 typedef struct h2o_activations {
     const float* x;
     const float* up;
     const float* norm;
     float epsilon;
+    h2o_gate gate;
 } h2o_activations;
 
 // Whether they need no preparing: floats with neither, but for some K.
