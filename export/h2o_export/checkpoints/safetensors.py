@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints.base import CheckpointInFiles
+from h2o_export.checkpoints.text_part import text_config, text_names
 from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.files.confined import confined
@@ -42,9 +43,13 @@ HUB_PATTERNS = (
 
 @dataclass(frozen=True)
 class SafetensorsCheckpoint(CheckpointInFiles):
-    """`files` names the safetensors file that holds each tensor."""
+    """`files` names the safetensors file that holds each tensor.
+
+    names  of tensors in the files, by their own, where the files hold more than a text model: see `text_part`
+    """
 
     files: dict[str, Path]
+    names: Mapping[str, str]
 
     @classmethod
     def takes(cls, path: Path) -> bool:
@@ -52,8 +57,11 @@ class SafetensorsCheckpoint(CheckpointInFiles):
 
     @classmethod
     def open(cls, path: Path, source: str) -> SafetensorsCheckpoint:
-        config = ModelConfig.from_huggingface(read_json(path / "config.json"))
-        checkpoint = cls(path, source, config, tensor_files(path))
+        raw = read_json(path / "config.json")
+        config = ModelConfig.from_huggingface(text_config(raw))
+        files = tensor_files(path)
+        names = text_names(raw, files, source)
+        checkpoint = cls(path, source, config, files, names)
         checkpoint.check_tokenizer()
         return checkpoint
 
@@ -62,11 +70,11 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         return self.path / "config.json"
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
-        return frozenset(self.files) - frozenset(used)
+        return frozenset(self.names or self.files) - frozenset(used)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor in its stored dtype."""
-        tensor, file = self.read(name), self.files[name]
+        tensor, file = self.read(name), self.files[self.names.get(name, name)]
         if tuple(tensor.shape) != shape:
             raise CheckpointError(
                 f"{file}: tensor '{name}' has shape {list(tensor.shape)}, but config.json implies {list(shape)}"
@@ -79,6 +87,7 @@ class SafetensorsCheckpoint(CheckpointInFiles):
 
     def read(self, name: str) -> Tensor:
         """One tensor as it is. The file is opened anew, so no mapping outlives the call. Raises CheckpointError."""
+        name = self.names.get(name, name)
         file = self.files.get(name)
         if file is None:
             raise CheckpointError(
@@ -106,7 +115,7 @@ class SafetensorsCheckpoint(CheckpointInFiles):
             if file.is_file():
                 shutil.copyfile(file, folder / name)
         if not (folder / GENERATION).exists():  # transformers then asks config.json, which a bundle has not
-            raw = read_json(self.config_file)
+            raw = text_config(read_json(self.config_file)) | read_json(self.config_file)
             ends = {key: raw[key] for key in ("bos_token_id", "eos_token_id") if raw.get(key) is not None}
             if ends:
                 (folder / GENERATION).write_text(json.dumps(ends) + "\n", encoding="utf-8")
@@ -116,8 +125,8 @@ class SafetensorsCheckpoint(CheckpointInFiles):
 
         built_as, rope = FAMILIES[self.config.family].built_as, self.config.rope
         if built_as is None and not rope.factors:
-            return AutoConfig.from_pretrained(self.path)
-        raw = read_json(self.config_file)
+            return AutoConfig.from_pretrained(self.path).get_text_config()
+        raw = text_config(read_json(self.config_file))
         if rope.factors:
             given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
             raw |= dict.fromkeys(("rope_parameters", "rope_scaling"), given | rope.in_transformers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from h2o_export.architecture.families.base import Family
@@ -19,6 +20,7 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 __all__ = ["FAMILIES", "Family", "find_family"]
 
+OTHER_THAN_TEXT = re.compile("vision|audio|siglip|clip")
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
@@ -50,6 +52,10 @@ def find_family(raw: dict[str, Any]) -> Family:
     if not isinstance(model_type, str):
         raise CheckpointError("config.json has no model_type: this is not a Hugging Face model folder")
     family = FAMILIES.get(model_type)
+    if family is None and (OTHER_THAN_TEXT.search(model_type) or "vision_config" in raw):
+        raise UnsupportedModelError(
+            f"model type '{model_type}' is not supported: there is no text model in it"
+        )
     if family is None:
         known = ", ".join(FAMILIES)
         raise UnsupportedModelError(

@@ -71,7 +71,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
                 f"a quantized checkpoint (quantization_config.quant_method = {name!r}) is not supported; "
                 f"those by {', '.join(METHODS)} are"
             )
-        checkpoint = cls(path, source, config, tensor_files(path), method(settings))
+        checkpoint = cls(path, source, config, tensor_files(path), {}, method(settings))
         checkpoint.check_tokenizer()
         checkpoint.check_packed_once()
         return checkpoint
