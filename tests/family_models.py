@@ -192,6 +192,17 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "exaone4": ("exaone4", {**FOUR, "sliding_window": 64, "sliding_window_pattern": 4}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 7,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "query_pre_attn_scalar": 32,
+            "sliding_window": 64,
+            "rope_parameters": None,
+        },
+    ),
     "olmo3": (
         "olmo3",
         {

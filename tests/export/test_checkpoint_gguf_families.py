@@ -89,6 +89,17 @@ def test_windows_are_those_of_the_checkpoint(tmp_path: Path, name: str) -> None:
     assert [kind == "window" for kind in open_checkpoint(str(path)).config.kinds] == pattern.popitem()[1]
 
 
+def test_a_gemma_of_a_file_without_a_pattern_has_a_window_in_five_of_six_layers(tmp_path: Path) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", "gemma3", family_models.WINDOWS)
+    pattern = {"gemma3.attention.sliding_window_pattern": None}
+    path = gguf_files.write(folder, tmp_path / "model.gguf", metadata=pattern)
+    assert close(open_checkpoint(str(path)).config) == close(open_checkpoint(str(folder)).config)
+    path = gguf_files.write(
+        folder, tmp_path / "none.gguf", metadata={"gemma3.attention.sliding_window": None}
+    )
+    assert set(open_checkpoint(str(path)).config.kinds) == {"grouped-query"}
+
+
 def test_scores_of_a_granite_without_a_scale_are_scaled_as_llamas_are(tmp_path: Path) -> None:
     folder = family_models.save(tmp_path / "checkpoint", "granite")
     path = gguf_files.write(folder, tmp_path / "model.gguf", metadata={"granite.attention.scale": None})

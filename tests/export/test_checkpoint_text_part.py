@@ -1,0 +1,165 @@
+"""Checkpoints that see as well: their text model is read, as transformers computes it, and the rest left out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests import bundles
+from tests.family_models import VOCAB
+from tests.reference import checkpoints
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense.graphs import checkpoint_tensors
+from h2o_export.validation.reference import StreamedModel
+from h2o_export.validation.soundness import check_checkpoint
+from h2o_runtime.errors import UnsupportedModelError
+
+TEXT: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+VISION: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder of Gemma 3 with its vision tower, and the model."""
+    folder = tmp_path_factory.mktemp("gemma3")
+    config = AutoConfig.for_model(
+        "gemma3", text_config=TEXT, vision_config=VISION, mm_tokens_per_image=4, image_token_index=7
+    )
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    model.save_pretrained(folder)
+    for file in checkpoints.TOKENIZER_FILES:
+        shutil.copy(checkpoints.EXAMPLE / file, folder / file)
+    return folder, model
+
+
+def renamed(folder: Path, target: Path, language: str, text: bool = True) -> Path:
+    """The folder with names of tensors as one or another version of transformers wrote them."""
+    shutil.copytree(folder, target)
+    file = target / "model.safetensors"
+    made = {}
+    for name, tensor in load_file(file).items():
+        rest = name.removeprefix("model.language_model.").removeprefix("language_model.model.")
+        if rest != name and text:
+            made[language + rest] = tensor
+        elif rest == name:
+            made[name] = tensor
+    save_file(made, file, metadata={"format": "pt"})
+    return target
+
+
+@pytest.mark.parametrize("language", ["model.language_model.", "language_model.model."])
+def test_the_text_model_is_transformers(
+    whole: tuple[Path, Any], tmp_path: Path, language: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, model = whole
+    with caplog.at_level(logging.WARNING):
+        opened = open_checkpoint(str(renamed(folder, tmp_path / "model", language)))
+        check_checkpoint(opened)
+    (said,) = [record.message for record in caplog.records if "checkpoints" in record.name]
+    assert said.endswith("only its text model is exported; left out: multi_modal_projector, vision_tower")
+    assert opened.config.family == "gemma3_text"
+    assert not opened.unused(checkpoint_tensors(opened.config))
+    ids = bundles.random_ids(40, vocab=VOCAB)
+    ids[ids == 7] = 8  # stands for an image
+    streamed = StreamedModel(opened, torch.float32)
+    *_, hidden = streamed.hidden_states(ids.tolist())
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(ids)[None]).logits[0]
+    torch.testing.assert_close(streamed.logits(hidden), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_folder_of_a_vision_tower_alone_is_refused(whole: tuple[Path, Any], tmp_path: Path) -> None:
+    folder = renamed(whole[0], tmp_path / "model", "", text=False)
+    with pytest.raises(
+        UnsupportedModelError, match="holds no text model, only multi_modal_projector, vision_tower"
+    ):
+        open_checkpoint(str(folder))
+
+
+def test_models_that_only_see_are_refused() -> None:
+    for raw in ({"model_type": "siglip_vision_model"}, {"model_type": "other", "vision_config": {}}):
+        with pytest.raises(UnsupportedModelError, match="there is no text model in it"):
+            ModelConfig.from_huggingface(raw)
+
+
+def test_what_config_json_leaves_out_is_what_transformers_takes_for_it() -> None:
+    theirs = AutoConfig.for_model("gemma3_text")
+    ours = ModelConfig.from_huggingface({"model_type": "gemma3_text"})
+    assert (ours.hidden_size, ours.intermediate_size) == (theirs.hidden_size, theirs.intermediate_size)
+    assert (ours.query_heads, ours.kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
+    assert (ours.layers, ours.head_size) == (theirs.num_hidden_layers, theirs.head_dim)
+    assert (ours.vocab_size, ours.window, ours.tied) == (theirs.vocab_size, theirs.sliding_window, True)
+    assert ours.max_position_embeddings == theirs.max_position_embeddings
+    assert ours.multipliers.attention == theirs.query_pre_attn_scalar**-0.5
+    windows = [kind == "sliding_attention" for kind in theirs.layer_types]
+    assert [kind == "window" for kind in ours.kinds] == windows
+    bases = {kind: rope["rope_theta"] for kind, rope in theirs.rope_parameters.items()}
+    assert [rope.theta for rope in ours.ropes] == [bases[kind] for kind in theirs.layer_types]
+
+
+def test_both_spellings_of_gemmas_rotations_read_the_same() -> None:
+    raw = {"model_type": "gemma3_text", "num_hidden_layers": 6}
+    old = {
+        "rope_theta": 2e6,
+        "rope_local_base_freq": 2e4,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    new = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }
+    config = ModelConfig.from_huggingface({**raw, **old})
+    assert config.ropes == ModelConfig.from_huggingface({**raw, "rope_parameters": new}).ropes
+    assert [(rope.theta, rope.factor) for rope in config.rotations] == [(2e4, 1.0), (2e6, 8.0)]
+    assert [config.rotation(layer) for layer in range(6)] == [0] * 5 + [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "a cap on the scores of attention"),
+        ({"use_bidirectional_attention": True}, "attention to later tokens"),
+        ({"hidden_activation": "gelu"}, r"the activation \(hidden_activation = 'gelu'\)"),
+    ],
+)
+def test_what_no_graph_computes_is_named(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=says):
+        ModelConfig.from_huggingface({"model_type": "gemma3_text", **changes})
+
+
+def test_text_config_of_another_shape_is_refused(whole: tuple[Path, Any], tmp_path: Path) -> None:
+    folder = shutil.copytree(whole[0], tmp_path / "model")
+    raw = json.loads((folder / "config.json").read_text())
+    raw["text_config"]["model_type"] = "mystery_text"
+    (folder / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(UnsupportedModelError, match="model type 'mystery_text' is not supported"):
+        open_checkpoint(str(folder))
