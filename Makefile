@@ -24,7 +24,8 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 help:
 	@echo "make demo      set up, export the example checkpoint, ask about a long document"
 	@echo "make model     fetch a real model of 98 MB, SmolLM2-135M-Instruct, and export it to out/smollm2;"
-	@echo "               MODEL=gemma3-270m (253 MB), or for long prompts qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB)"
+	@echo "               MODEL=gemma3-270m (253 MB), a base model that only continues a text;"
+	@echo "               MODEL=qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB): one for long prompts"
 	@echo "make test      lint, C++ tests, Python tests"
 	@echo "make check     under two minutes: lint, and the first test of every test module that is quick"
 	@echo "make lint      ruff, mypy --strict, clang-format"
