@@ -328,5 +328,5 @@ def test_packed_weights_begin_at_a_line() -> None:
 def test_a_missing_library_is_said(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     monkeypatch.setattr(h2o_plugins, "__path__", [])
-    with pytest.raises(BackendError, match=r"libh2o_onnxruntime\.so.*choose another --dense-form"):
+    with pytest.raises(BackendError, match=r"libh2o_onnxruntime\.so.*choose another `dense_form`"):
         Generator.load(folder, context=16, device="cpu", threads=1, dense_form="native")
