@@ -163,7 +163,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     ),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
-    "top-p": (("-p", "a", "--top-p", 1.5), 2, "top_p is 1.5: it must be between 0 and 1"),
+    "top-p": (("-p", "a", "--top-p", 1.5), 2, "--top-p is 1.5: it must be between 0 and 1"),
     "seed": (("-p", "a", "--seed", -1), 2, "seed is -1"),
     "empty stop": (("-p", "a", "--stop", ""), 2, "stop has ''"),
     "logprobs": (("-p", "a", "--logprobs", 1), 2, "--logprobs needs --json"),
