@@ -406,6 +406,12 @@ def test_the_readme_lists_what_the_registries_have() -> None:
     assert supported.table() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_page_on_export_names_every_model_type() -> None:
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    for model_type in supported.FAMILIES:
+        assert f"`{model_type}`" in page, model_type
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
