@@ -17,7 +17,7 @@ from torch import Tensor
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints.base import CheckpointInFiles
-from h2o_export.checkpoints.text_part import text_config, text_names
+from h2o_export.checkpoints.text_model import text_config, text_names
 from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.files.confined import confined
@@ -45,7 +45,7 @@ HUB_PATTERNS = (
 class SafetensorsCheckpoint(CheckpointInFiles):
     """`files` names the safetensors file that holds each tensor.
 
-    names  of tensors in the files, by their own, where the files hold more than a text model: see `text_part`
+    names  of tensors in the files, by their own, where the files hold more than a text model: see `text_model`
     """
 
     files: dict[str, Path]

@@ -15,7 +15,7 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 log = logging.getLogger(__name__)
 
 TEXT = "text_config"
-_KEPT = (
+_OF_ALL = (
     "tie_word_embeddings",
     "quantization_config",
 )  # said of all models of a folder, where they are not of one
@@ -40,7 +40,7 @@ def text_config(raw: dict[str, Any]) -> dict[str, Any]:
         raise CheckpointError(f"config.json: {TEXT} must be an object, but is {own!r}")
     family = FAMILIES.get(str(own.get("model_type")))
     architectures = [] if family is None else [family.architecture]
-    return {**{key: raw[key] for key in _KEPT if key in raw}, **own, "architectures": architectures}
+    return {**{key: raw[key] for key in _OF_ALL if key in raw}, **own, "architectures": architectures}
 
 
 def text_names(raw: dict[str, Any], stored: Iterable[str], source: str) -> dict[str, str]:
