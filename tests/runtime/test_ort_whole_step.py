@@ -42,7 +42,8 @@ def generated(generator: Generator) -> tuple[NDArray[np.float32], list[dict[str,
         logits += [np.array(generator.decode(token)) for token in tokens[PROMPT:-9]]
         logits += [np.array(generator.prefill(tokens[:-1])), np.array(generator.decode(tokens[-1]))]
         store: Any = generator.session.store
-        return np.array(logits), [rows.view(0).stored_rows(PROMPT + STEPS + 9) for rows in store.layers]
+        layers = [store.open(layer).view(0) for layer in range(generator.model.layers)]
+        return np.array(logits), [rows.stored_rows(PROMPT + STEPS + 9) for rows in layers]
 
 
 @pytest.mark.parametrize("dtype", ["model", "float16", "int8"])
