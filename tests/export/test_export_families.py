@@ -83,7 +83,16 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
     [
         *(
             (name, "float32", "int8")
-            for name in ("smollm3", "granite", "olmo2", "exaone4", "qwen3_moe", "phi3-longrope", "glm4")
+            for name in (
+                "smollm3",
+                "granite",
+                "olmo2",
+                "exaone4",
+                "qwen3_moe",
+                "phi3-longrope",
+                "glm4",
+                "gemma3",
+            )
         ),
         ("granite", "float16", "float"),
         ("qwen3_moe", "float32", "int4"),
