@@ -303,6 +303,16 @@ def test_digits_of_smollm_stand_alone(small_checkpoint: Path, tmp_path: Path) ->
     assert shown == ["in", "  ", "2", "0", "2", "4"]
 
 
+def test_the_end_of_a_turn_of_gemma_ends_answers(small_checkpoint: Path, tmp_path: Path) -> None:
+    tokens = list(gguf_files.tokenizer_metadata(small_checkpoint)["tokenizer.ggml.tokens"])
+    tokens[-1] = "<end_of_turn>"
+    merges = gguf_files.tokenizer_metadata(small_checkpoint)["tokenizer.ggml.merges"][:10]
+    changed = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges}
+    path = gguf_files.write(small_checkpoint, tmp_path / "model.gguf", metadata=changed)
+    open_checkpoint(str(path)).write_tokenizer(tmp_path)
+    assert Tokenizer.load(tmp_path).eos_ids == {1, len(tokens) - 1}
+
+
 def test_words_of_llama_3_that_are_tokens_stay_whole(small_checkpoint: Path, tmp_path: Path) -> None:
     path = gguf_files.write(
         small_checkpoint, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "llama-bpe"}

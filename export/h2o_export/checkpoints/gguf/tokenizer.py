@@ -32,6 +32,9 @@ _ROLES = {
     "pad_token": "padding_token_id",
 }
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_END_OF_TURN = (
+    "<end_of_turn>"  # of Gemma's chats, which files do not name among these; llama.cpp knows it too
+)
 
 
 def tokenizer_files(header: Header) -> dict[str, str]:
@@ -55,7 +58,8 @@ def tokenizer_files(header: Header) -> dict[str, str]:
         if token is not None:
             settings[role] = tokens[token]
     settings["add_bos_token"] = (kind == "llama" or pre in _LLAMA3) if add_bos is None else bool(add_bos)
-    ends = sorted({token for key in _ENDS if (token := _token(header, key)) is not None})
+    named = {token for key in _ENDS if (token := _token(header, key)) is not None}
+    ends = sorted(named | ({tokens.index(_END_OF_TURN)} if _END_OF_TURN in tokens else set()))
     files = {
         "tokenizer.json": _tokenizer_json(header, str(pre)),
         "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False),
