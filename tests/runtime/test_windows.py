@@ -253,5 +253,5 @@ def test_a_gpu_is_refused(bundle: Path) -> None:
     class Gpu(HostDevice):
         name = "cuda"
 
-    with pytest.raises(ConfigError, match="no kernels for a GPU yet: choose the device cpu"):
+    with pytest.raises(ConfigError, match="no kernels for a GPU yet: use `device=cpu`"):
         make_provider("auto", Bundle.open(bundle), Gpu(), None)

@@ -38,7 +38,7 @@ def make_provider(
     if device.name == "cuda":
         if model.windows:
             raise ConfigError(
-                "sliding-window attention has no kernels for a GPU yet: choose the device cpu", field="device"
+                "sliding-window attention has no kernels for a GPU yet: use `device=cpu`", field="device"
             )
         choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
