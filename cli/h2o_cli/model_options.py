@@ -12,7 +12,7 @@ from h2o_cli.prefill_options import click_option
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
-from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PRECISIONS, PROVIDERS
+from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PRECISIONS, PROVIDERS, SPECULATIONS
 from h2o_runtime.policies.decode import DECODE, DecodePolicy
 
 _EXECUTION = (
@@ -52,6 +52,17 @@ dense_form_option = click.option(
     show_default=True,
     help="How ONNX Runtime multiplies on a CPU: auto is native for float32, if this CPU is fast at it, and for "
     "integer weights what h2o-bench dense found best.",
+)
+speculate_option = grouped(
+    Group.DECODE,
+    click.option(
+        "--speculate",
+        type=click.Choice(SPECULATIONS),
+        default=SPECULATIONS[0],
+        show_default=True,
+        help="lookup drafts tokens that followed the same words before, and verifies several in one step: the "
+        "answer is the same, and quotes come faster.",
+    ),
 )
 _VERIFY = click.option(
     "--verify",

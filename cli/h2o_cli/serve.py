@@ -10,7 +10,7 @@ import click
 
 from h2o_cli.common import Exit, guarded, verbose_option
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.model_options import load_arguments, model_options
+from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import TextModel
@@ -163,6 +163,7 @@ _pool_options = grouped(
 @prefill_options
 @_pool_options
 @model_options
+@speculate_option
 @verbose_option
 @guarded
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
@@ -191,6 +192,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         "folder": flags.pop("cache_dir"),
         "folder_bytes": flags.pop("cache_dir_limit") * _MIB,
         "folder_shared": flags.pop("cache_dir_shared"),
+        "speculate": flags.pop("speculate"),
     }
 
     def load() -> TextModel:

@@ -1,12 +1,15 @@
-// StepAttention: attention of a decode step to a cache, whose last row its key and value become first. An
-// operator of domain h2o.cpu, with which a whole step is one graph: see h2o_runtime.ort.whole_step.
+// StepAttention: attention of a decode step's rows, each to its own cache, whose last row its key and value
+// become first. An operator of domain h2o.cpu, with which a whole step is one graph: see
+// h2o_runtime.ort.whole_step.
 //
-// inputs      q float32 [1, Hq, d], k [1, Hkv, d], v [1, Hkv, dv]
-//             k_cache, v_cache float32, float16 or int8 [rows, Hkv, d] and [rows, Hkv, dv]; written
-//             length int64 [1], with the new row
-//             k_scales, v_scales float32 [rows, Hkv] of int8, or left out; written
-// outputs     o float32 [1, Hq, dv]
-// attributes  scale, of scores; threads, of the session
+// inputs      q float32 [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv]; n is 16 at most
+//             lengths int64 [n]: of each row's cache, with that row
+//             caches uint8 [n, layers, sizeof(h2o_kv)]: an h2o_kv a row and layer, of h2o/kv.h. Where caches
+//             lie changes from call to call, so graphs are given addresses
+// outputs     o float32 [n, Hq, dv]
+// attributes  layer, whose caches these are; scale, of scores; window, rows that a query sees, or 0; threads,
+// of
+//             the session
 #pragma once
 
 #include "interface.h"

@@ -183,6 +183,7 @@ class TextModel:
             watch=watch,
             constraint=request.constraint,
             reuse=request.reuse,
+            speculate=request.speculate,
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
@@ -258,6 +259,8 @@ class _Answer:
                 prompt_ms=1e3 * self._prompt_seconds,
                 predicted_n=len(self._tokens),
                 predicted_ms=1e3 * self._predicted_seconds,
+                draft_n=self._generator.drafts.drafted,
+                draft_n_accepted=self._generator.drafts.accepted,
             ),
             prefill=self._prefill,
             seed=self.sampling.seed or 0,

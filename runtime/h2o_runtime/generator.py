@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.events import Finished, GenerationEvent, Prefilled, TokenGenerated
+from h2o_runtime.answers.lookup import Drafter
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.answers.token_ids import checked_ids
 from h2o_runtime.bundles.bundle import Bundle
@@ -22,9 +23,11 @@ from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
+from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount
 from h2o_runtime.execution.forward import PromptRun, Watch
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import PrefillReport
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.schedule import Span, spans
@@ -61,6 +64,7 @@ class Generator:
             )
         self.session = Session(self.spec, self.pool.most_bytes)
         self.reused = 0  # tokens that the last prefill found in the cache
+        self.drafts = DraftCount()  # of the last answer
         self._owns_weights = False
         let_go_at_exit(self)
 
@@ -162,10 +166,7 @@ class Generator:
         if not session.length:
             raise InputError("decode needs a prompt in the cache: call prefill first")
         logits = self.loaded.forward.decode(token, session)
-        session.append([token], generated=True)
-        origin = session.origin.decoded(self.spec.decoding.exact)
-        origin = origin.forgetting(session.length, self.spec.cache.most_rows)
-        session.origin = origin.from_row(session.store.earliest)
+        session.decoded([token])
         return session.keep_logits(logits)
 
     def logprobs(
@@ -211,13 +212,14 @@ class Generator:
         watch: Watch | None = None,
         constraint: Constraint | None = None,
         reuse: bool = True,
+        speculate: Speculation | None = None,
     ) -> Iterator[GenerationEvent]:
         """Prefill, then sample: yields one Prefilled, a TokenGenerated a token and one Finished.
 
         Ends at a token of `stop_tokens` (not yielded, reason "stop"), after `max_new_tokens` or when the
         context is full (reason "length"). Raises Cancelled between two tokens when `watch` says so. `constraint`
         says which tokens may come; it must allow some of `stop_tokens` once the answer may end. `reuse` is
-        `prefill`'s.
+        `prefill`'s. `speculate` takes the place of the load option; tokens do not depend on it.
         """
         if max_new_tokens < 0:
             raise ConfigError(
@@ -230,21 +232,40 @@ class Generator:
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.loaded.forward.timer)
         sampler.reset(tokens.tolist())
         stops = frozenset(stop_tokens)
-        for produced in range(max_new_tokens):
-            sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
-            if sampled.token in stops:
-                yield Finished("stop", produced)
-                return
-            sampler.accept(sampled.token)
-            if constraint:
-                constraint.accept(sampled.token)
-            yield TokenGenerated(sampled)
-            if self.session.length >= self.context or produced + 1 == max_new_tokens:
-                break
-            if watch.cancelled():
-                raise Cancelled("generation was stopped")
-            logits = self.decode(sampled.token)
+        steps = self._steps(tokens, speculate)
+        try:
+            for produced in range(max_new_tokens):
+                sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
+                if sampled.token in stops:
+                    yield Finished("stop", produced)
+                    return
+                sampler.accept(sampled.token)
+                if constraint:
+                    constraint.accept(sampled.token)
+                yield TokenGenerated(sampled)
+                if self.session.length >= self.context or produced + 1 == max_new_tokens:
+                    break
+                if watch.cancelled():
+                    raise Cancelled("generation was stopped")
+                logits = steps.after(sampled.token, wanted=max_new_tokens - produced - 1)
+        finally:
+            steps.close()
         yield Finished("length", min(max_new_tokens, produced + 1) if max_new_tokens else 0)
+
+    def _steps(self, tokens: IntArray, speculate: Speculation | None) -> AnswerSteps:
+        """Those of an answer to a prompt."""
+        reads_ahead = self.speculation(speculate)[0] == "lookup"
+        drafter = Drafter(tokens.tolist()) if reads_ahead else None
+        steps = AnswerSteps(self.loaded.forward, self.session, drafter)
+        self.drafts = steps.count
+        return steps
+
+    def speculation(self, asked: Speculation | None = None) -> tuple[Speculation, str | None]:
+        """How an answer is read ahead if it is `asked`, by default as the model was loaded; and why it is not where
+        that is not possible."""
+        chosen = asked or self.spec.speculate
+        reason = None if chosen == "off" else self.loaded.forward.one_row_because(self.session)
+        return ("off" if reason else chosen), reason
 
     def report(self) -> PrefillReport:
         """Which keys the policy kept of the last prompt's past."""

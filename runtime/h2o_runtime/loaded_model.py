@@ -66,7 +66,9 @@ class LoadedModel:
         )
         backend.activate()
         layers = Layers(model, make, options.layers)
-        spec = SessionSpec(bundle, context, device, layers, options.cache, options.decoding)
+        spec = SessionSpec(
+            bundle, context, device, layers, options.cache, options.decoding, options.speculate
+        )
         return cls.of(spec, backend)
 
     def warm_up(self, session: Session) -> None:

@@ -25,6 +25,9 @@ PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 
 Quality: TypeAlias = Literal["fast", "balanced", "exact"]  # of a prefill
 
+# Whether tokens are drafted from the conversation's own text and verified several at once.
+Speculation: TypeAlias = Literal["lookup", "off"]
+
 MetricsNames: TypeAlias = Literal["h2o", "vllm"]  # in h2o-serve's /metrics
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
@@ -32,5 +35,6 @@ PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
 DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)
 PRECISIONS: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
+SPECULATIONS: tuple[Speculation, ...] = get_args(Speculation)
 METRICS_NAMES: tuple[MetricsNames, ...] = get_args(MetricsNames)
 QUALITIES: tuple[Quality, ...] = get_args(Quality)

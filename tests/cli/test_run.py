@@ -42,6 +42,19 @@ def test_streamed_text_is_that_of_json(h2o: Run, tiny_bundle: Path, answer: Any)
     assert (streamed.returncode, streamed.stderr) == (0, b"")  # no bar, no summary: this is no terminal
 
 
+def test_an_answer_is_the_same_with_drafts_and_without(answer: Any) -> None:
+    flags = ("-n", 60, "--ignore-eos", "-c", 600, "--dense-form", "native", "--device", "cpu")
+    ahead, plain = answer(*flags), answer(*flags, "--speculate", "off")
+    assert ahead["tokens"] == plain["tokens"]
+    assert (ahead["speculate"], plain["speculate"]) == ("lookup", "off")
+    assert ahead["speculate_off_because"] is plain["speculate_off_because"] is None
+    assert ahead["timings"]["draft_n"] >= ahead["timings"]["draft_n_accepted"] > 0
+    assert plain["timings"]["draft_n"] == 0
+    sparse = answer(*flags, "--decode", "quest")
+    assert sparse["speculate"] == "off"
+    assert "quest" in sparse["speculate_off_because"]
+
+
 def test_json_tells_all(answer: Any) -> None:
     document = answer("-n", 6, "-ub", 512, "--h2o-heavy", "auto", "--ignore-eos", "-c", 600, "--logprobs", 2)
     timings = document["timings"]

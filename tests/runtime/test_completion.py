@@ -19,6 +19,7 @@ from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.completion import Completion, Prompt, Request, TextDelta, TextModel, Timings
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
+from h2o_runtime.execution.answer_steps import DraftCount
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
@@ -56,6 +57,7 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         length=0,
         forgets=lambda tokens: 0,
         session=None,
+        drafts=DraftCount(),
         pool=SimpleNamespace(transcripts=list, share=lambda session: None),
         model=SimpleNamespace(vocab_size=4096),
         bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=PrefillConfig())),
@@ -169,6 +171,8 @@ def test_timings_have_llama_cpps_names() -> None:
         "predicted_ms": 8.0,
         "predicted_per_token_ms": 2.0,
         "predicted_per_second": 500.0,
+        "draft_n": 0,
+        "draft_n_accepted": 0,
     }
     nothing = Timings.of(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0)
     assert all(math.isfinite(value) for value in dataclasses.astuple(nothing))

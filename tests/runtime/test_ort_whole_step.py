@@ -20,7 +20,9 @@ from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged
 from h2o_runtime.errors import BackendError
+from h2o_runtime.kv import KV
 from h2o_runtime.ort import native, packed_nodes
+from h2o_runtime.ort.kv_entry import kv_entry
 from h2o_runtime.policies.decode.quest import Quest
 
 CONTEXT, PROMPT, STEPS = 160, 70, 40
@@ -30,8 +32,8 @@ def load(folder: Path, threads: int = 1, **more: Any) -> Generator:
     return Generator.load(folder, context=CONTEXT, threads=threads, device="cpu", dense_form="native", **more)
 
 
-def whole_step(generator: Generator) -> Callable[[], None] | None:
-    return generator.loaded.forward.bound_step(generator.session).whole
+def is_whole(generator: Generator) -> bool:
+    return generator.loaded.forward.graph(generator.session) is not None
 
 
 def generated(generator: Generator) -> tuple[NDArray[np.float32], list[dict[str, NDArray[Any]]]]:
@@ -41,23 +43,24 @@ def generated(generator: Generator) -> tuple[NDArray[np.float32], list[dict[str,
         logits = [np.array(generator.prefill(tokens[:PROMPT]))]
         logits += [np.array(generator.decode(token)) for token in tokens[PROMPT:-9]]
         logits += [np.array(generator.prefill(tokens[:-1])), np.array(generator.decode(tokens[-1]))]
-        store: Any = generator.session.store
-        layers = [store.open(layer).view(0) for layer in range(generator.model.layers)]
-        return np.array(logits), [rows.stored_rows(PROMPT + STEPS + 9) for rows in layers]
+        caches = generator.session.store.fixed_rows()
+        assert caches is not None
+        return np.array(logits), [rows.stored_rows(PROMPT + STEPS + 9) for rows in caches]
 
 
+@pytest.mark.parametrize("cache", [Contiguous, Paged])
 @pytest.mark.parametrize("dtype", ["model", "float16", "int8"])
 @pytest.mark.parametrize(("shape", "weights"), [("llama-g2-d64-llama3", "int8"), ("qwen2-g4-d32", "")])
 def test_it_gives_what_its_parts_give(
-    shared_folder: Path, shape: str, weights: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+    shared_folder: Path, shape: str, weights: str, dtype: Any, cache: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {"weights": weights} if weights else {}
     folder = bundles.named(shared_folder, shape, f"-{weights}" if weights else "", **more)[1]
-    whole, its_cache = generated(load(folder, threads=2, cache=Contiguous(cache_dtype=dtype)))
+    whole, its_cache = generated(load(folder, threads=2, cache=cache(cache_dtype=dtype)))
     monkeypatch.setattr(
         NativeCpuProvider, "in_graphs", property(lambda _: False, lambda *_: None), raising=False
     )
-    parts, their_cache = generated(load(folder, cache=Contiguous(cache_dtype=dtype)))
+    parts, their_cache = generated(load(folder, cache=cache(cache_dtype=dtype)))
     # A cache that rounds turns the smallest difference into a step of its own.
     close = 1e-5 if dtype == "model" else 1e-3
     np.testing.assert_allclose(whole, parts, atol=close * np.abs(parts).max())
@@ -75,7 +78,7 @@ def test_it_gives_what_its_parts_give(
     [
         (Contiguous(), {}, True),
         (Contiguous(), {"decoding": Quest(quest_budget=16)}, False),
-        (Paged(), {}, False),
+        (Paged(), {}, True),
         (Evicting(cache_tokens=128), {}, False),
     ],
 )
@@ -86,7 +89,8 @@ def test_it_is_taken_where_a_step_is_plain(
     with load(folder, cache=cache, **more) as generator:
         generator.prefill([1, 2, 3])
         generator.decode(4)
-        assert (whole_step(generator) is not None) == taken
+        assert is_whole(generator) == taken
+        assert generator.loaded.forward.speculative(generator.session) == taken
 
 
 def test_graphs_of_onnx_runtimes_own_products_run_one_by_one(shared_folder: Path) -> None:
@@ -94,14 +98,14 @@ def test_graphs_of_onnx_runtimes_own_products_run_one_by_one(shared_folder: Path
     with Generator.load(folder, context=16, threads=1, device="cpu", dense_form="exact") as generator:
         generator.prefill([1, 2, 3])
         generator.decode(4)
-        assert whole_step(generator) is None
+        assert not is_whole(generator)
 
 
 def test_a_closed_generator_keeps_no_session(shared_folder: Path) -> None:
     generator = load(bundles.named(shared_folder, "llama-g2-d64-llama3")[1])
-    assert generator.loaded.forward._steps  # bound at loading, so that no answer waits for it
+    assert generator.loaded.forward._graph  # made at loading, so that no answer waits for it
     generator.close()
-    assert not generator.loaded.forward._steps
+    assert not generator.loaded.forward._graph
     assert not generator.loaded.backend._native_graphs  # type: ignore[attr-defined]
 
 
@@ -110,30 +114,43 @@ def test_a_failure_says_where(shared_folder: Path) -> None:
     with load(folder) as generator:
         generator.prefill([1, 2, 3])
         generator.decode(4)
-        generator.loaded.forward._where[2] = CONTEXT + 1
+        length, generator.session.length = generator.session.length, CONTEXT
         with pytest.raises(BackendError, match=r"decode step.*StepAttention: the cache has no such row"):
-            whole_step(generator)()  # type: ignore[misc]
+            generator.loaded.forward.decode(4, generator.session)
+        generator.session.length = length
         assert np.isfinite(generator.decode(5)).all()
 
 
-def attention(rows: int = 8, **changed: tuple[int, ...]) -> Callable[[int], NDArray[np.float32]]:
-    """One StepAttention, by the length that it is given."""
+def attention(
+    rows: int = 8, layer: int = 0, **changed: tuple[int, ...]
+) -> Callable[..., NDArray[np.float32]]:
+    """One StepAttention of a cache of so many rows, by the lengths that it is given."""
     sizes: dict[str, tuple[int, ...]] = {
-        "q": (1, 4, 16),
-        "k": (1, 2, 16),
-        "v": (1, 2, 16),
-        "k_cache": (rows, 2, 16),
-        "v_cache": (rows, 2, 16),
+        "q": (2, 4, 16),
+        "k": (2, 2, 16),
+        "v": (2, 2, 16),
+        "caches": (2, 1, 64),
     } | changed
     draw = np.random.default_rng(0)
+    k, v = draw.standard_normal((2, rows, 2, 16)).astype(np.float32)
     arrays: dict[str, Any] = {
-        name: draw.standard_normal(size).astype(np.float32) for name, size in sizes.items()
+        name: draw.standard_normal(sizes[name]).astype(np.float32) for name in ("q", "k", "v")
     }
+    entry = np.frombuffer(kv_entry(KV(k, v, 0)).tobytes(), np.uint8)
+    arrays["caches"] = np.resize(entry, sizes["caches"])
     node = helper.make_node(
-        "StepAttention", [*sizes, "length"], ["o"], domain="h2o.cpu", scale=0.25, window=0, threads=1
+        "StepAttention",
+        ["q", "k", "v", "lengths", "caches"],
+        ["o"],
+        domain="h2o.cpu",
+        layer=layer,
+        scale=0.25,
+        window=0,
+        threads=1,
     )
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in sizes.items()]
-    given.append(helper.make_tensor_value_info("length", TensorProto.INT64, [1]))
+    types = dict.fromkeys("qkv", TensorProto.FLOAT) | {"caches": TensorProto.UINT8}
+    given = [helper.make_tensor_value_info(name, types[name], size) for name, size in sizes.items()]
+    given.append(helper.make_tensor_value_info("lengths", TensorProto.INT64, None))
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, None)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(packed_nodes.DOMAIN, 1)]
     model = helper.make_model(
@@ -144,29 +161,38 @@ def attention(rows: int = 8, **changed: tuple[int, ...]) -> Callable[[int], NDAr
     options.register_custom_ops_library(str(native.operators()))
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
-    def run(length: int) -> NDArray[np.float32]:
-        o: NDArray[np.float32] = session.run(None, arrays | {"length": np.array([length])})[0]
+    def run(*lengths: int) -> NDArray[np.float32]:
+        o: NDArray[np.float32] = session.run(None, arrays | {"lengths": np.array(lengths)})[0]
+        assert k is not v  # they live as long as their addresses are used
         return o
 
     return run
 
 
-@pytest.mark.parametrize("length", [0, 9, -1])
-def test_a_length_that_the_cache_has_not_is_refused(length: int) -> None:
+@pytest.mark.parametrize("lengths", [(0, 1), (8, 9), (-1, 4)])
+def test_a_length_that_the_cache_has_not_is_refused(lengths: tuple[int, int]) -> None:
     with pytest.raises(Exception, match="the cache has no such row"):
-        attention()(length)
+        attention()(*lengths)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"k": (1, 3, 16)},
-        {"v_cache": (7, 2, 16)},
-        {"k_cache": (8, 2, 24)},
-        {"q": (2, 4, 16)},
-        {"q": (1, 4, 24)},
+        {"k": (1, 2, 16)},
+        {"v": (2, 3, 16)},
+        {"q": (2, 4, 24)},
+        {"q": (3, 4, 16)},
+        {"caches": (1, 1, 64)},
+        {"caches": (2, 1, 56)},
+        {"layer": 1},
     ],
 )
-def test_sizes_that_disagree_are_refused(changed: dict[str, tuple[int, ...]]) -> None:
-    with pytest.raises(Exception, match="sizes or types do not agree"):
-        attention(**changed)(3)
+def test_sizes_that_disagree_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="sizes do not agree"):
+        attention(**changed)(3, 4)
+
+
+def test_more_rows_than_kernels_take_are_refused() -> None:
+    sizes: dict[str, Any] = {"q": (17, 4, 16), "k": (17, 2, 16), "v": (17, 2, 16), "caches": (17, 1, 64)}
+    with pytest.raises(Exception, match="sizes do not agree"):
+        attention(32, **sizes)(*range(1, 18))

@@ -10,7 +10,7 @@ import click
 
 from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.model_options import load_arguments, model_options
+from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_cli.run.conversation import converse, opening
 from h2o_cli.run.prompt import PromptSource, is_piped
@@ -107,6 +107,7 @@ _answer_options = grouped(
 @_answer_options
 @prefill_options
 @model_options
+@speculate_option
 @saved_options
 @json_option
 @verbose_option
@@ -141,8 +142,9 @@ def main(
     cache = SavedCache.of(flags)
     settings = _settings(cache.defaults(defaults), flags)
     text = shown.source.read() if shown.source else None
+    speculate = flags.pop("speculate")
     with (
-        TextModel.load(bundle, **load_arguments(flags)) as model,
+        TextModel.load(bundle, **load_arguments(flags), speculate=speculate) as model,
         cache.around(model.generator, settings.prefill or defaults),
     ):
         if shown.converses:

@@ -13,6 +13,7 @@ from h2o_runtime.process import peak_bytes
 
 def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dict[str, Any]:
     """The value that --json prints."""
+    speculate, reason = model.generator.speculation()
     report: dict[str, Any] = {
         "answer": completion.text,
         "finish_reason": completion.finish_reason,
@@ -25,6 +26,8 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # by kind of work
         "decode": {"name": model.generator.spec.decoding.name, **asdict(model.generator.spec.decoding)},
+        "speculate": speculate,
+        "speculate_off_because": reason,
         "cache": {
             "name": model.generator.spec.cache.name,
             **asdict(model.generator.spec.cache),
@@ -63,11 +66,12 @@ def summary(completion: Completion) -> str:
     """One line about the time it took."""
     t = completion.timings
     forgotten = f" | {completion.forgotten:,} tokens forgotten" if completion.forgotten else ""
+    drafts = f" ({t.draft_n_accepted:,} of {t.draft_n:,} drafted ones)" if t.draft_n else ""
     reused = f" (+ {t.cache_n:,} cached)" if t.cache_n else ""
     return (
         f"prompt {t.prompt_n:,}{reused} tokens in {t.prompt_ms / 1e3:.2f} s, {t.prompt_per_second:,.0f}/s | "
-        f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s | "
-        f"{completion.finish_reason}{forgotten} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
+        f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s"
+        f"{drafts} | {completion.finish_reason}{forgotten} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
     )
 
 

@@ -147,6 +147,12 @@ class Prefill {
 };
 
 }  // namespace
+
+void attend(h2o_cpu* context, const Cached* ops, int64_t count) {
+    if (few_rows(ops[0])) return decode(context, ops, count);
+    for (int64_t i = 0; i < count; ++i) Prefill(context, ops[i]).run();
+}
+
 }  // namespace h2o
 
 namespace h2o::cpu {
@@ -159,31 +165,7 @@ h2o_status run(const calls::CachedAttention& call) {
     if (call.n == 0) return H2O_OK;
     if (!call.q || !call.o) return H2O_BAD_ARGUMENT;
     const Cached op{call.shape, call.n, *call.length, call.q, *call.kv, call.o, nullptr};
-    return guarded(context, [&] {
-        if (few_rows(op)) {
-            decode(context, op);
-        } else {
-            Prefill(context, op).run();
-        }
-    });
-}
-
-h2o_status run(const calls::StepAttention& call) {
-    calls::CacheAppend append;
-    static_cast<Call&>(append) = call;
-    append.k = call.k;
-    append.v = call.v;
-    append.n = 1;
-    const int64_t at = *call.length - 1;
-    append.at = &at;
-    if (const h2o_status status = run(append); status != H2O_OK) return status;
-    calls::CachedAttention attention;
-    static_cast<Call&>(attention) = call;
-    attention.q = call.q;
-    attention.length = call.length;
-    attention.o = call.o;
-    attention.n = 1;
-    return run(attention);
+    return guarded(context, [&] { attend(context, &op, 1); });
 }
 
 h2o_status run(const calls::ScoredAttention& call) {
@@ -196,7 +178,7 @@ h2o_status run(const calls::ScoredAttention& call) {
         return H2O_UNSUPPORTED;  // its probabilities have the values' scales in them
     const Cached op{call.shape, 1, *call.length, call.q, *call.kv, call.o, call.seen};
     if (!few_rows(op)) return H2O_BAD_ARGUMENT;
-    return guarded(context, [&] { decode(context, op); });
+    return guarded(context, [&] { decode(context, &op, 1); });
 }
 
 }  // namespace h2o::cpu

@@ -9,10 +9,10 @@
 namespace h2o {
 
 struct Cached {
-    const h2o_shape& shape;
+    h2o_shape shape;
     int64_t n, length;
     const void* q;
-    const h2o_kv& kv;
+    h2o_kv kv;
     void* o;
     float* seen;  // [length][kv_heads] or null: each row's probability, summed over the queries that share
                   // its key
@@ -25,9 +25,14 @@ struct Cached {
     }
 };
 
+// Calls of one shape and n, each to a cache of its own or to the same one. What a call gives does not depend
+// on those beside it.
+constexpr int64_t kMostCalls = H2O_MOST_STEP_ROWS;
+void attend(h2o_cpu* context, const Cached* ops, int64_t count);
+
 // A few rows: the cache is cut into runs, which are read once each for all heads, in memory order.
 bool few_rows(const Cached& op);
-void decode(h2o_cpu* context, const Cached& op);
+void decode(h2o_cpu* context, const Cached* ops, int64_t count);
 
 // For many query rows of a head, what KernelTable::decode does, of values that lie in keys: a few keys at a
 // time serve scores and outputs while they are in the cache of the processor, and every number of them serves

@@ -1,5 +1,6 @@
 // A few rows against the cache (decode): it is cut into runs of rows, read once each for all heads, in memory
-// order. The cut follows from the sizes alone, and runs are combined in order of position.
+// order. The cut follows from the call's own sizes alone, and runs are combined in order of position: what a
+// call gives does not depend on those beside it.
 #include <cmath>
 
 #include "cached.h"
@@ -33,71 +34,43 @@ int64_t rows_of_a_run(int64_t length) {
     return runs == 0 ? kLeastRun : round_up((length + runs - 1) / runs, 16);
 }
 
+// One call: its queries, and the states of its runs. Runs are attended to in any order, on any thread.
 class Decode {
   public:
-    Decode(h2o_cpu* context, const Cached& op)
-        : context_(context), op_(op), run_(rows_of_a_run(op.length - op.first())) {
-        Carver shared(nullptr);
-        carve_shared(shared);
-        Carver placed(context->shared.at_least(shared.used()));
-        carve_shared(placed);
-        const size_t scratch = together(op) ? decode_latent_scratch(op.shape, group())
-                                            : static_cast<size_t>(run_scores()) * sizeof(float);
-        for (Arena& arena : context->own) arena.at_least(scratch);
-    }
+    Decode() = default;
+    explicit Decode(const Cached& op) : op_(&op), run_(rows_of_a_run(op.length - op.first())) {}
 
-    void run() {
-        if (op_.seen) std::fill(op_.seen, op_.seen + op_.length * op_.shape.kv_heads, 0.0f);
-        for (int64_t r = 0; r < rows(); ++r) load_query(r);
-        if (context_->pool.awake() || keys() * numbers(op_) >= kWakeNumbers) {
-            context_->pool.each(runs(), [&](int64_t index, int thread) { attend(index, thread); });
-        } else {
-            for (int64_t index = 0; index < runs(); ++index) attend(index, 0);
-        }
-        // A run's output is a thousandth of what was read for it: less than it costs to wake a thread.
-        for (int64_t r = 0; r < rows(); ++r) combine(r);
-    }
-
-  private:
-    int64_t group() const { return op_.rows(); }
-    int64_t rows() const { return op_.shape.kv_heads * group(); }
-    int64_t keys() const { return op_.length - op_.first(); }
-    int64_t runs() const { return (keys() + run_ - 1) / run_; }
-    int64_t run_start(int64_t index) const { return op_.first() + index * run_; }
-    int64_t run_scores() const { return decode_scratch(rows(), run_); }
-    int64_t d() const { return op_.shape.head_size; }
-    int64_t dv() const { return op_.dv(); }
-    int64_t q_width() const { return round_up(d(), 16); }
-    int64_t o_width() const { return round_up(dv(), 16); }
-    int64_t token(int64_t r) const { return r % group() / op_.group(); }
-    // Where row r stands among [n, Hq].
-    int64_t at(int64_t r) const {
-        return token(r) * op_.shape.query_heads + r / group() * op_.group() + r % op_.group();
-    }
-
-    void carve_shared(Carver& carver) {
+    // Cuts what it shares with other threads off a block.
+    void carve(Carver& carver) {
         q_ = carver.take<float>(rows() * q_width());
         m_ = carver.take<float>(runs() * rows());
         l_ = carver.take<float>(runs() * rows());
         o_ = carver.take<float>(runs() * rows() * o_width());
-        if (op_.seen) p_ = carver.take<float>(runs() * run_scores());
+        if (op_->seen) p_ = carver.take<float>(runs() * run_scores());
     }
 
-    void load_query(int64_t r) {
-        float* const out = q_ + r * q_width();
-        std::fill(out, out + q_width(), 0.0f);
-        const char* const in = static_cast<const char*>(op_.q) + at(r) * d() * element_size(op_.shape.dtype);
-        context_->kernels->to_float(in, op_.shape.dtype, d(), op_.shape.scale, out);
+    // Bytes that a thread needs for itself.
+    size_t scratch() const {
+        return together(*op_) ? decode_latent_scratch(op_->shape, group())
+                              : static_cast<size_t>(run_scores()) * sizeof(float);
     }
 
-    void attend(int64_t index, int thread) {
+    int64_t keys() const { return op_->length - op_->first(); }
+    int64_t runs() const { return (keys() + run_ - 1) / run_; }
+
+    void begin(const KernelTable& kernels) {
+        if (op_->seen) std::fill(op_->seen, op_->seen + op_->length * op_->shape.kv_heads, 0.0f);
+        for (int64_t r = 0; r < rows(); ++r) load_query(kernels, r);
+    }
+
+    void attend(const KernelTable& kernels, int64_t index, char* scratch) {
         int64_t visible[kLatentRows];
-        const int64_t first = run_start(index), keys = std::min(run_, op_.length - first);
+        const int64_t first = run_start(index), keys = std::min(run_, op_->length - first);
         for (int64_t g = 0; g < group(); ++g) {
-            visible[g] = std::clamp<int64_t>(op_.length - op_.n + token(g) + 1 - first, 0, keys);
+            visible[g] = std::clamp<int64_t>(op_->length - op_->n + token(g) + 1 - first, 0, keys);
         }
         DecodeArgs args{};
-        read_from(op_.shape, op_.kv, first, &args);
+        read_from(op_->shape, op_->kv, first, &args);
         args.group = group();
         args.keys = keys;
         args.q = q_;
@@ -105,45 +78,69 @@ class Decode {
         args.m = m_ + index * rows();
         args.l = l_ + index * rows();
         args.o = o_ + index * rows() * o_width();
-        char* const scratch = context_->own[static_cast<size_t>(thread)].at_least(0);
-        if (together(op_)) return decode_latent(*context_->kernels, args, scratch);
-        args.p = op_.seen ? p_ + index * run_scores() : reinterpret_cast<float*>(scratch);
-        context_->kernels->decode(args);
+        if (together(*op_)) return decode_latent(kernels, args, scratch);
+        args.p = op_->seen ? p_ + index * run_scores() : reinterpret_cast<float*>(scratch);
+        kernels.decode(args);
+    }
+
+    // A run's output is a thousandth of what was read for it: less than it costs to wake a thread.
+    void end(const KernelTable& kernels) {
+        for (int64_t r = 0; r < rows(); ++r) combine(kernels, r);
+    }
+
+  private:
+    int64_t group() const { return op_->rows(); }
+    int64_t rows() const { return op_->shape.kv_heads * group(); }
+    int64_t run_start(int64_t index) const { return op_->first() + index * run_; }
+    int64_t run_scores() const { return decode_scratch(rows(), run_); }
+    int64_t d() const { return op_->shape.head_size; }
+    int64_t dv() const { return op_->dv(); }
+    int64_t q_width() const { return round_up(d(), 16); }
+    int64_t o_width() const { return round_up(dv(), 16); }
+    int64_t token(int64_t r) const { return r % group() / op_->group(); }
+    // Where row r stands among [n, Hq].
+    int64_t at(int64_t r) const {
+        return token(r) * op_->shape.query_heads + r / group() * op_->group() + r % op_->group();
+    }
+
+    void load_query(const KernelTable& kernels, int64_t r) {
+        float* const out = q_ + r * q_width();
+        std::fill(out, out + q_width(), 0.0f);
+        const char* const in =
+            static_cast<const char*>(op_->q) + at(r) * d() * element_size(op_->shape.dtype);
+        kernels.to_float(in, op_->shape.dtype, d(), op_->shape.scale, out);
     }
 
     // The first run's output takes up the others, in order.
-    void combine(int64_t r) {
+    void combine(const KernelTable& kernels, int64_t r) {
         float* const sum = o_ + r * o_width();
         float m = m_[r], l = l_[r];
         for (int64_t i = 1; i < runs(); ++i) {
             const float run_m = m_[i * rows() + r], run_l = l_[i * rows() + r];
             const Fused state = fuse(m, l, run_m, run_l);
             const float keep = std::exp(m - state.m), add = run_l > 0.0f ? std::exp(run_m - state.m) : 0.0f;
-            context_->kernels->blend_row(H2O_F32, dv(), keep, sum, add, o_ + (i * rows() + r) * o_width(),
-                                         sum);
+            kernels.blend_row(H2O_F32, dv(), keep, sum, add, o_ + (i * rows() + r) * o_width(), sum);
             m = state.m;
             l = state.l;
         }
-        context_->kernels->from_float(
-            sum, op_.shape.dtype, dv(), 1.0f / l,
-            static_cast<char*>(op_.o) + at(r) * dv() * element_size(op_.shape.dtype));
-        if (op_.seen) add_seen(r, m, l);
+        kernels.from_float(sum, op_->shape.dtype, dv(), 1.0f / l,
+                           static_cast<char*>(op_->o) + at(r) * dv() * element_size(op_->shape.dtype));
+        if (op_->seen) add_seen(r, m, l);
     }
 
     // A run's probabilities are against its own maximum: they are brought to that of all.
     void add_seen(int64_t r, float m, float l) {
         for (int64_t i = 0; i < runs(); ++i) {
-            const int64_t keys = std::min(run_, op_.length - run_start(i));
+            const int64_t keys = std::min(run_, op_->length - run_start(i));
             const float* const p = p_ + i * run_scores() + r * round_up(keys, 16);
             const float share = std::exp(m_[i * rows() + r] - m) / l;
-            float* const seen = op_.seen + run_start(i) * op_.shape.kv_heads + r / group();
-            for (int64_t key = 0; key < keys; ++key) seen[key * op_.shape.kv_heads] += share * p[key];
+            float* const seen = op_->seen + run_start(i) * op_->shape.kv_heads + r / group();
+            for (int64_t key = 0; key < keys; ++key) seen[key * op_->shape.kv_heads] += share * p[key];
         }
     }
 
-    h2o_cpu* context_;
-    const Cached& op_;
-    const int64_t run_;  // rows
+    const Cached* op_ = nullptr;
+    int64_t run_ = 0;  // rows
     float *q_ = nullptr, *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
     float* p_ = nullptr;  // of all runs, where they are asked for
 };
@@ -155,8 +152,37 @@ bool few_rows(const Cached& op) {
     return op.rows() <= (together(op) ? kLatentRows : kDecodeRows);
 }
 
-void decode(h2o_cpu* context, const Cached& op) {
-    Decode(context, op).run();
+void decode(h2o_cpu* context, const Cached* ops, int64_t count) {
+    Decode calls[kMostCalls];
+    Carver sizes(nullptr);
+    size_t scratch = 0;
+    int64_t most_runs = 0, read = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        calls[i] = Decode(ops[i]);
+        calls[i].carve(sizes);
+        scratch = std::max(scratch, calls[i].scratch());
+        most_runs = std::max(most_runs, calls[i].runs());
+        read += calls[i].keys() * numbers(ops[i]);
+    }
+    Carver shared(context->shared.at_least(sizes.used()));
+    for (Arena& arena : context->own) arena.at_least(scratch);
+    const KernelTable& kernels = *context->kernels;
+    for (int64_t i = 0; i < count; ++i) {
+        calls[i].carve(shared);
+        calls[i].begin(kernels);
+    }
+    // The same run of all calls in turn: those that share a cache find its rows near by.
+    auto attend = [&](int64_t item, int thread) {
+        Decode& call = calls[item % count];
+        if (item / count >= call.runs()) return;
+        call.attend(kernels, item / count, context->own[static_cast<size_t>(thread)].at_least(0));
+    };
+    if (context->pool.awake() || read >= kWakeNumbers) {
+        context->pool.each(most_runs * count, attend);
+    } else {
+        for (int64_t item = 0; item < most_runs * count; ++item) attend(item, 0);
+    }
+    for (int64_t i = 0; i < count; ++i) calls[i].end(kernels);
 }
 
 }  // namespace h2o

@@ -24,7 +24,7 @@ inline void store_some(const TileOfY& out, int64_t row, const Simd::Vec (&sums)[
     for (int c = 0; c < kColumns; ++c) Simd::store(last + c * Simd::kWidth, sums[c]);
     const int64_t at = row * out.stride;
     for (int64_t c = 0; c < out.columns; ++c) {
-        out.y[at + c] = last[c] + (out.addend == nullptr ? 0.0f : out.addend[at + c]);
+        out.y[at + c] = out.addend == nullptr ? last[c] : last[c] + out.addend[at + c];
     }
 }
 

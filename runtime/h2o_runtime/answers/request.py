@@ -10,6 +10,7 @@ from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.answers.sampling import SampledToken, Sampling
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.names import Speculation
 from h2o_runtime.text import StopStrings
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -38,6 +39,7 @@ class Request:
     stop        strings that end the answer and are not part of it
     ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements
     reuse       keep what the cache holds of the prompt; without it no earlier request has a say in the answer
+    speculate   whether the answer is read ahead, which does not change it; None: as the model was loaded
     constraint  which tokens may come; it follows one answer, so such a request can be run once
     """
 
@@ -48,6 +50,7 @@ class Request:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     reuse: bool = True
+    speculate: Speculation | None = None
     constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
@@ -80,10 +83,20 @@ class Timings:
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: int  # tokens that were drafted and verified
+    draft_n_accepted: int  # those of them that are in the answer
 
     @classmethod
     def of(
-        cls, *, cache_n: int, prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float
+        cls,
+        *,
+        cache_n: int,
+        prompt_n: int,
+        prompt_ms: float,
+        predicted_n: int,
+        predicted_ms: float,
+        draft_n: int = 0,
+        draft_n_accepted: int = 0,
     ) -> Timings:
         """Fill in the rates."""
         return cls(
@@ -96,6 +109,8 @@ class Timings:
             predicted_ms=predicted_ms,
             predicted_per_token_ms=_ratio(predicted_ms, predicted_n),
             predicted_per_second=_ratio(1e3 * predicted_n, predicted_ms),
+            draft_n=draft_n,
+            draft_n_accepted=draft_n_accepted,
         )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from h2o_runtime.devices import Tensor
-from h2o_runtime.kv import KV
 from h2o_runtime.model import AttentionShape
 
 Tensors = Mapping[str, Tensor]
@@ -15,29 +14,30 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class StepTensors:
-    """What a step reads and writes, always in the same memory.
+    """What a step of R rows reads and writes, always in the same memory, whose first R rows are used.
 
-    token, position, length  int64 [1]; length is that of the caches with the step's row
-    caches                   of every layer, without pages; its row is appended
-    logits                   float32 [1, vocab]
-    shapes                   of attention, in every layer
+    tokens, positions  int64 [most]
+    lengths            int64 [most]: of each row's cache, with that row
+    caches             uint8 [most, layers, 64]: entries of `h2o_runtime.ort.kv_entry`; rows are appended there
+    logits             float32 [most, vocab]
+    shapes             of attention, in every layer
     """
 
-    token: Tensor
-    position: Tensor
-    length: Tensor
-    caches: Sequence[KV]
+    tokens: Tensor
+    positions: Tensor
+    lengths: Tensor
+    caches: Tensor
     logits: Tensor
     shapes: Sequence[AttentionShape]
 
-    @property
-    def inputs(self) -> dict[str, Tensor]:
-        caches = {
-            f"{i}/cache/{name}": tensor
-            for i, kv in enumerate(self.caches)
-            for name, tensor in kv.tensors.items()
+    def inputs(self, rows: int) -> dict[str, Tensor]:
+        tensors = {
+            "tokens": self.tokens,
+            "positions": self.positions,
+            "lengths": self.lengths,
+            "caches": self.caches,
         }
-        return {"tokens": self.token, "positions": self.position, "length": self.length, **caches}
+        return {name: tensor[:rows] for name, tensor in tensors.items()}
 
 
 class Backend(Protocol):
@@ -70,8 +70,9 @@ class Backend(Protocol):
         Where the backend is `recordable`, the call that is returned can be recorded.
         """
 
-    def whole_step(self, tensors: StepTensors) -> Callable[[], None] | None:
-        """A decode step through all layers, attention included, as one call that is always on these arrays.
+    def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
+        """A decode step through all layers, attention included, as one call that is always on these arrays; it is
+        given the number of rows. A row's logits are bit for bit the same whatever rows are beside it.
 
         None: it can only run its graphs one by one.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +93,7 @@ class OnnxRuntimeBackend:
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
         return self._told(graph, self._loaded(graph).bound(inputs, outputs))
 
-    def whole_step(self, tensors: StepTensors) -> Callable[[], None] | None:
+    def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
         names = [graph.name for graph in self.bundle.manifest.dense_graphs()]
         if not self._native_graphs.keys() >= set(names):
             return None
@@ -102,7 +103,12 @@ class OnnxRuntimeBackend:
             session = BoundSession(self._open(step, folder))
         except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
             raise _failed(STEP, error) from error
-        return self._told(STEP, session.bound(tensors.inputs, {"logits": tensors.logits}))
+
+        @functools.cache
+        def bound(rows: int) -> Callable[[], None]:
+            return self._told(STEP, session.bound(tensors.inputs(rows), {"logits": tensors.logits[:rows]}))
+
+        return lambda rows: bound(rows)()
 
     def deactivate(self) -> None:
         self._native_graphs.clear()

@@ -119,8 +119,9 @@ class KVStore(Protocol):
         `LayerStore.fetch`."""
         return
 
-    def before_step(self, past: int) -> None:
-        """A step is about to write row `past` of every layer. Never recorded."""
+    def before_step(self, past: int, rows: int = 1) -> None:
+        """A step is about to write `rows` rows of every layer, `past` the first. Never recorded. More than one only
+        where there are `fixed_rows`."""
         return
 
     @property
@@ -138,8 +139,9 @@ class KVStore(Protocol):
         return None
 
     def fixed_rows(self) -> Sequence[KV] | None:
-        """Every layer's rows on the device, if they always lie where they are, row i at place i, and all that a
-        step has to do to them is to append its own. None: `open` tells more."""
+        """Every layer's rows on the device, if all of these tensors always lie where they are, the table of pages
+        among them, and all that a step has to do after `before_step` is to append its own rows. None: `open`
+        tells more."""
         return None
 
     def report(self) -> dict[str, Any]:

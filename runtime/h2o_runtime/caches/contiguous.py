@@ -80,7 +80,7 @@ class ContiguousStore(KVStore):
     def open(self, layer: int) -> LayerRows | SlidingRows:
         return self._open[layer]
 
-    def before_step(self, past: int) -> None:
+    def before_step(self, past: int, rows: int = 1) -> None:
         for layer in self._sliding:
             layer.before_step(past)
 

@@ -122,7 +122,7 @@ class EvictingStore(KVStore):
     def open(self, layer: int) -> _Layer:
         return self._layers[layer]
 
-    def before_step(self, past: int) -> None:
+    def before_step(self, past: int, rows: int = 1) -> None:
         self.settle()
         places, length = self.memory.place(past), min(past + 1, self.rows)
         self.device.upload(np.append(places, length), self.places)

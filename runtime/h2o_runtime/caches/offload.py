@@ -95,7 +95,7 @@ class OffloadStore(KVStore):
     def read_in_pages(self, layers: frozenset[int]) -> None:
         self.in_pages = layers
 
-    def before_step(self, past: int) -> None:
+    def before_step(self, past: int, rows: int = 1) -> None:
         self.past = past
         for layer in range(len(self.ring)):
             self.prefetch_step(layer, past)

@@ -110,8 +110,14 @@ class PagedStore(KVStore):
     def open(self, layer: int) -> _Layer:
         return self._open[layer]
 
+    def before_step(self, past: int, rows: int = 1) -> None:
+        self.pages.reach(past, past + rows)
+
     def truncate(self, rows: int) -> None:
         self.pages.truncate(rows)
+
+    def fixed_rows(self) -> list[KV]:
+        return [rows.view(0, self.pages.table, self.pool.page_rows) for rows in self.layers]
 
     def report(self) -> dict[str, Any]:
         counts = self.pool.counts
@@ -167,11 +173,9 @@ class _Layer(LayerRows):
         self._pages = pages
 
     def commit(self, rows: Rows) -> None:
-        self._pages.reach(rows.start, rows.stop)  # of a step too: a host records none
+        if rows.at is None:  # a step has its pages before it begins
+            self._pages.reach(rows.start, rows.stop)
         super().commit(rows)
-
-    def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
-        return None  # a row may need a page first
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
         stop = first + len(arrays["k"])

@@ -10,7 +10,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.layers.model import LayerSettings
-from h2o_runtime.names import BackendName, DenseChoice, DeviceChoice, PrecisionChoice, ProviderChoice
+from h2o_runtime.names import (
+    BackendName,
+    DenseChoice,
+    DeviceChoice,
+    PrecisionChoice,
+    ProviderChoice,
+    Speculation,
+)
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 Fields = ParamSpec("Fields")
@@ -32,6 +39,7 @@ class LoadOptions:
     cache         owns keys and values
     decoding      what a generated token sees
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
+    speculate     "lookup" drafts tokens from the conversation's own text, which changes no answer; "off" does not
     layers        settings of the model's layer kinds, by the names of their options
     pool_bytes    of memory for sessions that wait while others take their turn
     folder        where sessions are written that memory has no room for, and those that are there in the end
@@ -49,6 +57,7 @@ class LoadOptions:
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     dense_form: DenseChoice = "auto"
+    speculate: Speculation = "lookup"
     layers: LayerSettings = field(default_factory=dict)
     pool_bytes: int = 0
     folder: str | Path | None = None

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.backends.base import Backend, StepTensors
+from h2o_runtime.backends.base import Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import DENSE, PrefillTimer, Stopwatch
 from h2o_runtime.errors import Cancelled
+from h2o_runtime.execution.step_rows import MOST_STEP_ROWS, StepGraph, StepRow
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import LiveLayers
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
@@ -90,11 +91,10 @@ class BoundLayer:
 
 @dataclass(frozen=True)
 class BoundStep:
-    """A session's decode step, whose calls are always on the same memory: the layers, then the head; or `whole`."""
+    """A session's decode step, whose calls are always on the same memory: the layers, then the head."""
 
-    layers: Sequence[BoundLayer] = ()
-    head: Callable[[], None] = lambda: None
-    whole: Callable[[], None] | None = None
+    layers: Sequence[BoundLayer]
+    head: Callable[[], None]
 
 
 class Forward:
@@ -122,6 +122,7 @@ class Forward:
         self._token = device.empty((1,), np.int64)
         self._where = device.empty((3,), np.int64)  # position, row, length
         self._steps: WeakKeyDictionary[Session, BoundStep] = WeakKeyDictionary()
+        self._graph: StepGraph | None = None
         self._tiles: list[Span] = []
         self._flow: Flow = device.flow(self._tiles)
 
@@ -188,11 +189,63 @@ class Forward:
 
     def decode(self, token: int, session: Session) -> Float32:
         """Run one token at the end of the cache → logits float32 [vocab], valid until the next call."""
+        graph = self.graph(session)
+        if graph is not None:
+            return graph.run([StepRow(token, session)])[0]  # type: ignore[no-any-return]
         self.give_step(token, session)
         past = session.length
         rows = Rows(past, past + 1, at=self._where[1:2])
         logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
         return logits
+
+    def decode_rows(self, rows: Sequence[StepRow]) -> Float32:
+        """One step of R rows, 1 … `most_step_rows` → logits float32 [R, vocab], valid until the next call.
+
+        A row's logits are bit for bit those of `decode`: they depend on its own session alone. Rows of a session
+        are consecutive tokens, in their order; each sees those before it. A session may have more than one where
+        it is `speculative`. Cache rows are written, but the sessions' tokens are left to the caller, who tells
+        each session by `Session.decoded` which of its rows are to stay.
+        """
+        graph = self.graph(rows[0].session)
+        if graph is not None:
+            return graph.run(rows)
+        assert len({row.session for row in rows}) == len(rows), (
+            "a session has one row where it is not speculative"
+        )
+        return np.stack([self.decode(row.token, row.session).copy() for row in rows])
+
+    def speculative(self, session: Session) -> bool:
+        """Whether a step may have several rows of the session, of which any last ones leave no trace."""
+        return self.one_row_because(session) is None
+
+    def one_row_because(self, session: Session) -> str | None:
+        """Why the session is not `speculative`."""
+        if self.device.memory != "cpu":
+            return "a step on a GPU has one row"
+        if not self.decoding.full_attention_only:
+            return f"the decode policy {self.decoding.name} remembers every row"
+        if session.store.fixed_rows() is None:
+            return "the cache does not leave rows where they are"
+        if self.graph(session) is None:
+            return "without native kernels and products a row depends on those beside it"
+        return None
+
+    @property
+    def most_step_rows(self) -> int:
+        """Most rows of `decode_rows`."""
+        return min(MOST_STEP_ROWS, len(self.buffers.logits))
+
+    def graph(self, session: Session) -> StepGraph | None:
+        """The step as one graph, where it is nothing but exact attention of our own kernels to rows that stay where
+        they are."""
+        if self._graph is None:
+            on_cpu = self.device.memory == "cpu"
+            fusible = on_cpu and self.layers.in_step_graph and self.decoding.full_attention_only
+            if not fusible or session.store.fixed_rows() is None:
+                return None
+            shapes = [spec.attention(self.model.dtype) for spec in self.model.each_layer]
+            self._graph = StepGraph(self.backend, shapes, self.buffers.logits)
+        return self._graph if self._graph.takes(session) else None
 
     def give_step(self, token: int, session: Session) -> None:
         """Put a step's token, its position, its row and the length with it where the step finds them."""
@@ -207,9 +260,6 @@ class Forward:
         `length` is that of the cache with the step's row; on the device where a recording reads it there.
         """
         bound, state = self.bound_step(session), session.decode_state
-        if bound.whole is not None:
-            bound.whole()
-            return self.buffers.logits[:1]
         for layer, bound_layer in enumerate(bound.layers):
             with session.store.open(layer) as cache:
                 bound_layer.run()
@@ -226,13 +276,12 @@ class Forward:
 
     def warm_up(self, rows: int, session: Session) -> None:
         """Do what a first prompt of `rows` tokens and a first step would pay for. The session must be empty."""
-        whole = self._bind_whole_step(session)
-        if whole is not None:
-            self._steps[session] = BoundStep(whole=whole)
+        self.graph(session)
 
     def release(self) -> None:
         """Forget what was bound, with all that it keeps in memory."""
         self._steps.clear()
+        self._graph = None
 
     def give(self, tokens: IntArray) -> None:
         """Put the new tokens [n] of a call where the first dense graph finds them."""
@@ -283,9 +332,6 @@ class Forward:
         return bound
 
     def _bind_step(self, session: Session) -> BoundStep:
-        whole = self._bind_whole_step(session)
-        if whole is not None:
-            return BoundStep(whole=whole)
         rows = Rows(0, 1, at=self._where[1:2])
         layers = [self._bind_layer(layer, rows, session) for layer in range(self.model.layers)]
         return BoundStep(layers, self._bind_head())
@@ -304,19 +350,6 @@ class Forward:
         head = self.backend.bound(self.dense_graphs[-1], *self._head_tensors(Span(0, 1)))
         last = self.model.layers - 1
         return _in_turn(*self.layers[last].bound_before(last), head)
-
-    def _bind_whole_step(self, session: Session) -> Callable[[], None] | None:
-        """Where a step is nothing but exact attention of our own kernels to rows that stay where they are."""
-        caches = session.store.fixed_rows()
-        fusible = (
-            self.device.memory == "cpu" and self.layers.in_step_graph and self.decoding.full_attention_only
-        )
-        if caches is None or not fusible:
-            return None
-        position, length = self._where[0:1], self._where[2:3]
-        logits = self.buffers.logits[:1]
-        shapes = [spec.attention(self.model.dtype) for spec in self.model.each_layer]
-        return self.backend.whole_step(StepTensors(self._token, position, length, caches, logits, shapes))
 
     def _dense_tensors(
         self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]

@@ -1,5 +1,8 @@
 """A decode step as one graph: all dense graphs of a model, as they were rewritten, with StepAttention between them.
 
+It takes rows of any sequences: dense graphs all at once, attention each its own cache. A row's numbers do not
+depend on the others: every node works row by row, and products of our own add up each row in one order.
+
 A step through every layer by itself is some sixty calls, and threads fall asleep between them. In one graph ONNX
 Runtime's threads go from product to product, and attention is on them too. Its weights are those of the other
 sessions, in the same memory.
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import StepTensors
 from h2o_runtime.devices import Tensor
+from h2o_runtime.model import AttentionShape
 from h2o_runtime.ort.packed_nodes import DOMAIN
 
 ANGLES = ("cos", "sin")  # of every table, from the first layer to all others
@@ -56,10 +60,10 @@ def whole_step(graphs: Sequence[RewrittenGraph], tensors: StepTensors, threads: 
         if i < len(graphs) - 1:
             made |= {"residual": results["residual_out"], "attention": f"{i}/attended"}
             made |= {name: result for name, result in results.items() if name.startswith(ANGLES)}
-            nodes.append(_attention(i, results, tensors, threads))
+            nodes.append(_attention(i, results, tensors.shapes[i], threads))
     result = ModelProto(ir_version=graphs[0].model.ir_version)
     result.opset_import.extend(opsets.values())
-    given = [_value(name, array) for name, array in tensors.inputs.items()]
+    given = [_value(name, array) for name, array in tensors.inputs(1).items()]
     logits = _value("logits", tensors.logits)
     result.graph.CopyFrom(helper.make_graph(nodes, "step", given, [logits], initializers))
     return RewrittenGraph(result, weights, native=True)
@@ -92,23 +96,25 @@ def _renamed(graph: Any, names: Mapping[str, str]) -> Iterator[Any]:
         yield copy
 
 
-def _attention(i: int, results: Mapping[str, str], tensors: StepTensors, threads: int) -> Any:
+def _attention(layer: int, results: Mapping[str, str], shape: AttentionShape, threads: int) -> Any:
     from onnx import helper
 
-    k, v, *scales = (f"{i}/cache/{name}" for name in tensors.caches[i].tensors)
     return helper.make_node(
         "StepAttention",
-        [*(results[name] for name in "qkv"), k, v, "length", *scales],
-        [f"{i}/attended"],
-        name=f"{i}/attended",
+        [*(results[name] for name in "qkv"), "lengths", "caches"],
+        [f"{layer}/attended"],
+        name=f"{layer}/attended",
         domain=DOMAIN,
-        scale=tensors.shapes[i].scale,
-        window=tensors.shapes[i].window,
+        layer=layer,
+        scale=shape.scale,
+        window=shape.window,
         threads=threads,
     )
 
 
 def _value(name: str, array: Tensor) -> Any:
+    """Of any number of rows."""
     from onnx import helper
 
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name, dtype, ["rows", *array.shape[1:]])

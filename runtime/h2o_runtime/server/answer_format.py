@@ -125,6 +125,8 @@ def _work(completions: Sequence[Completion]) -> Timings:
         prompt_ms=total("prompt_ms"),
         predicted_n=total("predicted_n"),
         predicted_ms=total("predicted_ms"),
+        draft_n=total("draft_n"),
+        draft_n_accepted=total("draft_n_accepted"),
     )
 
 

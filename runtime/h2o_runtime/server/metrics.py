@@ -27,6 +27,12 @@ class Metrics:
         )
         self.predicted_tokens = Counter("h2o_predicted_tokens", "Tokens generated", registry=registry)
         self.predicted_seconds = Counter("h2o_predicted_seconds", "Seconds of decode", registry=registry)
+        self.drafted_tokens = Counter(
+            "h2o_drafted_tokens", "Tokens that were drafted from the conversation", registry=registry
+        )
+        self.accepted_tokens = Counter(
+            "h2o_accepted_tokens", "Drafted tokens that are in an answer", registry=registry
+        )
         self.prompt_rate = Gauge(
             "h2o_prompt_tokens_per_second", "Prefill rate of the last request", registry=registry
         )
@@ -73,6 +79,8 @@ class Metrics:
         self.prompt_seconds.inc(t.prompt_ms / 1e3)
         self.predicted_tokens.inc(t.predicted_n)
         self.predicted_seconds.inc(t.predicted_ms / 1e3)
+        self.drafted_tokens.inc(t.draft_n)
+        self.accepted_tokens.inc(t.draft_n_accepted)
         if t.prompt_n:
             self.prompt_rate.set(t.prompt_per_second)
         if t.predicted_n > 1:

@@ -141,6 +141,7 @@ class RequestBuilder:
                 stop=tuple(stop or ()),
                 ignore_eos=bool(body.ignore_eos),
                 reuse=body.cache_prompt is not False,
+                speculate=body.speculate,
             )
             for index in range(body.choices)
         ]

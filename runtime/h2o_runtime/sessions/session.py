@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,17 @@ class Session(TokenRows):
         self.prefill_state: Any = None
         self.state_config: PrefillConfig | None = None
         self.decode_state: Any = spec.decoding.new_state(model.under_policies, spec.context, device)
+
+    def decoded(self, tokens: Sequence[int], ahead: int = 0) -> None:
+        """Steps have written the rows of these tokens, and maybe more behind them.
+
+        Of the latter `ahead` may still become those of tokens; all others are given back.
+        """
+        self.append(tokens, generated=True)
+        self.store.truncate(self.length + ahead)
+        origin = self.origin.decoded(self.spec.decoding.exact)
+        origin = origin.forgetting(self.length, self.spec.cache.most_rows)
+        self.origin = origin.from_row(self.store.earliest)
 
     def truncate(self, length: int) -> None:
         """Forget every token from row `length` on."""

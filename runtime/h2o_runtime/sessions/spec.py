@@ -11,6 +11,7 @@ from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.devices import Device
 from h2o_runtime.layers.model import Layers
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
 
@@ -23,6 +24,7 @@ class SessionSpec:
     layers    the kinds of its layers, and what executes attention on their rows
     cache     how its rows are kept
     decoding  what a generated token sees
+    speculate whether answers are read ahead, and by what
     """
 
     bundle: Bundle
@@ -31,6 +33,7 @@ class SessionSpec:
     layers: Layers
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
+    speculate: Speculation = "lookup"
 
     @property
     def model(self) -> ModelSpec:

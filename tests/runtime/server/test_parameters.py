@@ -101,6 +101,7 @@ BOTH = [
     *wrong("safety_identifier", 1),
     *wrong("prompt_cache_key", 1),
     *wrong("cache_prompt", 1, "no"),
+    *wrong("speculate", 1, True, "on"),
 ]
 
 CHAT_ONLY = [
@@ -275,7 +276,7 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("chat", {"tool_choice": "none"}),
         ("chat", {"modalities": ["text"], "store": False, "service_tier": "auto", "user": "é"}),
         ("chat", {"metadata": {"a": [1, {"b": None}]}, "cache_prompt": True, "model": ""}),
-        ("chat", {"cache_prompt": False}),
+        ("chat", {"cache_prompt": False, "speculate": "off"}),
         ("chat", {"id_slot": 0, "top_k": -1, **ROUTER_KEYS}),
         ("completion", {"id_slot": -1, **ROUTER_KEYS}),
         ("chat", {"chat_template_kwargs": {"enable_thinking": False}}),

@@ -55,6 +55,24 @@ typedef struct h2o_executor {
 // A context that works on these threads alone, all of them below `threads`, in float32.
 h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_cpu** context);
 
+// Rows of a decode step, of one sequence or of several: row i is the last of a cache of lengths[i] rows,
+// which its key and value become first, and attends to all of it. What a row gives does not depend on the
+// others. Rows of one sequence come in their order, each with a length one more than that of the row before.
+#define H2O_MOST_STEP_ROWS 16
+typedef struct h2o_step_rows {
+    h2o_shape shape;
+    int64_t count;
+    const void* q;  // [count, Hq, d]
+    const void* k;  // [count, Hkv, d]
+    const void* v;  // [count, Hkv, dv]; not read where values are a part of keys
+    const int64_t* lengths;
+    const h2o_kv* kv;  // row i's cache is kv[i * kv_stride]
+    int64_t kv_stride;
+    void* o;  // [count, Hq, dv]
+} h2o_step_rows;
+
+h2o_status h2o_cpu_step_rows(h2o_cpu* context, const h2o_step_rows* rows);
+
 void h2o_cpu_destroy(h2o_cpu* context);
 int h2o_cpu_threads(const h2o_cpu* context);
 const char* h2o_cpu_isa(const h2o_cpu* context);

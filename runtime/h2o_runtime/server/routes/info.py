@@ -113,6 +113,7 @@ def _model(service: Service, created: int) -> ModelObject:
 def _props(service: Service) -> dict[str, Any]:
     model = service.model
     limits = service.settings.limits
+    speculate, reason = model.generator.speculation()
     return {
         "model_alias": service.settings.alias,
         "total_slots": 1,
@@ -125,6 +126,8 @@ def _props(service: Service) -> dict[str, Any]:
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
         "cache": {"name": model.generator.spec.cache.name, **asdict(model.generator.spec.cache)},
+        "speculate": speculate,
+        "speculate_off_because": reason,
         "prefill": dict(service.prefill.settings),
         "prefill_summary": service.prefill.algorithm.summary(),
         "prefill_options": prefill_options(),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from h2o_runtime.components.options import MOST
+from h2o_runtime.names import Speculation
 from h2o_runtime.server.schemas.base import WHOLE, Count, No, NotStored, Real, Share, Stop, Strict
 from h2o_runtime.server.schemas.prefill import Prefill
 from h2o_runtime.server.schemas.routers import RouterKeys
@@ -65,6 +66,10 @@ class Generation(RouterKeys):
     cache_prompt: bool | None = Field(
         None,
         description="false: the whole prompt is read anew, so that no earlier request has a say in the answer.",
+    )
+    speculate: Speculation | None = Field(
+        None,
+        description="Whether the answer is read ahead, which does not change it: the server's --speculate.",
     )
     prefill: Prefill | None = None
     return_progress: bool | None = Field(

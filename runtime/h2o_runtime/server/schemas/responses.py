@@ -45,6 +45,8 @@ class TimingsObject(BaseModel):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: int
+    draft_n_accepted: int
 
 
 class H2OObject(BaseModel):

@@ -26,6 +26,7 @@ export function figures({ firstMs, usage, timings, h2o, reason }) {
   if (timings) add("Answer", counted(timings.predicted_n, "token"), ENDS[reason]);
   else if (reason) add("Answer", ENDS[reason]);
   if (timings?.predicted_n > 1) add("Written at", `${rate(timings.predicted_per_second)} tokens/s`);
+  if (timings?.draft_n) add("Read ahead", `${count(timings.draft_n_accepted)} of ${counted(timings.draft_n, "token")}`);
   if (h2o?.exact) add("Attention", "full");
   else if (h2o) add("Chunks", count(h2o.chunks), h2o.memory_size ? `memory ${count(h2o.memory_size)}` : "");
   return shown;

@@ -1,0 +1,65 @@
+"""What a decode step of several rows costs beside one of one row: of one conversation, and of several.
+
+    python -m bench.decode.rows BUNDLE [--threads 1] [--length 1000] [--rounds 20]
+
+Steps of all sizes in turns, in one process; each one's processor time in milliseconds, the least and the median of
+all rounds, and the least in steps of one row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import numpy as np
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.execution.step_rows import StepRow
+
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bundle")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--length", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=20)
+    flags = parser.parse_args()
+    context = flags.length + max(ROWS)
+    one = Generator.load(flags.bundle, context=context, threads=flags.threads, device="cpu")
+    generators = [one, *(Generator(one.loaded) for _ in range(max(ROWS) - 1))]
+    draw = np.random.default_rng(0)
+    for generator in generators:
+        generator.prefill(draw.integers(2, one.model.vocab_size, flags.length), PrefillConfig(policy="full"))
+    forward = one.loaded.forward
+    steps = {
+        (kind, count): [
+            StepRow(5 + i, (one if kind == "one" else generators[i]).session) for i in range(count)
+        ]
+        for kind in ("one", "several")
+        for count in ROWS
+    }
+    times: dict[tuple[str, int], list[float]] = {step: [] for step in steps}
+    for _ in range(flags.rounds):
+        for step, rows in steps.items():
+            begin = time.process_time()
+            forward.decode_rows(rows)
+            times[step].append(1e3 * (time.process_time() - begin))
+            for row in rows:
+                row.session.decoded([])
+    found = {
+        f"{kind}, {count}": {
+            "least": min(taken),
+            "median": statistics.median(taken),
+            "steps": min(taken) / min(times[kind, 1]),
+        }
+        for (kind, count), taken in times.items()
+    }
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""A decode step of several rows, of one session or many, as one graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.backends.base import Backend, StepTensors
+from h2o_runtime.model import AttentionShape
+from h2o_runtime.ort.kv_entry import KV_ENTRY, kv_entry
+from h2o_runtime.sessions.session import Float32, Session
+
+MOST_STEP_ROWS = 16  # that kernels take
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One token of a decode step: the next of its session, or the next behind the session's rows before it."""
+
+    token: int
+    session: Session
+
+
+class StepGraph:
+    """The graph, and what it is given: see `StepTensors`.
+
+    most  rows of one step
+    """
+
+    def __init__(self, backend: Backend, shapes: Sequence[AttentionShape], logits: Float32) -> None:
+        """shapes: of attention, in every layer. logits [rows, vocab] receive those of every step."""
+        self.most = min(MOST_STEP_ROWS, len(logits))
+        self._logits = logits
+        self._tokens, self._positions, self._lengths = np.zeros((3, self.most), np.int64)
+        self._caches = np.zeros((self.most, len(shapes), KV_ENTRY.itemsize), np.uint8)
+        self._run = backend.whole_step(
+            StepTensors(
+                self._tokens, self._positions, self._lengths, self._caches, logits[: self.most], shapes
+            )
+        )
+        self._entries: WeakKeyDictionary[Session, NDArray[np.uint8] | None] = WeakKeyDictionary()
+
+    def takes(self, session: Session) -> bool:
+        """Whether there is a graph, and the session's rows stay where they are."""
+        return self._run is not None and self._entry(session) is not None
+
+    def run(self, rows: Sequence[StepRow]) -> Float32:
+        """Rows of sessions that it takes → logits float32 [R, vocab], valid until the next call."""
+        assert self._run is not None
+        given: Counter[Session] = Counter()
+        for i, row in enumerate(rows):
+            behind = given[row.session]
+            self._tokens[i] = row.token
+            self._positions[i] = row.session.next_position + behind
+            self._lengths[i] = row.session.length + behind + 1
+            entry = self._entry(row.session)
+            assert entry is not None
+            self._caches[i] = entry
+            given[row.session] += 1
+        for session, count in given.items():
+            session.store.before_step(session.length, count)
+        self._run(len(rows))
+        return self._logits[: len(rows)]
+
+    def _entry(self, session: Session) -> NDArray[np.uint8] | None:
+        """The session's caches as the graph finds them, uint8 [layers, bytes]."""
+        if session not in self._entries:
+            caches = session.store.fixed_rows()
+            entries = None if caches is None else np.concatenate([kv_entry(kv) for kv in caches])
+            self._entries[session] = (
+                None if entries is None else entries.view(np.uint8).reshape(len(entries), -1)
+            )
+        return self._entries[session]

@@ -1,0 +1,54 @@
+"""Requests whose answers are read ahead: the same answers, told figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.server.conftest import Serve
+from tests.runtime.server.running import Server
+
+TEXT = "one two three four five one two three four five one two three four five one two"
+
+
+@pytest.fixture(scope="module")
+def reads_ahead(tiny_bundle: Path) -> Iterator[Server]:
+    server = Server(tiny_bundle, "--ctx-size", 512, "--dense-form", "native", "--cache", "paged")
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.stop()
+
+
+def completion(server: Server, **more: Any) -> dict[str, Any]:
+    options = {"max_tokens": 60, "temperature": 0, "cache_prompt": False, "logprobs": 2} | more
+    response = server.complete(TEXT, **options)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+@pytest.mark.parametrize("more", [{}, {"temperature": 0.8, "seed": 5, "n": 2}, {"stop": ["e"]}])
+def test_an_answer_is_the_same_and_its_drafts_are_counted(reads_ahead: Server, more: dict[str, Any]) -> None:
+    reads_ahead.wait_until_idle()
+    before = reads_ahead.metric("h2o_drafted_tokens_total"), reads_ahead.metric("h2o_accepted_tokens_total")
+    ahead, plain = (completion(reads_ahead, speculate=name, **more) for name in (None, "off"))
+    assert ahead["choices"] == plain["choices"]
+    timings = ahead["timings"]
+    assert (plain["timings"]["draft_n"], plain["timings"]["draft_n_accepted"]) == (0, 0)
+    if not more:
+        assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
+    reads_ahead.wait_until_idle()
+    assert reads_ahead.metric("h2o_drafted_tokens_total") == before[0] + timings["draft_n"]
+    assert reads_ahead.metric("h2o_accepted_tokens_total") == before[1] + timings["draft_n_accepted"]
+
+
+def test_a_server_tells_whether_it_reads_ahead(reads_ahead: Server, serve: Serve) -> None:
+    props = reads_ahead.get("/props").json()
+    assert (props["speculate"], props["speculate_off_because"]) == ("lookup", None)
+    other = serve("--ctx-size", 512, "--decode", "quest").get("/props").json()
+    assert other["speculate"] == "off"
+    assert "quest" in other["speculate_off_because"]
