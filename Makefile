@@ -18,7 +18,11 @@ export CXX := $(if $(filter default,$(origin CXX)),$(shell command -v g++ || com
 export CMAKE_ARGS = $(if $(CI),-DH2O_WERROR=ON)
 CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo model test check ccache setup lint cpp-test sanitize py-test format stubs kernel-table clean
+# Each Python before 3.12 needs a wheel of its own, and 3.12 or later makes the one for all from there on.
+WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
+WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
+
+.PHONY: demo model test check ccache setup lint cpp-test sanitize py-test format stubs kernel-table wheels clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +39,7 @@ help:
 	@echo "make format    format all code"
 	@echo "make stubs     type stubs of the native modules, after a change of their bindings"
 	@echo "make kernel-table  what nvcc makes of the CUDA kernels, for docs/kernel_table.md"
+	@echo "make wheels    wheels that install without a compiler, and the source distribution, in dist/ (docs/wheels.md)"
 	@echo "make clean     remove what was built"
 
 demo: $(VENV)/installed
@@ -106,5 +111,11 @@ stubs: $(VENV)/installed
 kernel-table: $(VENV)/installed
 	$(BIN)/python -m tools.kernel_table
 
+# Minutes: every kernel for two architectures.
+wheels: $(VENV)/installed
+	$(BIN)/python -m tools.wheels --out dist $(addprefix --arch ,$(sort $(WHEEL_ARCHS))) \
+		$(addprefix --python ,$(or $(WHEEL_PYTHONS),$(abspath $(BIN))/python))
+	$(BIN)/python -m build --sdist --outdir dist .
+
 clean:
-	rm -rf build out $(VENV)
+	rm -rf build dist out $(VENV)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tools import wheels
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"h2o_cli", "h2o_export", "h2o_plugins", "h2o_runtime"}
@@ -24,11 +27,13 @@ class Installed:
     """An environment that has the wheel."""
 
     folder: Path
+    wheel: Path
     gained: frozenset[str]  # what the wheel put at the top level of site-packages
 
     def run(self, program: str, *args: object) -> subprocess.CompletedProcess[str]:
-        """A program of the environment, away from the repository and with nothing of the caller's Python."""
+        """A program of the environment, elsewhere, with no compiler and nothing of the caller's Python."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        env["PATH"] = str(self.folder / "bin")
         elsewhere = self.folder / "elsewhere"
         elsewhere.mkdir(exist_ok=True)
         command = [str(self.folder / "bin" / program), *map(str, args)]
@@ -43,7 +48,8 @@ def installed(shared_folder: Path) -> Installed:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not listing.exists():
             listing.write_text(json.dumps(_install(_build(shared_folder), folder)))
-    return Installed(folder, frozenset(json.loads(listing.read_text())))
+    (wheel,) = (shared_folder / "wheel").iterdir()
+    return Installed(folder, wheel, frozenset(json.loads(listing.read_text())))
 
 
 def _build(folder: Path) -> Path:
@@ -81,6 +87,40 @@ def test_site_packages_gains_the_four_packages_only(installed: Installed) -> Non
     assert installed.gained == PACKAGES | records
     (site,) = installed.folder.glob("lib/python*/site-packages")
     assert not {"export", "runtime", "cli", "tests", "plugins", "bench", "examples"} & set(os.listdir(site))
+
+
+earlier_glibc = pytest.mark.skipif(
+    platform.libc_ver() > ("glibc", "2.36"),
+    reason="compilers of later systems want later libraries: docs/wheels.md",
+)
+
+
+@earlier_glibc
+def test_the_wheel_runs_on_systems_of_2018(installed: Installed, tmp_path: Path) -> None:
+    repaired = wheels.repair(installed.wheel, tmp_path)
+    with zipfile.ZipFile(installed.wheel) as before, zipfile.ZipFile(repaired) as after:
+        libraries = [name for name in before.namelist() if ".so" in name]
+        assert len(libraries) == 2
+        # Nothing of the system's was copied in, and nothing changed.
+        assert [name for name in after.namelist() if ".so" in name] == libraries
+        assert all(before.read(name) == after.read(name) for name in libraries)
+
+
+def test_a_wheel_that_needs_a_later_system_is_refused(installed: Installed, tmp_path: Path) -> None:
+    source, library = tmp_path / "late.c", tmp_path / "late.so"
+    source.write_text(
+        "void arc4random_buf(void *, unsigned long);\nvoid f(char *c) { arc4random_buf(c, 1); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    wheel = tmp_path / installed.wheel.name
+    with zipfile.ZipFile(installed.wheel) as before, zipfile.ZipFile(wheel, "w") as after:
+        for name in before.namelist():
+            after.writestr(
+                name, library.read_bytes() if name.endswith("onnxruntime.so") else before.read(name)
+            )
+    with pytest.raises(wheels.BuildError, match=r"glibc 2\.28"):
+        wheels.repair(wheel, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_page_of_the_server_is_in_the_wheel(installed: Installed) -> None:

@@ -4,6 +4,12 @@
 #include <immintrin.h>
 #endif
 
+// GCC 12 gave this function a second version, which libraries of earlier systems lack. The first is in all.
+#if defined(__GLIBCXX__) && defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+asm(".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
+    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
+#endif
+
 namespace h2o {
 namespace {
 

@@ -14,7 +14,7 @@ struct Numbers {
         if (PyLong_CheckExact(value.ptr())) {
             of[index][0] = nb::cast<int64_t>(value);
             tensor.rank = 0;
-        } else if (PyTuple_CheckExact(value.ptr()) && PyTuple_GET_SIZE(value.ptr()) == 2) {
+        } else if (PyTuple_CheckExact(value.ptr()) && PyTuple_Size(value.ptr()) == 2) {
             for (size_t i = 0; i < 2; ++i) of[index][i] = nb::cast<int64_t>(value[i]);
             tensor.rank = 1;
             tensor.sizes[0] = 2;
