@@ -10,40 +10,12 @@ imported and nothing fetched. Other versions of the packages have other texts; t
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import distribution, version
 from pathlib import Path
-from pydoc_data.topics import topics
+
+from h2o_cli.eval.suite import Source
 
 CHARACTERS = 60_000
-
-
-@dataclass(frozen=True)
-class Source:
-    """path: of a distribution's file, or of a folder of modules; topics: of Python's manual instead."""
-
-    name: str
-    package: str = ""
-    path: str = ""
-    topics: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        if self.topics:
-            return "\n\n".join(str(topics[name]).strip() for name in self.topics)
-        place = Path(str(distribution(self.package).locate_file(self.path)))
-        if place.suffix not in ("", ".py"):
-            return place.read_text(encoding="utf-8")
-        files = [place] if place.is_file() else sorted(place.rglob("*.py"))
-        return "\n\n".join(text for file in files for text in docstrings(file))
-
-    @property
-    def origin(self) -> str:
-        if self.topics:
-            return f"pydoc_data.topics: {', '.join(self.topics)}"
-        return f"{self.package} {version(self.package)}: {self.path}"
 
 
 TUNE = (
@@ -62,19 +34,6 @@ HELDOUT = (
     Source("pydantic", "pydantic", "pydantic"),
     Source("hypothesis", "hypothesis", "hypothesis/strategies"),
 )
-
-
-def docstrings(file: Path) -> Iterator[str]:
-    """Of a module and of everything in it, in the order of the file."""
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [
-        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, kinds)
-    ]
-    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
-        text = ast.get_docstring(node)
-        if text and len(text) > 100:
-            title = "" if isinstance(node, ast.Module) else f"{node.name}\n\n"
-            yield title + text
 
 
 def main() -> None:

@@ -39,6 +39,8 @@ def test_the_comparison_as_json(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> 
     assert rows["oracle"]["recall"] > rows["h2o"]["recall"] > rows["local"]["recall"]
     assert rows["h2o heavy=48"]["divergence"] < rows["local"]["divergence"]
     assert rows["full"]["recall"] is None
+    assert rows["full"]["decoded_increase"] == 0.0 < rows["h2o"]["decoded_divergence"]
+    assert (rows["h2o"]["texts"], rows["h2o"]["decoded_error"]) == (1, None)
     at = [one for one in document["values"] if one["measure"] == "loss_at" and one["contestant"] == "full"]
     assert [int(one["place"]) for one in at] == list(range(0, 256, 16))
 
@@ -48,7 +50,8 @@ def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("eval", *flags, "--h2o-heavy", 0, "--h2o-local", 1, "--tolerance", 0.001, tiny_bundle)
     text = done.stdout.decode()
     assert all(
-        word in text for word in ("full", "h2o", "increase", "needles", "score=query", "python-manual-2")
+        word in text
+        for word in ("full", "h2o", "in prompt", "of 1", "needles", "score=query", "python-manual-2")
     )
     assert "recall" not in text.split("─")[0]
     assert done.returncode == 3
@@ -109,11 +112,12 @@ def test_a_report_that_is_stopped_goes_on(
     [
         (("--text", "nowhere.txt"), 1, "nowhere.txt: no such file"),
         (("-n", 250_000), 1, "Python's manual has"),
+        (("--suite", "small", "--text", "a.txt"), 2, "--suite names its texts"),
         (("--from", 300), 2, "first position 300 is not within a text of 256 tokens"),
         (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
         (("--also", "heavy=1 heavy=2"), 2, "--also has heavy twice"),
         (("--also", "colour=red"), 2, "--also has 'colour=red'"),
-        (("--metrics", "speed"), 2, "'speed' is no metric: choose from perplexity"),
+        (("--metrics", "speed"), 2, "'speed' is no metric: choose from decode, perplexity"),
         (("--baselines", "best"), 2, "'best' is no baseline"),
         (("--depths", "2"), 2, "depths must be from 0 to 1"),
         (("-c", 100), 2, "context is 100, and 264 tokens are needed"),

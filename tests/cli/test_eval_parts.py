@@ -11,11 +11,13 @@ from tests.conftest import EXAMPLE
 
 from h2o_cli.eval.contestants import Kind, ablations, contestants, parse_settings
 from h2o_cli.eval.folder import RunFolder
+from h2o_cli.eval.screen import FIGURES
+from h2o_cli.eval.suite import HALVES, SIZES, SUITES, TEXTS, Source
 from h2o_cli.eval.summary import differences, increases, summarize
 from h2o_cli.eval.tasks import NEEDLE, TASKS, TaskMaker, found
 from h2o_cli.eval.values import Measure, Value, from_csv, to_csv
 from h2o_runtime import PrefillConfig
-from h2o_runtime.errors import ConfigError, OutputError
+from h2o_runtime.errors import ConfigError, InputError, OutputError
 from h2o_runtime.text import Tokenizer
 
 # --- Contestants ------------------------------------------------------------------------------------------
@@ -156,8 +158,51 @@ def test_means_over_texts() -> None:
     assert rule.worst == pytest.approx(0.1)
     assert rule.perplexity == pytest.approx((2.2 * 3.3) ** 0.5)
     assert rule.recall == pytest.approx(0.6)
-    assert rule.decoded_increase is None
+    assert (rule.decoded_increase, rule.decoded_error, rule.texts) == (None, None, 2)
     assert increases(ROWS[:1], ROWS[4:], Measure.LOSS) == {("a", 64): pytest.approx(0.1)}
+
+
+def test_a_continuations_error_is_that_of_the_mean_over_texts() -> None:
+    losses = {"a": (2.0, 2.2), "b": (3.0, 3.0), "c": (4.0, 4.2)}
+    rows = [
+        value(name, kind, Measure.DECODED, text, log(found[index]))
+        for text, found in losses.items()
+        for index, (name, kind) in enumerate((("full", Kind.TRUTH), ("h2o", Kind.RULE)))
+    ]
+    _, rule = summarize(rows)
+    assert rule.decoded_increase == pytest.approx(0.05)  # of 10, 0 and 5 %
+    assert rule.decoded_error == pytest.approx(0.05 / 3**0.5)
+    assert rule.texts == 3
+    (figure,) = (one for one in FIGURES if one.title == "continuation")
+    assert figure.text(rule) == "+5.00% ± 2.89"
+
+
+def test_shares_say_of_how_many() -> None:
+    rows = [value("h2o", Kind.RULE, Measure.NEEDLE, "needle", hit, "0.50") for hit in (1.0, 0.0, 1.0, 0.0)]
+    (rule,) = summarize(rows)
+    assert (rule.needle, rule.needle_cases, rule.texts) == (0.5, 4, 0)
+    (figure,) = (one for one in FIGURES if one.title == "needles")
+    assert figure.text(rule) == "50% of 4"
+
+
+# --- Suites -----------------------------------------------------------------------------------------------
+
+
+def test_suites_have_texts_that_are_long_enough_and_halves_that_share_none() -> None:
+    report, tune = (TEXTS[half] for half in HALVES)
+    assert not {one.origin for one in report} & {one.origin for one in tune}
+    assert len({one.name for one in (*report, *tune)}) == len(report) + len(tune)
+    longest = max(SIZES.values(), key=lambda one: one.length)
+    for one in (*report, *tune):
+        text = one.text()
+        assert len(text) > 3 * (longest.length + longest.decoded), one.name
+        assert one.text() == text
+    assert [len(SIZES[name].sources("report")) for name in SUITES] == [4, 8, 8]
+
+
+def test_a_text_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="nothing-code cannot be read"):
+        Source("nothing-code", path="nowhere/nothing.py", whole=True).text()
 
 
 def test_which_settings_differ() -> None:

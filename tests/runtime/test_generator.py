@@ -15,6 +15,7 @@ from tests.bundles import IntArray, random_ids, relative_error
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
 from h2o_runtime.answers.sampling import Sampling
+from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.errors import (
     BackendError,
     BundleError,
@@ -48,6 +49,38 @@ def small(loaded: Generator) -> Generator:
 
 
 # --- Prefill, decode, logprobs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", [Contiguous(), Paged()])
+@pytest.mark.parametrize("policy", ["h2o", "full"])
+def test_tokens_that_are_known_are_decoded_many_at_once(bundle: Path, cache: Cache, policy: str) -> None:
+    ids, config = random_ids(90), CONFIG.altered(policy=policy)
+    with Generator.load(bundle, context=100, cache=cache) as generator:
+        generator.prefill(ids[:60], config)
+        one_by_one = [generator.decode(int(token)) for token in ids[60:]]
+        after = generator.decode(5)
+        generator.prefill(ids[:60], config, reuse=False)
+        found = [(rows, logits.copy()) for rows, logits in generator.decode_given(ids[60:])]
+        assert [row for rows, _ in found for row in range(rows.start, rows.stop)] == list(range(30))
+        together = np.concatenate([logits for _, logits in found])
+        np.testing.assert_allclose(together, one_by_one, atol=2e-4)
+        assert generator.length == 90
+        np.testing.assert_allclose(generator.decode(5), after, atol=2e-4)
+        generator.prefill(np.append(ids, [5, 8]), config)
+        assert generator.reused == 91  # they are worth what decoded tokens are
+
+
+def test_what_cannot_be_decoded_at_once(small: Generator) -> None:
+    with pytest.raises(InputError, match="prefill first"):
+        next(small.decode_given([1]))
+    small.prefill(random_ids(60), CONFIG)
+    with pytest.raises(ContextOverflowError):
+        next(small.decode_given(random_ids(41)))
+    with pytest.raises(Cancelled):
+        next(small.decode_given([1, 2], Watch(cancelled=lambda: True)))
+    expected = small.decode(7)
+    small.prefill(random_ids(60), CONFIG, reuse=False)
+    np.testing.assert_array_equal(small.decode(7), expected)
 
 
 def test_prefill_and_decode_give_float32_logits(small: Generator) -> None:

@@ -26,9 +26,10 @@ from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_ext
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.screen import comparison
+from h2o_cli.eval.suite import SIZES
 from h2o_cli.eval.summary import Summary, summarize
 from h2o_cli.eval.sweep import Sweep
-from h2o_cli.eval.texts import Document, from_files, from_manual
+from h2o_cli.eval.texts import Document, from_files, from_manual, from_sources
 from h2o_cli.eval.values import Value, to_json
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments
@@ -42,8 +43,8 @@ log = logging.getLogger(__name__)
 
 MANUALS = 2  # pieces of Python's manual, where no text is named
 Defaults = dict[str, Any]
-ONCE: Defaults = {"length": 4096, "decoded": 128, "metrics": ("perplexity", "decode", "recall"), "seeds": 3}
-REPORT: Defaults = ONCE | {"metrics": ("perplexity", "decode", "recall", "needle")}
+ONCE: Defaults = {"length": 4096, "decoded": 256, "metrics": ("decode", "perplexity", "recall"), "seeds": 3}
+REPORT: Defaults = ONCE | {"metrics": ("decode", "perplexity", "recall", "needle")}
 QUICK: Defaults = REPORT | {"length": 3072, "decoded": 32, "seeds": 1}
 
 
@@ -99,7 +100,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     found = make_contestants(manifest, flags, ablate=False)
     extent = make_extent(manifest, flags, ONCE)
     tokenizer = Tokenizer.load(bundle)
-    documents = read_documents(flags.pop("texts"), MANUALS, tokenizer, extent, manifest)
+    documents = read_documents(flags, MANUALS, tokenizer, extent, manifest)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
         measurer = Measurer(generator, tokenizer, documents, found, extent)
@@ -156,7 +157,7 @@ def report(
     extent = make_extent(manifest, flags, QUICK if quick else REPORT)
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
-    documents = read_documents(flags.pop("texts"), count, tokenizer, extent, manifest)
+    documents = read_documents(flags, count, tokenizer, extent, manifest)
     sweep = Sweep(bundle, manifest, found, documents, extent)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
@@ -174,10 +175,15 @@ def report(
 
 
 def read_documents(
-    texts: tuple[Path, ...], count: int, tokenizer: Tokenizer, extent: Extent, manifest: Manifest
+    flags: dict[str, Any], count: int, tokenizer: Tokenizer, extent: Extent, manifest: Manifest
 ) -> tuple[Document, ...]:
-    """The user's, or `count` pieces of what Python brings."""
+    """The user's, a suite's, or `count` pieces of Python's manual. Takes its own arguments out of `flags`."""
     vocabulary = manifest.model.vocab_size
+    texts, suite, half = (flags.pop(name) for name in ("texts", "suite", "half"))
+    if suite is not None:
+        if texts:
+            raise ConfigError("--suite names its texts: leave out --text, or --suite", field="suite")
+        return from_sources(SIZES[suite].sources(half), tokenizer, extent.text_tokens, vocabulary)
     if texts:
         return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)

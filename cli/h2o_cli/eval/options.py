@@ -13,6 +13,7 @@ from h2o_cli.common import argument_text, json_option, verbose_option
 from h2o_cli.eval.contestants import Contestant, contestants
 from h2o_cli.eval.plan import METRICS, Extent
 from h2o_cli.eval.policies import BASELINES
+from h2o_cli.eval.suite import HALVES, SIZES, SUITES
 from h2o_cli.eval.tasks import TASKS
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import model_options
@@ -64,6 +65,7 @@ class Depths(click.ParamType[tuple[float, ...]]):
 
 FIRST = (
     "texts",
+    "suite",
     "length",
     "metrics",
     "also",
@@ -84,6 +86,20 @@ _FLAGS = (
         help="A document to read; repeatable.  [default: pieces of Python's manual]",
     ),
     click.option(
+        "--suite",
+        type=click.Choice(SUITES),
+        help="Fixed texts of Python and numpy, and how much of them: "
+        + ", ".join(f"{name} {one.length:,} tokens of {one.texts}" for name, one in SIZES.items())
+        + ".",
+    ),
+    click.option(
+        "--half",
+        type=click.Choice(HALVES),
+        default="report",
+        show_default=True,
+        help="Which texts of --suite: to report, or others to tune settings by.",
+    ),
+    click.option(
         "-n", "--length", type=click.IntRange(min=16), help="Tokens of a text.  [default: 4096, or what fits]"
     ),
     click.option(
@@ -96,12 +112,12 @@ _FLAGS = (
         "--decode-tokens",
         "decoded",
         type=click.IntRange(min=1),
-        help="Tokens of the decoded continuation.  [default: 128]",
+        help="Tokens that follow a text, each of which sees everything.  [default: 256]",
     ),
     click.option(
         "--metrics",
         type=Names("metric", lambda: METRICS),
-        help=f"Some of: {', '.join(METRICS)}.  [default: perplexity,decode,recall]",
+        help=f"Some of: {', '.join(METRICS)}.  [default: decode,perplexity,recall]",
     ),
     click.option(
         "--also",
@@ -161,8 +177,12 @@ def make_contestants(manifest: Manifest, flags: dict[str, Any], ablate: bool) ->
 
 
 def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:
-    """Takes its own arguments out of `flags`; those not given are `defaults`. Raises ConfigError."""
+    """Takes its own arguments out of `flags`; others are the suite's or `defaults`. Raises ConfigError."""
     given = {name: flags.pop(name) for name in ("length", "first", "decoded", "metrics", "needles", "seeds")}
+    if flags["suite"] is not None:
+        size = SIZES[flags["suite"]]
+        given = {name: one for name, one in given.items() if one is not None}
+        given = {"length": size.length, "decoded": size.decoded, "first": None} | given
     chosen = defaults | {name: value for name, value in given.items() if value is not None}
     metrics = chosen["metrics"]
     room = flags["context"] or min(manifest.model.max_position_embeddings, DEFAULT_CONTEXT)

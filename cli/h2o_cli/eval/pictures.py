@@ -58,7 +58,7 @@ def _bars(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -> A
         [place + 0.2 for place in places],
         [100 * (row.increase or 0) for row in rows],
         0.38,
-        label="read",
+        label="inside the prompt",
         color="#2c6e9b",
     )
     decoded = [(place, row.decoded_increase) for place, row in zip(places, rows, strict=True)]
@@ -67,7 +67,7 @@ def _bars(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -> A
             [place - 0.2 for place, value in decoded if value is not None],
             [100 * value for _, value in decoded if value is not None],
             0.38,
-            label="decoded after the prefill",
+            label="the continuation",
             color="#d98032",
         )
     axes.set_yticks(places, [row.contestant for row in rows])
@@ -144,11 +144,13 @@ def _settings(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) 
 
 
 def _needles(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -> Any:
-    found = {
-        (one.contestant, one.length, one.place): one.value for one in values if one.measure is Measure.NEEDLE
-    }
-    if not found:
+    hits: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    for one in values:
+        if one.measure is Measure.NEEDLE:
+            hits[one.contestant, one.length, one.place].append(one.value)
+    if not hits:
         return None
+    found = {cell: fmean(own) for cell, own in hits.items()}
     names = [row.contestant for row in summaries if any(key[0] == row.contestant for key in found)]
     lengths = sorted({length for _, length, _ in found})
     depths = sorted({place for _, _, place in found}, key=float)
@@ -166,9 +168,9 @@ def _needles(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -
         axes.imshow(cells, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto")
         for y, row in enumerate(cells):
             for x, value in enumerate(row):
-                axes.text(
-                    x, y, "" if value != value else f"{value:.0%}", ha="center", va="center", fontsize=7
-                )
+                cases = len(hits.get((name, lengths[x], depths[y]), ()))
+                told = f"{value * cases:g} of {cases}" if cases else ""
+                axes.text(x, y, told, ha="center", va="center", fontsize=7)
         axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
         axes.set_yticks(range(len(depths)), [f"{float(depth):.0%}" for depth in depths])
         axes.set_title(name, fontsize=9)

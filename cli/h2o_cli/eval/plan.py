@@ -11,7 +11,7 @@ import numpy as np
 
 from h2o_cli.eval.contestants import Contestant, Kind
 from h2o_cli.eval.metrics import buckets, counted, evenly
-from h2o_cli.eval.readings import Reading, continuation, read
+from h2o_cli.eval.readings import Reading, read, read_on
 from h2o_cli.eval.recall import Recall, measure_recall
 from h2o_cli.eval.sanity import Sanity, judge
 from h2o_cli.eval.tasks import TaskMaker, score
@@ -20,8 +20,8 @@ from h2o_cli.eval.values import Measure, Value
 from h2o_runtime import Generator
 from h2o_runtime.text import Tokenizer
 
-METRICS = ("perplexity", "decode", "recall", "needle", "tasks")
-SAMPLED = 256  # rows of a text whose whole distributions are compared
+METRICS = ("decode", "perplexity", "recall", "needle", "tasks")
+SAMPLED = 256  # predictions of a text, and of its continuation, whose whole distributions are compared
 PLACES = 16  # parts of a text whose losses are told one by one
 
 
@@ -88,6 +88,7 @@ class Measurer:
         self._documents, self._contestants, self._extent = documents, contestants, extent
         self._seen = seen
         self._truth: tuple[str, Reading] | None = None
+        self._continued: tuple[str, Reading] | None = None  # the truth of a continuation
         self._maker = TaskMaker(tokenizer, generator.model.vocab_size)
 
     def sanity(self) -> Sanity:
@@ -105,12 +106,12 @@ class Measurer:
         # Of one changed setting the losses tell enough: what takes long is for the others.
         leading = tuple(one for one in self._contestants if one.kind is not Kind.ABLATION)
         for document in self._documents:
-            if "perplexity" in metrics:
-                for one in self._contestants:
-                    yield self._job("read", one, document.name, partial(self._read, one, document))
             if "decode" in metrics:
                 for one in leading:
                     yield self._job("decode", one, document.name, partial(self._decode, one, document))
+            if "perplexity" in metrics:
+                for one in self._contestants:
+                    yield self._job("read", one, document.name, partial(self._read, one, document))
             if "recall" in metrics and rules:  # of all rules at once: they share its sums
                 missing = tuple(one for one in rules if f"recall {document.name} {one.name}" not in done)
                 names = frozenset(f"recall {document.name} {one.name}" for one in missing)
@@ -141,10 +142,15 @@ class Measurer:
         return values
 
     def _decode(self, contestant: Contestant, document: Document) -> list[Value]:
-        n = self._extent.length
-        nll = continuation(self._generator, document.ids[:n], document.ids[n:], contestant.config)
-        value = _writer(f"decode {document.name}", contestant, document.name, n)
-        return [value(Measure.DECODED, float(nll.mean()))]
+        truth = self._continue_truth(document)
+        exact = contestant.kind is Kind.TRUTH
+        reading = truth if exact else self._continuation(contestant, document)
+        value = _writer(f"decode {document.name}", contestant, document.name, self._extent.length)
+        values = [value(Measure.DECODED, float(reading.nll.mean()))]
+        if not exact:
+            values.append(value(Measure.DECODED_DIVERGENCE, float(reading.divergence(truth).mean())))
+            values.append(value(Measure.DECODED_AGREEMENT, reading.agreement(truth, 0)))
+        return values
 
     def _recall(self, rules: tuple[Contestant, ...], document: Document) -> list[Value]:
         ids = document.ids[: self._extent.length]
@@ -164,23 +170,32 @@ class Measurer:
         ]
         hits = [score(self._generator, self._tokenizer, one, contestant.config) for one in samples]
         where = f"{length} {depth:.2f}"
-        return [
-            _writer(f"needle {where}", contestant, "needle", length)(
-                Measure.NEEDLE, float(np.mean(hits)), f"{depth:.2f}"
-            )
-        ]
+        value = _writer(f"needle {where}", contestant, "needle", length)
+        return [value(Measure.NEEDLE, hit, f"{depth:.2f}") for hit in hits]
 
     def _task(self, contestant: Contestant, length: int, task: str) -> list[Value]:
         samples = [self._maker.make(task, length, seed) for seed in range(self._extent.seeds)]
         hits = [score(self._generator, self._tokenizer, one, contestant.config) for one in samples]
         value = _writer(f"{task} {length}", contestant, "tasks", length)
-        return [value(Measure.TASK, float(np.mean(hits)), task)]
+        return [value(Measure.TASK, hit, task) for hit in hits]
 
     def _read_truth(self, document: Document) -> Reading:
         if self._truth is None or self._truth[0] != document.name:
             self._truth = None  # its distributions are large
             self._truth = document.name, self._reading(self._contestants[0], document)
         return self._truth[1]
+
+    def _continue_truth(self, document: Document) -> Reading:
+        if self._continued is None or self._continued[0] != document.name:
+            self._continued = None  # its distributions are large
+            self._continued = document.name, self._continuation(self._contestants[0], document)
+        return self._continued[1]
+
+    def _continuation(self, contestant: Contestant, document: Document) -> Reading:
+        n, decoded = self._extent.length, self._extent.decoded
+        following = document.ids[n : n + decoded]
+        sampled = evenly(0, decoded, SAMPLED)
+        return read_on(self._generator, document.ids[:n], following, contestant.config, sampled)
 
     def _reading(self, contestant: Contestant, document: Document) -> Reading:
         n, first = self._extent.length, self._extent.first

@@ -1,10 +1,9 @@
-"""What a model makes of a document under one configuration: losses, distributions, and a decoded continuation."""
+"""What a model makes of a document under one configuration: of the document itself, and of what follows it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +13,16 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.execution.forward import Watch
 
 IntArray = NDArray[np.int64]
+Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A document of N tokens read whole.
+    """Predictions of tokens that are known: after each of a document's N tokens, or of a continuation's.
 
-    nll      float64 [N - 1]: entry t is of the token at t + 1
-    likely   int64 [N]: the likeliest token after each
-    sampled  int64 [K]: rows whose whole distribution is kept
+    nll      float64: losses; of a document [N - 1], of the tokens at 1 and later, of a continuation [N]
+    likely   int64 [N]: the likeliest tokens
+    sampled  int64 [K]: predictions whose whole distribution is kept
     logs     float32 [K, vocab]: its log-probabilities
     """
 
@@ -56,21 +56,40 @@ def read(
     return Reading(nll, likely, sampled, logs)
 
 
-def continuation(
+def read_on(
     generator: Generator,
-    ids: Sequence[int] | IntArray,
-    following: Sequence[int] | IntArray,
+    ids: IntArray,
+    following: IntArray,
     config: PrefillConfig,
+    sampled: IntArray,
     watch: Watch | None = None,
-) -> Float64:
-    """Losses of tokens that are decoded one by one behind a prefill of `ids`, float64 [len(following)].
+) -> Reading:
+    """Predictions of the tokens `following` [N] behind a prefill of `ids`, each of which sees everything before it.
 
     Every token is given, whatever the model would have said: this is what users get of an answer.
     """
-    logits: Any = generator.prefill(ids, config, watch, reuse=False)
-    nll = np.empty(len(following))
-    for index, token in enumerate(following):
-        nll[index] = -log_probabilities(logits[None])[0, token]
-        if index + 1 < len(following):
-            logits = generator.decode(int(token))
-    return nll
+    n = len(following)
+    nll, likely = np.empty(n), np.empty(n, np.int64)
+    logs = np.empty((len(sampled), generator.model.vocab_size), np.float32)
+    done = 0
+    for logits in _predictions(generator, ids, following, config, watch):
+        stop = done + len(logits)
+        likely[done:stop] = logits.argmax(axis=1)
+        nll[done:stop] = losses(logits, following[done:stop])
+        first, last = np.searchsorted(sampled, [done, stop])
+        logs[first:last] = log_probabilities(logits[sampled[first:last] - done])
+        done = stop
+    return Reading(nll, likely, sampled, logs)
+
+
+def _predictions(
+    generator: Generator, ids: IntArray, following: IntArray, config: PrefillConfig, watch: Watch | None
+) -> Iterator[Float32]:
+    """Logits before each of the tokens `following`, some rows at once."""
+    yield generator.prefill(ids, config, watch, reuse=False)[None]
+    given = following[:-1]
+    if generator.spec.decoding.exact and generator.spec.cache.most_rows is None:
+        if len(given):
+            yield from (logits for _, logits in generator.decode_given(given, watch))
+    else:  # what a token sees of the past is then a matter of its step
+        yield from (generator.decode(int(token))[None] for token in given)

@@ -17,49 +17,77 @@ from h2o_cli.eval.texts import Document
 
 @dataclass(frozen=True)
 class Figure:
-    """One column of a comparison. better: -1 where less is better, 1 where more is, 0 where neither."""
+    """One column of a comparison. better: -1 where less is better, 1 where more is, 0 where neither.
+
+    error  the standard error of an increase; cases: of how many a share is
+    """
 
     title: str
     value: Callable[[Summary], float | None]
     format_spec: str
     better: int
     meaning: str
+    error: Callable[[Summary], float | None] = lambda row: None
+    cases: Callable[[Summary], int] = lambda row: 0
 
     def text(self, row: Summary) -> str:
-        value = self.value(row)
-        return "" if value is None else format(value, self.format_spec)
+        value, error, cases = self.value(row), self.error(row), self.cases(row)
+        if value is None:
+            return ""
+        text = format(value, self.format_spec)
+        if error is not None and value:
+            text += f" ± {100 * error:.2f}"
+        return f"{text} of {cases}" if cases else text
 
 
 FIGURES = (
-    Figure("perplexity", lambda row: row.perplexity, ",.3f", 0, "of the tokens that count"),
+    Figure("texts", lambda row: row.texts or None, "d", 0, "that were read so far"),
     Figure(
-        "increase",
-        lambda row: row.increase,
-        "+.2%",
-        -1,
-        "of the perplexity over full attention's, mean over texts",
-    ),
-    Figure("worst text", lambda row: row.worst, "+.2%", -1, "the increase of the text that suffers most"),
-    Figure(
-        "decoded",
+        "continuation",
         lambda row: row.decoded_increase,
         "+.2%",
         -1,
-        "increase for a continuation that is decoded after the prefill: what users get",
+        "increase of the perplexity of what follows the prompt, every token of which sees everything: what users "
+        "get; mean over texts ± its standard error",
+        error=lambda row: row.decoded_error,
     ),
     Figure(
         "KL",
-        lambda row: row.divergence,
+        lambda row: row.decoded_divergence,
         ".4f",
         -1,
-        "divergence of the predictions from full attention's, nats",
+        "divergence of the continuation's predictions from those behind full attention, nats",
     ),
     Figure(
         "top-1",
+        lambda row: row.decoded_agreement,
+        ".1%",
+        1,
+        "how often the continuation's likeliest token is that behind full attention",
+    ),
+    Figure("perplexity", lambda row: row.perplexity, ",.3f", 0, "of the prompt's tokens that count"),
+    Figure(
+        "in prompt",
+        lambda row: row.increase,
+        "+.2%",
+        -1,
+        "increase of the perplexity inside the prompt, mean over texts: no prediction, where a token's memory is "
+        "chosen by later ones, too",
+    ),
+    Figure("worst text", lambda row: row.worst, "+.2%", -1, "in prompt, the text that suffers most"),
+    Figure(
+        "KL in prompt",
+        lambda row: row.divergence,
+        ".4f",
+        -1,
+        "divergence of predictions inside the prompt from full attention's, nats",
+    ),
+    Figure(
+        "top-1 in prompt",
         lambda row: row.agreement,
         ".1%",
         1,
-        "how often the likeliest token is full attention's",
+        "how often the likeliest token inside the prompt is full attention's",
     ),
     Figure(
         "recall",
@@ -76,8 +104,22 @@ FIGURES = (
         1,
         "how much of all attention to the past the memory holds",
     ),
-    Figure("needles", lambda row: row.needle, ".0%", 1, "facts that were found"),
-    Figure("tasks", lambda row: row.task, ".0%", 1, "answers of RULER's tasks that were found"),
+    Figure(
+        "needles",
+        lambda row: row.needle,
+        ".0%",
+        1,
+        "facts that were found, of so many prompts",
+        cases=lambda row: row.needle_cases,
+    ),
+    Figure(
+        "tasks",
+        lambda row: row.task,
+        ".0%",
+        1,
+        "answers of RULER's tasks that were found, of so many prompts",
+        cases=lambda row: row.task_cases,
+    ),
 )
 
 
@@ -88,10 +130,13 @@ def shown(rows: Sequence[Summary]) -> list[Figure]:
 
 def in_words(extent: Extent, documents: Sequence[Document]) -> str:
     """What was read."""
+    count = f"{len(documents)} text{'s' if len(documents) > 1 else ''}"
     names = ", ".join(document.name for document in documents)
-    words = f"{extent.length:,} tokens of each of {names}; those from position {extent.first:,} on count"
+    words = f"{extent.length:,} tokens of {count} ({names})"
     if "decode" in extent.metrics:
-        words += f"; {extent.decoded:,} tokens decoded after them"
+        words += f"; {extent.decoded:,} tokens follow each"
+    if "perplexity" in extent.metrics:
+        words += f"; in the prompt those from position {extent.first:,} on count"
     return words
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, expm1
-from statistics import fmean
+from math import exp, expm1, sqrt
+from statistics import fmean, stdev
 
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.values import Measure, Value
@@ -15,25 +15,32 @@ from h2o_cli.eval.values import Measure, Value
 class Summary:
     """None where it was not measured. Increases are of the perplexity, 0.01 being 1 %; means over texts.
 
+    decoded_…    of the continuation; decoded_error is the standard error of the mean over `texts`, None of one
     worst        the largest increase of a text
     past_share   of the attention to the past, how much the lists have
-    needle, task mean share of answers found
+    needle, task mean share of answers found, of so many `…_cases`
     """
 
     contestant: str
     kind: str
     settings: str
+    texts: int
+    decoded_increase: float | None
+    decoded_error: float | None
+    decoded_divergence: float | None
+    decoded_agreement: float | None
     perplexity: float | None
     increase: float | None
     worst: float | None
-    decoded_increase: float | None
     divergence: float | None
     agreement: float | None
     recall: float | None
     recall_5th: float | None
     past_share: float | None
     needle: float | None
+    needle_cases: int
     task: float | None
+    task_cases: int
 
     @property
     def values(self) -> dict[str, str]:
@@ -77,6 +84,9 @@ def _summary(own: list[Value], exact: list[Value]) -> Summary:
         found = [value.value for value in own if value.measure is measure]
         return fmean(found) if found else None
 
+    def cases(measure: Measure) -> int:
+        return sum(value.measure is measure for value in own)
+
     def numbers(measure: Measure) -> list[float]:
         return list(increases(own, exact, measure).values())
 
@@ -86,15 +96,21 @@ def _summary(own: list[Value], exact: list[Value]) -> Summary:
         first.contestant,
         first.kind,
         first.settings,
+        texts=len({value.text for value in own if value.measure in (Measure.DECODED, Measure.LOSS)}),
+        decoded_increase=fmean(decoded) if decoded else None,
+        decoded_error=stdev(decoded) / sqrt(len(decoded)) if len(decoded) > 1 else None,
+        decoded_divergence=mean(Measure.DECODED_DIVERGENCE),
+        decoded_agreement=mean(Measure.DECODED_AGREEMENT),
         perplexity=None if loss is None else exp(min(loss, 700.0)),
         increase=fmean(read) if read else None,
         worst=max(read, default=None),
-        decoded_increase=fmean(decoded) if decoded else None,
         divergence=mean(Measure.DIVERGENCE),
         agreement=mean(Measure.AGREEMENT),
         recall=mean(Measure.RECALL),
         recall_5th=mean(Measure.RECALL_LOW),
         past_share=mean(Measure.PAST),
         needle=mean(Measure.NEEDLE),
+        needle_cases=cases(Measure.NEEDLE),
         task=mean(Measure.TASK),
+        task_cases=cases(Measure.TASK),
     )

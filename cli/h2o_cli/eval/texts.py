@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from h2o_cli.eval.readings import IntArray
+from h2o_cli.eval.suite import Source
 from h2o_runtime.errors import InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
@@ -39,6 +40,15 @@ def from_files(
     return tuple(
         Document(name, _cut(name, _read(path), tokenizer, tokens, vocabulary))
         for name, path in zip(_names(files), files, strict=True)
+    )
+
+
+def from_sources(
+    sources: Sequence[Source], tokenizer: Tokenizer, tokens: int, vocabulary: int
+) -> tuple[Document, ...]:
+    """The first `tokens` tokens of each. Raises InputError for one that has fewer, or is not there."""
+    return tuple(
+        Document(one.name, _cut(one.name, one.text(), tokenizer, tokens, vocabulary)) for one in sources
     )
 
 

@@ -15,20 +15,22 @@ class Measure(str, Enum):
 
     LOSS       mean loss of the tokens that count, in nats
     LOSS_AT    mean loss of tokens from position `place` on
-    DECODED    mean loss of the decoded continuation
+    DECODED    mean loss of the continuation, and its divergence and agreement
     DIVERGENCE mean KL divergence of predictions from full attention's
     AGREEMENT  share of likeliest tokens that are full attention's
     RECALL     attention mass of the lists over that of the best lists, mean over layers and heads
     RECALL_LOW its 5th percentile
     PAST       attention mass of the lists over that of the whole past, mean
     RECALL_AT  the recall of one layer, mean over heads
-    NEEDLE     whether the answer was found, by depth
-    TASK       share of a task's answers that were found, by the task's name
+    NEEDLE     whether the answer of one prompt was found, by depth
+    TASK       share of one prompt's answers that were found, by the task's name
     """
 
     LOSS = "loss"
     LOSS_AT = "loss_at"
     DECODED = "decoded_loss"
+    DECODED_DIVERGENCE = "decoded_divergence"
+    DECODED_AGREEMENT = "decoded_agreement"
     DIVERGENCE = "divergence"
     AGREEMENT = "agreement"
     RECALL = "recall"

@@ -1,0 +1,132 @@
+"""Fixed texts that everybody has who has h2o-eval: Python's manual and sources, and numpy's documentation.
+
+One half is there to choose settings by, the other to report. Other versions of Python and numpy have other texts;
+reports tell the sums of their tokens.
+"""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import distribution, version
+from pathlib import Path
+from platform import python_version
+from typing import Literal, TypeAlias, get_args
+
+from h2o_runtime.errors import InputError
+
+SuiteName: TypeAlias = Literal["small", "standard", "long"]
+Half: TypeAlias = Literal["report", "tune"]
+SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
+HALVES: tuple[Half, ...] = get_args(Half)
+PYTHON = "python"  # the package of the standard library's files
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text. path: of a package's file, or of a folder of modules; topics: of Python's manual instead.
+
+    whole  code as it stands; otherwise its docstrings alone
+    """
+
+    name: str
+    package: str = PYTHON
+    path: str = ""
+    topics: tuple[str, ...] = ()
+    whole: bool = False
+
+    def text(self) -> str:
+        """Raises InputError where this installation has no such file."""
+        if self.topics:
+            from pydoc_data.topics import topics
+
+            return "\n\n".join(str(topics[name]).strip() for name in self.topics)
+        place = self._place()
+        try:
+            if self.whole or place.suffix not in ("", ".py"):
+                return place.read_text(encoding="utf-8")
+            files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+            return "\n\n".join(text for file in files for text in docstrings(file))
+        except OSError as error:
+            raise InputError(
+                f"the text {self.name} cannot be read ({place}: {error.strerror}): choose texts by --text"
+            ) from error
+
+    @property
+    def origin(self) -> str:
+        if self.topics:
+            return f"pydoc_data.topics: {', '.join(self.topics)}"
+        of = python_version() if self.package == PYTHON else version(self.package)
+        return f"{self.package} {of}: {self.path}"
+
+    def _place(self) -> Path:
+        if self.package == PYTHON:
+            return Path(sysconfig.get_path("stdlib"), self.path)
+        return Path(str(distribution(self.package).locate_file(self.path)))
+
+
+def docstrings(file: Path) -> Iterator[str]:
+    """Of a module and of everything in it, in the order of the file."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [
+        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, kinds)
+    ]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        text = ast.get_docstring(node)
+        if text and len(text) > 100:
+            title = "" if isinstance(node, ast.Module) else f"{node.name}\n\n"
+            yield title + text
+
+
+def _code(path: str) -> Source:
+    return Source(Path(path).stem.strip("_") + "-code", path=path, whole=True)
+
+
+def _numpy(name: str, path: str) -> Source:
+    return Source(f"numpy-{name}", "numpy", f"numpy/{path}")
+
+
+# Prose and code in turn, so that a suite of fewer texts has both. Each has at least 17,000 tokens.
+TEXTS: dict[Half, tuple[Source, ...]] = {
+    "report": (
+        Source("manual-objects", topics=("specialnames", "debugger", "execmodel", "import")),
+        _code("argparse.py"),
+        _numpy("masked", "ma/core.py"),
+        _code("tarfile.py"),
+        _numpy("linalg", "linalg/_linalg.py"),
+        _code("inspect.py"),
+        _code("doctest.py"),
+        _code("unittest/mock.py"),
+    ),
+    "tune": (
+        Source("manual-statements", topics=("compound", "formatstrings", "typesmapping", "string-methods")),
+        _code("typing.py"),
+        _numpy("functions", "lib/_function_base_impl.py"),
+        _code("difflib.py"),
+        _numpy("fromnumeric", "_core/fromnumeric.py"),
+        _code("turtle.py"),
+        _code("pydoc.py"),
+        _code("_pyio.py"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """How much is read: the first `texts` of a half, `length` tokens of each, and `decoded` tokens behind them."""
+
+    length: int
+    texts: int
+    decoded: int = 256
+
+    def sources(self, half: Half) -> tuple[Source, ...]:
+        return TEXTS[half][: self.texts]
+
+
+SIZES: dict[SuiteName, Suite] = {
+    "small": Suite(4096, 4),
+    "standard": Suite(8192, 8),
+    "long": Suite(16384, 8),
+}
