@@ -38,6 +38,7 @@ from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
+from h2o_runtime.policies.prefill import Seen
 from h2o_runtime.sessions.transcript import Transcripts
 from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
 
@@ -226,6 +227,7 @@ class _Answer:
         self._tokens: list[SampledToken] = []
         self._given = 0  # tokens that went out with a delta
         self._prompt_n = self._cache_n = 0
+        self._seen: Seen | None = None
         self._prompt_seconds = self._predicted_seconds = 0.0
 
     @property
@@ -236,6 +238,7 @@ class _Answer:
         self._cache_n = event.reused_tokens
         self._prompt_n = event.prompt_tokens - event.reused_tokens
         self._prompt_seconds = seconds
+        self._seen = self._generator.seen()
 
     def token(self, sampled: SampledToken, seconds: float) -> Iterator[TextDelta]:
         self._tokens.append(sampled)
@@ -266,6 +269,7 @@ class _Answer:
             seed=self.sampling.seed or 0,
             stop=self._stops.stopped,
             forgotten=self._forgotten(),
+            seen=self._seen,
         )
 
     def _forgotten(self) -> int:

@@ -28,7 +28,8 @@ from h2o_runtime.execution.forward import PromptRun, Watch
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Speculation
-from h2o_runtime.policies.prefill import PrefillReport
+from h2o_runtime.policies.prefill import PrefillReport, Seen
+from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.folder import SessionFolder
@@ -140,7 +141,7 @@ class Generator:
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.spec.layers, config.algorithm)
+        check_policy(self.spec.layers, config.algorithm, self.spec.device)
         session = self.session
         if not reuse:
             self.pool.set_aside(session)
@@ -169,6 +170,36 @@ class Generator:
         session.decoded([token])
         return session.keep_logits(logits)
 
+    def decode_given(self, ids: ArrayLike, watch: Watch | None = None) -> Iterator[tuple[Span, Float32]]:
+        """As `decode` of one token after the other where all are known: many at once, and up to rounding the same.
+
+        Each attends to everything before it, whatever the decode policy looks at. Yields rows of `ids` [N] and the
+        logits after them, float32 [len(rows), vocab], which are valid until the next are asked for. Raises as
+        `decode`, and Cancelled, after which the cache holds what it held before.
+        """
+        session, watch = self.session, watch or Watch()
+        if not session.length:
+            raise InputError("decode needs a prompt in the cache: call prefill first")
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
+        n, past, origin = len(tokens), session.length, session.origin
+        if past + n > self.context:
+            raise ContextOverflowError(past + n, self.context)
+        session.origin = Provenance()
+        try:
+            run = PromptRun(tokens, Prefix.EXACT, Full(), session, watch.checkpoint(n))
+            self.loaded.forward.prefill(run)
+            session.append(tokens, generated=True)
+        finally:
+            origin = origin.forgetting(past + n, self.spec.cache.most_rows)
+            session.origin = origin.from_row(session.store.earliest)
+            if session.length == past and self.forgets(past + n):
+                self.reset()  # rows went that are not known to have
+        for rows in spans(n, self.loaded.forward.head_rows):
+            logits = self.loaded.forward.logits(rows)
+            if rows.stop == n:
+                session.keep_logits(logits[-1])
+            yield rows, logits
+
     def logprobs(
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
     ) -> Float32:
@@ -193,7 +224,7 @@ class Generator:
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.spec.layers, config.algorithm)
+        check_policy(self.spec.layers, config.algorithm, self.spec.device)
         self.reset()
         n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
         for rows in spans(n, self.loaded.forward.head_rows):
@@ -274,6 +305,13 @@ class Generator:
             return PrefillReport.empty()
         return session.state_config.algorithm.report(session.prefill_state, session.origin)
 
+    def seen(self) -> Seen | None:
+        """What the last prompt's rows saw of their attention, where the policy compared it with full attention."""
+        session = self.session
+        if session.origin.config is None or session.state_config is None:
+            return None
+        return session.state_config.algorithm.seen_share(session.prefill_state)
+
     def memory_sets(self) -> list[Int32]:
         """Per layer int32 [Hs, M], the memory after the last full chunk; empty when no memory was needed."""
         return list(self.report().last)
@@ -296,7 +334,7 @@ class Generator:
     def reads(self, config: PrefillConfig) -> bool:
         """Whether a prompt that fills the context can be read from its first token under a configuration."""
         try:
-            check_policy(self.spec.layers, config.algorithm)
+            check_policy(self.spec.layers, config.algorithm, self.spec.device)
             self.loaded.forward.settle(config.algorithm, 0, self.context)
         except ConfigError:
             return False

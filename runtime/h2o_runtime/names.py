@@ -23,7 +23,7 @@ DenseChoice: TypeAlias = Literal["auto", DenseForm]
 AttentionPrecision: TypeAlias = Literal["float32", "bfloat16"]
 PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 
-Quality: TypeAlias = Literal["fast", "balanced", "exact"]  # of a prefill
+Quality: TypeAlias = Literal["fast", "balanced", "guarded", "exact"]  # of a prefill
 
 # Whether tokens are drafted from the conversation's own text and verified several at once.
 Speculation: TypeAlias = Literal["lookup", "off"]

@@ -25,12 +25,12 @@ from h2o_cli.eval.metrics import (
     perplexity,
 )
 from h2o_cli.eval.policies import BASELINES, baseline
-from h2o_cli.eval.readings import Reading, continuation, read
+from h2o_cli.eval.readings import Reading, read, read_on
 from h2o_cli.eval.recall import list_sums, measure_recall
 from h2o_cli.eval.sanity import judge
 from h2o_cli.eval.token_view import selected_share
 from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.policies.prefill import PREFILL, LayerCall, PrefillPolicy, PrefillReport
+from h2o_runtime.policies.prefill import PREFILL, LayerCall, PrefillPolicy, PrefillReport, PromptCall
 from h2o_runtime.schedule import Span
 
 FULL = PrefillConfig(policy="full")
@@ -234,6 +234,9 @@ class Spied(PrefillPolicy[Any]):
     def new_state(self, model: Any, capacity: int, device: Any) -> Any:
         return self.rule.new_state(model, capacity, device)
 
+    def start_prompt(self, prompt: PromptCall, state: Any) -> None:
+        self.rule.start_prompt(prompt, state)
+
     def attend(self, call: LayerCall, state: Any) -> None:
         watch = ListWatch(call.provider, call.q)
         self.rule.attend(replace(call, provider=watch, needed=0), state)  # in the last layer too
@@ -257,6 +260,21 @@ def test_lists_that_are_seen_are_those_that_are_told(
         assert [(one.rows.start, one.past) for one in lists] == [(32, 32), (64, 64), (96, 96)]
         for one, kept in zip(lists, told[layer], strict=True):
             np.testing.assert_array_equal(one.keys, kept)
+
+
+def test_a_list_that_is_widened_is_everything(tiny_generator: Generator, heldout_ids: Any) -> None:
+    """And rows that are only compared are nobody's list."""
+    guarded = PrefillConfig(**SMALL, score_tile=16, score_missed=0.0)
+    spied = Spied(rule=guarded.algorithm)
+    tiny_generator.prefill(heldout_ids[:128], PrefillConfig.of(spied), reuse=False)
+    widened = 0
+    for lists in spied.seen:
+        assert [one.rows.start for one in lists] == list(range(32, 128, 16))
+        for one in lists:
+            assert all(len(np.unique(own)) == len(own) for own in one.keys)
+            assert one.keys.shape[1] in (12, one.past)
+            widened += one.keys.shape[1] == one.past
+    assert widened > 0
 
 
 # --- Baselines --------------------------------------------------------------------------------------------
@@ -322,15 +340,24 @@ def test_a_reading_is_what_the_generator_says(tiny_generator: Generator, heldout
     assert truth.agreement(truth, 50) == 1.0 > reading.agreement(truth, 50)
 
 
-def test_a_continuation_is_decoded_behind_the_prefill(tiny_generator: Generator, heldout_ids: Any) -> None:
-    ids = heldout_ids[:160]
+def test_a_continuation_is_what_decode_makes_of_it(tiny_generator: Generator, heldout_ids: Any) -> None:
+    ids, config, sampled = heldout_ids[:160], PrefillConfig(**SMALL), np.array([0, 7, 19])
     whole = -tiny_generator.logprobs(ids, FULL)[139:]
-    np.testing.assert_allclose(continuation(tiny_generator, ids[:140], ids[140:], FULL), whole, atol=1e-3)
-    config = PrefillConfig(**SMALL)
-    sparse = continuation(tiny_generator, ids[:140], ids[140:], config)
-    tiny_generator.prefill(ids[:140], config, reuse=False)
-    logits = tiny_generator.decode(int(ids[140]))
-    assert sparse[1] == pytest.approx(-log_probabilities(logits[None])[0, ids[141]])
+    truth = read_on(tiny_generator, ids[:140], ids[140:], FULL, sampled)
+    np.testing.assert_allclose(truth.nll, whole, atol=1e-3)
+    sparse = read_on(tiny_generator, ids[:140], ids[140:], config, sampled)
+    logits = [tiny_generator.prefill(ids[:140], config, reuse=False)]
+    logits += [tiny_generator.decode(int(token)) for token in ids[140:-1]]
+    logs = log_probabilities(np.array(logits))
+    np.testing.assert_allclose(sparse.nll, -logs[np.arange(20), ids[140:]], atol=1e-3)
+    np.testing.assert_array_equal(sparse.likely, logs.argmax(axis=1))
+    np.testing.assert_allclose(sparse.logs, logs[sampled], atol=1e-3)
+    assert sparse.divergence(truth).max() > 0
+
+
+def test_a_continuation_of_one_token(tiny_generator: Generator, heldout_ids: Any) -> None:
+    one = read_on(tiny_generator, heldout_ids[:40], heldout_ids[40:41], FULL, np.array([0]))
+    assert (one.nll.shape, one.likely.shape, len(one.logs)) == ((1,), (1,), 1)
 
 
 def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_ids: Any) -> None:

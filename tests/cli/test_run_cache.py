@@ -27,6 +27,18 @@ def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
     assert b"beyond 64 tokens the cache forgets" in done.stderr
 
 
+def test_what_a_prompt_saw_is_told(h2o: Run, tiny_bundle: Path) -> None:
+    flags = ("-n", 1, "-c", 600, "-ub", 64, "--h2o-local", 8, "--h2o-heavy", 8, "--dense-tail", 0, "--json")
+    free, guarded = (
+        json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *flags, *more).stdout)["seen"]
+        for more in ((), ("--score-missed", 0))
+    )
+    assert 0.0 < free["least_seen"] <= free["seen"] < 1.0
+    assert free["widened"] == 0.0 < guarded["widened"]
+    full = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS).stdout)
+    assert full["seen"] is None
+
+
 def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     for flags, sentence in (
         (("--cache-tokens", 64, "--decode", "quest"), "use --decode full"),

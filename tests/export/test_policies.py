@@ -121,9 +121,20 @@ def test_comparing_it_says_that_nothing_independent_is_there(
 
 FEW_LINES = PrefillConfig(policy="minference", chunk_size=100, vertical=40, slash=60)
 SMALL_WINDOW = PrefillConfig(policy="subquadratic", window=20, landmark_block=16)
+GUARDED = PrefillConfig(
+    chunk_size=48, batch_size=96, local=8, heavy=12, score_tile=16, score_checks=3, score_missed=0.04
+)
 
 
-@pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW], ids=lambda config: config.policy)
+def test_the_guard_lets_some_chunks_see_everything(shared_folder: Path) -> None:
+    with Generator.load(bundles.named(shared_folder, NAME)[1]) as generator:
+        generator.prefill(bundles.random_ids(300), GUARDED)
+        seen = generator.seen()
+        assert seen is not None
+        assert 0.1 < seen.widened < 0.9
+
+
+@pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW, GUARDED], ids=lambda config: config.policy)
 def test_every_graph_of_a_policy_has_a_float64_twin(config: PrefillConfig, tmp_path: Path) -> None:
     shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
     for graph in policies.policy_graphs(config, shape):

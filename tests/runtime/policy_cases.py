@@ -16,12 +16,14 @@ class PolicyCase:
     covering  a strategy of those under which a prompt of at most n tokens is full attention
     settled   how many rows do not depend on what stands at a position or behind it
     pairs_are_counted  whether the policy can tell in advance how many pairs it computes, and not the most only
+    counted   a configuration without what is not counted
     """
 
     any: st.SearchStrategy[PrefillConfig]
     covering: Callable[[int], st.SearchStrategy[PrefillConfig]]
     settled: Callable[[PrefillConfig, int], int] = lambda config, position: position
     pairs_are_counted: bool = True
+    counted: Callable[[PrefillConfig], PrefillConfig] = lambda config: config
 
 
 @st.composite
@@ -46,6 +48,8 @@ def h2o_configs(
         score_queries=draw(st.integers(1, chunk)),
         score_candidates=draw(st.integers(1, local + heavy + 150)),
         score_heads=draw(st.sampled_from(["kv", "query"])),
+        score_checks=draw(st.integers(1, chunk)),
+        score_missed=draw(st.sampled_from([0.0, 0.01, 1.0])),
         sink=0 if grows else draw(st.integers(0, heavy)),
         dense_tail=draw(st.sampled_from(tails)),
     )
@@ -61,9 +65,12 @@ def h2o_covering(draw: st.DrawFn, n: int) -> PrefillConfig:
 
 
 def h2o_settled(config: PrefillConfig, position: int) -> int:
-    """Queries of one tile choose its memory together, so that it depends on all of them."""
+    """Queries of one tile choose its memory together, so that it depends on all of them; under the guard those of
+    a chunk say together whether it sees everything."""
     if config.score != "query" or position < config.chunk_size:
         return position
+    if config.score_missed < 1:
+        return position // config.chunk_size * config.chunk_size
     return max(tile.start for tile in config.algorithm.tiles(0, position + 1))
 
 
@@ -111,7 +118,12 @@ def minference_settled(config: PrefillConfig, position: int) -> int:
 
 
 CASES = {
-    "h2o": PolicyCase(h2o_configs(), h2o_covering, h2o_settled),
+    "h2o": PolicyCase(
+        h2o_configs(),
+        h2o_covering,
+        h2o_settled,
+        counted=lambda config: config.altered(score_checks=0, score_missed=1.0),
+    ),
     "full": PolicyCase(full_configs, lambda n: full_configs),
     "subquadratic": PolicyCase(subquadratic_configs, subquadratic_covering),
     "minference": PolicyCase(minference_configs, minference_covering, minference_settled, False),

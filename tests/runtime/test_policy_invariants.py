@@ -170,7 +170,7 @@ def check_pairs(policy: str, computed: int, told: int) -> None:
 def test_visible_pairs_are_those_that_are_computed(
     generator: Generator, policy: str, data: st.DataObject, n: int
 ) -> None:
-    config = data.draw(CASES[policy].any)
+    config = CASES[policy].counted(data.draw(CASES[policy].any))
     generator.reset()
     with counted_pairs(generator) as pairs:
         generator.prefill(random_ids(n), config)
@@ -186,7 +186,7 @@ def test_visible_pairs_are_those_that_are_computed(
 def test_where_all_rows_are_needed_all_are_computed(
     generator: Generator, policy: str, data: st.DataObject, n: int
 ) -> None:
-    config = data.draw(CASES[policy].any)
+    config = CASES[policy].counted(data.draw(CASES[policy].any))
     with counted_pairs(generator) as pairs:
         generator.logprobs(random_ids(n), config)
     check_pairs(policy, sum(pairs), config.algorithm.visible_pairs(n) * generator.model.layers)

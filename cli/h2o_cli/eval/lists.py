@@ -46,7 +46,7 @@ class ListWatch:
         """q [n, Hq, d]: the layer's, of whose rows all calls are."""
         self._provider, self._q = provider, q
         self._chunks: list[tuple[Span, int]] = []  # rows of a call of Phase 1, and its chunk size
-        self._seen: list[tuple[Span, NDArray[np.int32]]] = []
+        self._seen: dict[Span, NDArray[np.int32]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._provider, name)
@@ -58,16 +58,27 @@ class ListWatch:
             each_tile(self, arguments["q"], kv, arguments["memory"], arguments["tile"], state)
             return
         if operator is CHUNKED_INTRA_ATTENTION:
-            self._chunks.append((self._rows(arguments["q"]), arguments["chunk_size"]))
+            rows = self._rows(arguments["q"])
+            assert rows is not None, "Phase 1 is of the layer's rows"
+            self._chunks.append((rows, arguments["chunk_size"]))
         elif operator is MEMORY_FUSED_ATTENTION:
-            self._seen.append((self._rows(arguments["q"]), arguments["memory"].copy()))
+            self._note(self._rows(arguments["q"]), arguments["memory"])
         self._provider.run(operator, kv, **arguments)
 
     def lists(self) -> list[KeyList]:
-        """One for each call for keys of the past."""
-        return [KeyList(rows, self._chunk_start(rows.start), keys) for rows, keys in self._seen]
+        """One for all rows of a call for keys of the past."""
+        return [KeyList(rows, self._chunk_start(rows.start), keys) for rows, keys in self._seen.items()]
 
-    def _rows(self, q: Array) -> Span:
+    def _note(self, rows: Span | None, keys: NDArray[np.int32]) -> None:
+        """Rows may see a second list, which goes on where the first ends."""
+        if rows is not None:
+            before = self._seen.get(rows, keys[:, :0])
+            self._seen[rows] = np.concatenate([before, keys], axis=1)
+
+    def _rows(self, q: Array) -> Span | None:
+        """None for copies of queries, whose attention is nobody's output."""
+        if not np.may_share_memory(q, self._q):
+            return None
         start = (q.ctypes.data - self._q.ctypes.data) // self._q.strides[0]
         assert 0 <= start <= len(self._q) - len(q), "queries are rows of the layer's"
         return Span(start, start + len(q))

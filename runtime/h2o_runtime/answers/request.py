@@ -11,6 +11,7 @@ from h2o_runtime.answers.sampling import SampledToken, Sampling
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import Speculation
+from h2o_runtime.policies.prefill import Seen
 from h2o_runtime.text import StopStrings
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -136,6 +137,7 @@ class Completion:
     seed           with it the same request gives the same answer
     forgotten      tokens of prompt and answer that the cache has forgotten on purpose
     prefill        the configuration that was used
+    seen           what the prompt's new tokens saw of their attention, where that was compared
     """
 
     text: str
@@ -146,6 +148,7 @@ class Completion:
     seed: int
     stop: str | None = None
     forgotten: int = 0
+    seen: Seen | None = None
 
 
 TextEvent = Prefilled | TextDelta | Completion

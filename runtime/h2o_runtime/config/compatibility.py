@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from h2o_runtime.caches import Cache
+from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.model import Layers
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 
-def check_policy(layers: Layers, policy: PrefillPolicy[Any]) -> None:
-    """Raises ConfigError for a policy whose operators do not take the rows of the model's layers."""
+def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> None:
+    """Raises ConfigError for a policy that the device cannot run, or whose operators do not take the rows of the
+    model's layers."""
+    if refusal := policy.refusal(device.memory):
+        raise ConfigError(refusal, field="policy")
     for kind in layers.kinds.values():
         if reason := kind.prefill_refusal(policy):
             raise ConfigError(reason, field="policy")

@@ -110,6 +110,7 @@ def extras(completions: Sequence[Completion]) -> dict[str, Any]:
             "prefill": dict(first.prefill.settings),
             "exact": policy.exact and not forgotten,
             "forgotten_tokens": forgotten,
+            "seen": None if first.seen is None else asdict(first.seen),
             "summary": policy.summary() + (f", {forgotten:,} tokens forgotten" if forgotten else ""),
         },
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -55,6 +56,10 @@ class Metrics:
             registry=registry,
         )
 
+        self._seen: dict[str, float | None] = {}
+        text = "Share of the last prompt's attention, as in the answer's h2o.seen"
+        self.gauges("h2o_prompt_attention_", text, lambda: self._seen)
+
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A figure that is looked up when it is asked for."""
         Gauge(name, text, registry=self.registry).set_function(value)
@@ -81,6 +86,8 @@ class Metrics:
         self.predicted_seconds.inc(t.predicted_ms / 1e3)
         self.drafted_tokens.inc(t.draft_n)
         self.accepted_tokens.inc(t.draft_n_accepted)
+        if completion.seen is not None:
+            self._seen = dict(asdict(completion.seen))
         if t.prompt_n:
             self.prompt_rate.set(t.prompt_per_second)
         if t.predicted_n > 1:

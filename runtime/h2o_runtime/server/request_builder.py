@@ -111,9 +111,8 @@ class RequestBuilder:
         found: dict[str, dict[str, Any]] = {}
         for quality in QUALITIES:
             try:
-                check_policy(
-                    self.model.generator.spec.layers, configured(self.prefill, {}, quality).algorithm
-                )
+                spec = self.model.generator.spec
+                check_policy(spec.layers, configured(self.prefill, {}, quality).algorithm, spec.device)
             except ConfigError:
                 continue
             found[quality] = dict(stands_for(quality))

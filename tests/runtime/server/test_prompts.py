@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.server.conftest import Serve, with_template
-from tests.runtime.server.running import Server, error_of, events
+from tests.runtime.server.running import Server, error_of, events, wait_for
 from tests.settings import all_settings
 
 SPARSE = {"chunk_size": 64, "local": 16, "heavy": 16, "dense_tail": 8, "batch_size": 64}
@@ -108,6 +108,16 @@ def test_a_sparse_prompt_tells_of_its_chunks(server: Server, path: str) -> None:
 def test_full_prefill_has_no_chunks(server: Server) -> None:
     told = server.complete(WORDS * 30, prefill={"policy": "full"}).json()["h2o"]
     assert (told["chunks"], told["memory_size"], told["prefill"]["policy"]) == (1, 0, "full")
+
+
+def test_what_a_prompt_saw_is_told(server: Server) -> None:
+    seen = server.complete(WORDS * 30, prefill=SPARSE | {"score": "query"}).json()["h2o"]["seen"]
+    assert 0.0 < seen["least_seen"] <= seen["seen"] <= 1.0
+    assert seen["widened"] == 0.0
+    wait_for(lambda: server.metric("h2o_prompt_attention_least_seen") == pytest.approx(seen["least_seen"]))
+    guarded = SPARSE | {"score": "query", "score_missed": 0.0}
+    assert server.complete(WORDS * 30, prefill=guarded).json()["h2o"]["seen"]["widened"] > 0.0
+    assert server.complete(WORDS * 30, prefill={"policy": "full"}).json()["h2o"]["seen"] is None
 
 
 def test_the_flags_are_what_requests_start_from(serve: Serve) -> None:

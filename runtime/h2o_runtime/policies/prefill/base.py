@@ -104,6 +104,24 @@ class PrefillReport:
         return cls(np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.int32))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a prompt's rows saw of their attention, by layers and groups of rows that see the same of the past.
+
+    Each number is a share, 0.01 being 1 %.
+
+    seen     of the attention that full attention gives; mean, and least_seen of the group that saw least
+    missed   what likeliest tokens have of it that were not seen; mean, and most_missed of the chunk of most
+    widened  groups that therefore saw everything; the other numbers are of before
+    """
+
+    seen: float
+    least_seen: float
+    missed: float
+    most_missed: float
+    widened: float
+
+
 def chunk_option() -> Any:
     """The chunk size, of policies that have one: the same option for all."""
     return option(
@@ -208,6 +226,14 @@ class PrefillPolicy(ABC, Generic[State]):
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
         """What was kept of the prompt that `origin` tells of. May wait for the device."""
         return PrefillReport.empty()
+
+    def seen_share(self, state: Any) -> Seen | None:
+        """Of the last prompt's new tokens; None where nothing was compared with full attention."""
+        return None
+
+    def refusal(self, memory: str) -> str:
+        """Why it cannot run on devices of such memory (`Device.memory`), for people; empty where it can."""
+        return ""
 
     def counts(self, n: int) -> dict[str, int]:
         """Of a run over n new tokens: `chunks` they were cut into, and `memory_size` keys kept of the past."""

@@ -53,7 +53,8 @@ class H2OObject(BaseModel):
     """What sparse prefill did: chunks of the prompt's new tokens, tokens a head remembers, configuration.
 
     exact: whether every token saw all before it. forgotten_tokens: by the cache, under --cache-tokens.
-    summary: the configuration in a few words.
+    summary: the configuration in a few words. seen: what the prompt's new tokens saw of their attention, see
+    docs/quality.md.
     """
 
     chunks: int
@@ -61,6 +62,7 @@ class H2OObject(BaseModel):
     prefill: dict[str, Any]
     exact: bool
     forgotten_tokens: int
+    seen: dict[str, float] | None
     summary: str
 
 

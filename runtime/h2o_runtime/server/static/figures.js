@@ -1,7 +1,7 @@
 // What a turn cost, in a row of small figures.
 
 import { element } from "./dom.js";
-import { count, counted, duration, rate } from "./format.js";
+import { count, counted, duration, percent, rate } from "./format.js";
 
 const ENDS = { length: "at the limit", stopped: "stopped" }; // the others need no word
 
@@ -29,5 +29,9 @@ export function figures({ firstMs, usage, timings, h2o, reason }) {
   if (timings?.draft_n) add("Read ahead", `${count(timings.draft_n_accepted)} of ${counted(timings.draft_n, "token")}`);
   if (h2o?.exact) add("Attention", "full");
   else if (h2o) add("Chunks", count(h2o.chunks), h2o.memory_size ? `memory ${count(h2o.memory_size)}` : "");
+  if (h2o?.seen) {
+    const widened = h2o.seen.widened ? `${percent(h2o.seen.widened)} read in full` : "";
+    add("Attention seen", percent(h2o.seen.seen), widened || `at worst ${percent(h2o.seen.least_seen)}`);
+  }
   return shown;
 }

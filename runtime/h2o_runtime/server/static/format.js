@@ -15,3 +15,6 @@ export function duration(milliseconds) {
 
 /** Tokens a second: 6.4, 210, 14,200. */
 export const rate = (perSecond) => (perSecond < 9.95 ? perSecond.toFixed(1) : count(perSecond));
+
+/** 0.934 → "93.4 %". */
+export const percent = (share) => `${(100 * share).toFixed(1)} %`;

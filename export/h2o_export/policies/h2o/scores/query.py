@@ -142,19 +142,48 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         out = q.new_empty((*q.shape[:2], v.shape[2]))
         for start in range(0, n, policy.chunk_size):
             end = min(start + policy.chunk_size, n)
-            candidates = self._candidates(q[:, start:end], k, start)
-            for first in range(start, end, policy.tile):
-                stop = min(first + policy.tile, end)
-                row, column = torch.arange(first, stop)[:, None], torch.arange(stop)[None, :]
-                visible = (column <= row) & (column >= start)
-                visible = visible.expand(len(q), -1, -1).clone()
-                if start:
-                    memory = self._choose(layer, first, q[:, first:stop], k, start, candidates)
-                    visible[:, :, :start] |= memory.repeat_interleave(len(q) // len(memory), dim=0)[:, None]
-                visible = torch.where(row >= tail, column <= row, visible)
-                dots = q[:, first:stop] @ k[:, :stop].transpose(1, 2)
-                out[:, first:stop] = masked_softmax(dots, visible) @ v[:, :stop]
+            row, column = torch.arange(start, end)[:, None], torch.arange(end)[None, :]
+            causal = (column <= row).expand(len(q), -1, -1)
+            visible = causal & (column >= start)
+            dots = q[:, start:end] @ k[:, :end].transpose(1, 2)
+            tiles = [slice(one, min(one + policy.tile, end)) for one in range(start, end, policy.tile)]
+            if start:
+                candidates = self._candidates(q[:, start:end], k, start)
+                for tile in tiles:
+                    memory = self._choose(layer, tile.start, q[:, tile], k, start, candidates)
+                    seen = memory.repeat_interleave(len(q) // len(memory), dim=0)[:, None]
+                    visible[:, tile.start - start : tile.stop - start, :start] |= seen
+                checked = [self._checked_rows(tile, start) for tile in tiles if tile.start < tail]
+                if self._misses(dots, causal, visible, checked):
+                    stop = max(tile.stop for tile in tiles if tile.start < tail) - start
+                    visible[:, :stop] = causal[:, :stop]
+            visible = torch.where(row >= tail, causal, visible)
+            out[:, start:end] = masked_softmax(dots, visible) @ v[:, :end]
         return out
+
+    def _checked_rows(self, tile: slice, start: int) -> list[int]:
+        """Places in its chunk of rows of a tile that stand for it: in the middle of equal parts, between votes."""
+        policy, rows, places = self.policy, tile.stop - tile.start, set()
+        count = min(policy.score_checks, rows)
+        for i in range(count):
+            middle = (2 * i + 1) * rows // (2 * count)
+            place = middle - middle % policy.vote_stride + policy.vote_stride // 2
+            places.add(tile.start - start + min(place, rows - 1))
+        return sorted(places)
+
+    def _misses(self, dots: Tensor, causal: Tensor, visible: Tensor, checked: list[list[int]]) -> bool:
+        """Whether a chunk's checked rows miss too much: the probability of a row's likeliest key, where that is not
+        visible; mean over tiles. dots, causal, visible [Hq, rows, stop]."""
+        if self.policy.score_missed >= 1 or not checked:
+            return False
+        tiles = []
+        for places in checked:
+            most, where = masked_softmax(dots[:, places].double(), causal[:, places]).max(
+                dim=-1
+            )  # [Hq, places]
+            seen = visible[:, places].gather(2, where[:, :, None])[:, :, 0]
+            tiles.append(torch.where(seen, 0.0, most).mean())
+        return bool(torch.stack(tiles).mean() > self.policy.score_missed)
 
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
         """What a chunk's tiles may choose from; q [Hq, rows, d]."""

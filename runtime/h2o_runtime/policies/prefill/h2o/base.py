@@ -157,7 +157,7 @@ class H2O(PrefillPolicy[Store]):
             self._short_turn(call, state)
             return
         self.before_chunks(call, state)
-        tail = tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
+        tail = self.tail_of(call)
         first = self._first_chunk(call.needed, tail, n)
         for batch in logical_batches(n, self.batch_size, self.chunk_size):
             call.flow.needs(batch.stop)
@@ -174,6 +174,11 @@ class H2O(PrefillPolicy[Store]):
                 call.dense_rows(tail, n)
             call.checkpoint(n)
             call.flow.finished(n)
+
+    def tail_of(self, call: LayerCall) -> int:
+        """First row of the dense tail; n where there is none."""
+        n = len(call.q)
+        return tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
 
     def _first_chunk(self, needed: int, tail: int, n: int) -> int:
         """Where the first chunk begins whose attention must be computed; n where none must.

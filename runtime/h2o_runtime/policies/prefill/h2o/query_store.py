@@ -12,13 +12,14 @@ from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.base import SavedState
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
+from h2o_runtime.policies.prefill.h2o.seen import TileChecks
 from h2o_runtime.schedule import Span
 
 
 @dataclass(frozen=True)
 class StoreSizes:
     """heads is Hs; chunks and tiles are the most that there can be, memory and candidates a tile's most keys;
-    rows are those of a logical batch."""
+    rows are those of a logical batch, capacity is the cache's."""
 
     heads: int
     chunks: int
@@ -26,6 +27,7 @@ class StoreSizes:
     memory: int
     candidates: int
     rows: int
+    capacity: int
 
     def nbytes(self, model: ModelSpec) -> int:
         sets = model.layers * self.tiles * self.memory + self.chunks * self.candidates
@@ -75,9 +77,13 @@ class QueryStore(PartialScratch):
     anywhere, and its tiles follow one another behind all that begin before it.
     """
 
-    def __init__(self, sizes: StoreSizes, model: ModelSpec, device: Device) -> None:
+    def __init__(self, sizes: StoreSizes, model: ModelSpec, device: Device, checks: bool = False) -> None:
+        """checks: whether to tell what tiles see, where that is in the host's memory."""
         heads = sizes.heads
         super().__init__(sizes.rows, model.query_heads, device)
+        self.seen: TileChecks | None = None
+        if checks and device.memory == "cpu":
+            self.seen = TileChecks(model.layers, sizes.tiles, heads, sizes.capacity)
         self.last: LastTile | None = None
         self._turn = 0  # rows that a conversation's last turn found,
         self._before_turn: LastTile | None = None  # and the last tile then
@@ -102,6 +108,8 @@ class QueryStore(PartialScratch):
         self.device.upload(past_of, self._past[: len(past_of)])
         self.past_of_tiles = self._past[: len(tiles)]
         self.past_of_chunks = self._past[len(tiles) : len(past_of)]
+        if self.seen is not None:
+            self.seen.begin()
         few = past if whole else 0
         self.whole_past = self._short[: self._heads * few].reshape(self._heads, few)
         self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)

@@ -19,12 +19,14 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Quality
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState
+from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState, Seen
 from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O, score_rule
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, StoreSizes
+from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
 VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past
@@ -33,6 +35,7 @@ VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of 
 AUTO_DIVISOR = 4
 AUTO_LEAST = 512
 AUTO_CANDIDATES = 4
+GUARD = {"score_checks": 2, "score_missed": 0.01}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
 
 
@@ -58,6 +61,7 @@ class OwnQueries(H2O[QueryStore]):
         {
             "fast": PRESET | {"chunk_size": 512, "heavy": 192},
             "balanced": PRESET | {"chunk_size": 1024, "heavy": 448},
+            "guarded": PRESET | {"chunk_size": 1024, "heavy": 448} | GUARD,
         }
     )
 
@@ -81,6 +85,30 @@ class OwnQueries(H2O[QueryStore]):
         symbol="",
         least=1,
     )
+
+    score_checks: int = option(
+        2,
+        "Queries of a tile whose attention is compared with exact attention, to tell how much a prompt saw; on the "
+        "CPU.",
+        symbol="",
+        least=0,
+    )
+    score_missed: float = option(
+        1.0,
+        "Most attention that a chunk's queries may give to likeliest tokens that they do not see: a chunk of more "
+        "sees all of its past. On the CPU; 1 allows all.",
+        symbol="missed",
+        least=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.score_missed < 1 and not self.score_checks:
+            raise ConfigError(
+                f"score_missed ({self.score_missed:g}) is judged by score_checks queries of a tile, which are "
+                "none: raise score_checks, or leave out score_missed",
+                field="score_checks",
+            )
 
     @property
     def tile(self) -> int:
@@ -136,10 +164,11 @@ class OwnQueries(H2O[QueryStore]):
             memory=self.memory,
             candidates=min(self.candidates, capacity),
             rows=self.batch_rows(capacity),
+            capacity=capacity,
         )
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> QueryStore:
-        return QueryStore(self.store_sizes(model, capacity), model, device)
+        return QueryStore(self.store_sizes(model, capacity), model, device, checks=self.score_checks > 0)
 
     def start_prompt(self, prompt: PromptCall, state: QueryStore) -> None:
         chunks = prompt.past + np.arange(0, prompt.n, self.chunk_size, dtype=np.int64)
@@ -245,6 +274,7 @@ class OwnQueries(H2O[QueryStore]):
             return
         sets = state.sets(call.layer, self._sets(call.past, rows))
         own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
+        checks = self._checks(call, state, rows, own)  # before the state sees more than its chunks
         call.provider.run(
             TILED_MEMORY_ATTENTION,
             call.kv,
@@ -252,6 +282,46 @@ class OwnQueries(H2O[QueryStore]):
             memory=sets,
             tile=self.tile,
             **own.intra,
+        )
+        if checks is not None:
+            self._widen(call, state, checks, own, sets)
+
+    def _checks(self, call: LayerCall, state: QueryStore, rows: Span, own: PartialSoftmax) -> Checks | None:
+        """Of the tiles of some chunks, but those that the dense tail replaces; `own` is the rows' state."""
+        if state.seen is None:
+            return None
+        first, tail = self._sets(call.past, rows).first, self.tail_of(call)
+        tiles = [
+            Tile(first + i, one, call.past + one.start // self.chunk_size * self.chunk_size)
+            for i, one in enumerate(self.tiles(rows.start, rows.stop))
+            if one.start < tail
+        ]
+        if not tiles:
+            return None
+        return state.seen.checks(call, tiles, self.score_checks, self.vote_stride, own)
+
+    def _widen(
+        self, call: LayerCall, state: QueryStore, checks: Checks, own: PartialSoftmax, sets: Tensor
+    ) -> None:
+        """Note what tiles saw, and let those see all of their past that saw too little. sets [t, Hs, M]: theirs."""
+        assert state.seen is not None, "there are checks"
+        for i, (tile, seen, missed) in enumerate(zip(checks.tiles, *checks.compare(own), strict=True)):
+            widened = missed > self.score_missed
+            state.seen.note(call.layer, tile, seen, missed, widened)
+            if widened:
+                first = checks.tiles[0].rows.start
+                rows = own.rows(tile.rows.start - first, tile.rows.stop - first)
+                state.seen.widen(call, tile, sets[i], rows)
+
+    def seen_share(self, state: QueryStore) -> Seen | None:
+        return None if state.seen is None else state.seen.summary()
+
+    def refusal(self, memory: str) -> str:
+        if memory == "cpu" or self.score_missed >= 1:
+            return ""
+        return (
+            f"score_missed ({self.score_missed:g}) is judged on the CPU alone: choose --device cpu, or leave it "
+            "and --quality guarded out"
         )
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:

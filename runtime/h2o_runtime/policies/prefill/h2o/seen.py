@@ -1,0 +1,133 @@
+"""How much of their attention a prompt's tiles see: a few rows of each are compared with exact attention.
+
+seen    what a row's own chunk and its memory have of the probability that full attention gives to all before it
+missed  the probability of the row's likeliest key, where it is not among them, and otherwise 0
+
+Both follow from the states of the sparse and of the exact softmax. Attention that is spread over many keys is lost
+without harm, so that much unseen says little; a likeliest key that is missed is a fact that the row lacks. The rows
+that are compared are none that voted for the memory, so that they stand for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.devices import Tensor
+from h2o_runtime.operators import MEMORY_FUSED_ATTENTION
+from h2o_runtime.policies.prefill.base import LayerCall, Seen
+from h2o_runtime.schedule import Span
+
+Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
+TIE = 1e-3  # of the logits of one key, as two kernels compute them
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile that chose a memory: `number` among the prompt's, `rows` of the call, `past` rows before its chunk."""
+
+    number: int
+    rows: Span
+    past: int
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Rows of some tiles, `counts` of each, and what exact attention makes of them. Row 0 is the first tile's."""
+
+    tiles: tuple[Tile, ...]
+    counts: tuple[int, ...]
+    rows: Int64
+    exact: PartialSoftmax
+
+    def compare(self, sparse: PartialSoftmax) -> tuple[Float32, Float32]:
+        """What each tile saw, mean over its rows and heads, and what all tiles of its chunk missed; `sparse` is the
+        rows' state now."""
+        m, l, exact = sparse.m[self.rows], sparse.l[self.rows], self.exact  # [rows, Hq]
+        seen = np.minimum(np.exp(m - exact.m) * l / exact.l, 1.0)
+        missed = np.where(m < exact.m - TIE, 1.0 / exact.l, 0.0)
+        starts = np.cumsum((0, *self.counts[:-1]))
+        both = np.stack([seen.mean(axis=1), missed.mean(axis=1)])
+        seen, missed = np.add.reduceat(both, starts, axis=1) / self.counts
+        chunks, chunk = np.unique([tile.past for tile in self.tiles], return_inverse=True)
+        return seen, np.array([missed[chunk == one].mean() for one in range(len(chunks))])[chunk]
+
+
+def checked_rows(tile: Span, count: int, stride: int) -> Int64:
+    """At most `count` rows of a tile, evenly spread, half way between those of every `stride` that vote."""
+    rows = len(tile)
+    among = min(count, rows)
+    middle = (2 * np.arange(among, dtype=np.int64) + 1) * rows // (2 * among)
+    return tile.start + np.unique(np.minimum(middle // stride * stride + stride // 2, rows - 1))
+
+
+class TileChecks:
+    """What one prompt's tiles saw, and scratch; in the host's memory."""
+
+    def __init__(self, layers: int, tiles: int, heads: int, capacity: int) -> None:
+        """heads: Hs, the lists of keys that operators take."""
+        self._found = np.full((3, layers, tiles), np.nan, np.float32)  # seen, missed, whether widened
+        self._heads = heads
+        self._keys = np.empty(heads * capacity, np.int32)
+        self._room: dict[tuple[str, tuple[int, ...]], NDArray[Any]] = {}
+
+    def begin(self) -> None:
+        """A prompt begins."""
+        self._found[:] = np.nan
+
+    def note(self, layer: int, tile: Tile, seen: float, missed: float, widened: bool) -> None:
+        self._found[:, layer, tile.number] = seen, missed, widened
+
+    def summary(self) -> Seen | None:
+        """None where no tile was compared."""
+        seen, missed, widened = (one[~np.isnan(one)] for one in self._found)
+        if not len(seen):
+            return None
+        figures = seen.mean(), seen.min(), missed.mean(), missed.max(), widened.mean()
+        return Seen(*map(float, figures))
+
+    def checks(
+        self, call: LayerCall, tiles: Sequence[Tile], count: int, stride: int, inside: PartialSoftmax
+    ) -> Checks:
+        """Compare `count` rows of each tile. inside: state of the rows from the first tile's on, which have seen
+        their chunks and nothing else. What is returned is valid until the next call."""
+        rows = [checked_rows(tile.rows, count, stride) for tile in tiles]
+        every = np.concatenate(rows)
+        q = self._take("q", call.q, every)
+        every -= tiles[0].rows.start
+        exact = PartialSoftmax(*(self._take(name, getattr(inside, name), every) for name in "oml"))
+        start = 0
+        for past, group in groupby(zip(tiles, rows, strict=True), lambda one: one[0].past):
+            stop = start + sum(len(own) for _, own in group)
+            keys = self._keys[: self._heads * past].reshape(self._heads, past)
+            keys[:] = np.arange(past, dtype=np.int32)
+            self._attend(call, q[start:stop], keys, exact.rows(start, stop))
+            start = stop
+        return Checks(tuple(tiles), tuple(map(len, rows)), every, exact)
+
+    def widen(self, call: LayerCall, tile: Tile, memory: Tensor, state: PartialSoftmax) -> None:
+        """Let a tile see what it has not seen of its past: all but `memory`, int32 [Hs, M]. state: of its rows."""
+        missing = np.ones((self._heads, tile.past), bool)
+        np.put_along_axis(missing, memory, False, axis=1)
+        keys = self._keys[: self._heads * (tile.past - memory.shape[1])].reshape(self._heads, -1)
+        keys[:] = np.nonzero(missing)[1].reshape(keys.shape)
+        self._attend(call, call.q[tile.rows.start : tile.rows.stop], keys, state)
+
+    @staticmethod
+    def _attend(call: LayerCall, q: Tensor, keys: Tensor, state: PartialSoftmax) -> None:
+        call.provider.run(MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=keys, **state.intra)
+
+    def _take(self, name: str, source: NDArray[Any], rows: Int64) -> NDArray[Any]:
+        """Copies of some rows, in scratch that grows once for a shape."""
+        key = name, source.shape[1:]
+        room = self._room.get(key)
+        if room is None or len(room) < len(rows):
+            room = self._room[key] = np.empty((len(rows), *source.shape[1:]), source.dtype)
+        return np.take(source, rows, axis=0, out=room[: len(rows)])

@@ -1,0 +1,195 @@
+"""What tiles see of their attention, and the guard: against masks and softmaxes in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from h2o_runtime.attention.native import NativeCpuProvider
+from h2o_runtime.caches.reuse import Prefix
+from h2o_runtime.devices import HostDevice
+from h2o_runtime.devices.timings import PrefillTimer
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.model import AttentionShape, ModelSpec
+from h2o_runtime.policies.prefill import LayerCall, PromptCall, Seen
+from h2o_runtime.policies.prefill.h2o import OwnQueries
+from h2o_runtime.policies.prefill.h2o.seen import checked_rows
+from h2o_runtime.schedule import Span
+
+pytest.importorskip("h2o_plugins")
+Array = NDArray[Any]
+HEADS, KV_HEADS, D = 4, 2, 16
+
+
+class Run:
+    """One layer of random attention under a policy."""
+
+    def __init__(self, policy: OwnQueries, n: int, seed: int, past: int = 0) -> None:
+        draw = np.random.default_rng(seed)
+        self.policy, self.n, self.past, total = policy, n, past, past + n
+        self.q = (3 * draw.standard_normal((n, HEADS, D))).astype(np.float32)
+        self.k, self.v = (draw.standard_normal((total, KV_HEADS, D)).astype(np.float32) for _ in range(2))
+        self.o = np.zeros_like(self.q)
+        model = ModelSpec(
+            family="llama",
+            hidden_size=HEADS * D,
+            layers=1,
+            query_heads=HEADS,
+            kv_heads=KV_HEADS,
+            head_size=D,
+            intermediate_size=D,
+            vocab_size=9,
+            max_position_embeddings=total,
+            parameters=1,
+            tied=True,
+            scale=D**-0.5,
+            dtype="float32",
+        )
+        device, provider = HostDevice(), NativeCpuProvider(1)
+        provider.activate(AttentionShape(HEADS, KV_HEADS, D, D**-0.5, np.dtype(np.float32)))
+        self.state = policy.new_state(model, total, device)
+        prefix = Prefix.HISTORY if past else Prefix.NONE
+        policy.start_prompt(PromptCall(n, past, prefix, np.zeros(past, bool)), self.state)
+        call = LayerCall(
+            layer=0,
+            q=self.q,
+            o=self.o,
+            k=self.k[past:],
+            v=self.v[past:],
+            kv=KV(self.k, self.v, total),
+            past=past,
+            prefix=prefix,
+            provider=provider,
+            timer=PrefillTimer(policy.phases),
+            flow=device.flow([Span(0, n)]),
+            checkpoint=lambda done: None,
+        )
+        policy.attend(call, self.state)
+
+    @property
+    def seen(self) -> Seen | None:
+        return self.policy.seen_share(self.state)
+
+    def expected(self) -> tuple[Seen | None, Array]:
+        """The same in float64, from the memory sets that were chosen: and the outputs [n, Hq, d]."""
+        policy, n, past, group = self.policy, self.n, self.past, HEADS // KV_HEADS
+        k, v = (each.astype(np.float64).repeat(group, axis=1) for each in (self.k, self.v))
+        logits = np.einsum("ihd,jhd->hij", self.q.astype(np.float64), k) * D**-0.5  # [Hq, n, past + n]
+        column, row = np.arange(past + n), past + np.arange(n)[:, None]
+        causal = column <= row
+        logits = np.where(causal, logits, -np.inf)
+        p = np.exp(logits - logits.max(axis=2, keepdims=True))
+        p /= p.sum(axis=2, keepdims=True)
+        visible = np.broadcast_to(causal, p.shape).copy()
+        tail = max(n - policy.dense_tail, 0) if n > policy.chunk_size or past else n
+        saw, missed, widened = [], [], []
+        for start in range(0, n, policy.chunk_size):
+            chunk = Span(start, min(start + policy.chunk_size, n))
+            before = past + start
+            if before <= policy.memory:
+                continue
+            visible[:, chunk.start : chunk.stop, :before] = False
+            tiles = list(policy.tiles(chunk.start, chunk.stop))
+            sets = self.state.sets(0, policy._sets(past, chunk))  # [t, Hs, M]
+            for tile, own in zip(tiles, sets, strict=True):
+                for head in range(HEADS):
+                    visible[head, tile.start : tile.stop, own[head * len(own) // HEADS]] = True
+            tiles = [tile for tile in tiles if tile.start < tail]
+            of_chunk = []
+            for tile in tiles:
+                rows = checked_rows(tile, policy.score_checks, policy.vote_stride)
+                saw.append(np.where(visible, p, 0)[:, rows].sum(axis=2).mean())
+                top = p[:, rows].argmax(axis=2)[..., None]
+                hidden = ~np.take_along_axis(visible[:, rows], top, axis=2)
+                of_chunk.append((np.take_along_axis(p[:, rows], top, axis=2) * hidden).mean())
+            if tiles:
+                missed += [np.mean(of_chunk)] * len(tiles)
+                widened += [np.mean(of_chunk) > policy.score_missed] * len(tiles)
+                if widened[-1]:
+                    visible[:, tiles[0].start : tiles[-1].stop] = causal[tiles[0].start : tiles[-1].stop]
+        visible[:, tail:] = causal[tail:]
+        weights = np.where(visible, p, 0)
+        o = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=2, keepdims=True), v)
+        if not saw:
+            return None, o
+        return Seen(*map(float, (np.mean(saw), min(saw), np.mean(missed), max(missed), np.mean(widened)))), o
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> OwnQueries:
+    chunk, local = draw(st.integers(12, 40)), draw(st.integers(1, 5))
+    return OwnQueries(
+        chunk_size=chunk,
+        batch_size=chunk + draw(st.integers(0, 60)),
+        local=local,
+        heavy=draw(st.integers(1, 6)),
+        score_tile=draw(st.integers(3, 20)),
+        score_queries=draw(st.integers(1, 5)),
+        score_candidates=draw(st.integers(8, 60)),
+        score_heads=draw(st.sampled_from(["kv", "query"])),
+        score_checks=draw(st.integers(1, 5)),
+        score_missed=draw(st.sampled_from([0.0, 0.05, 0.1, 0.15, 1.0])),
+        dense_tail=draw(st.sampled_from([0, 7, 30])),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    policy=policies(), n=st.integers(1, 160), past=st.sampled_from([0, 0, 23, 50]), seed=st.integers(0, 99)
+)
+def test_what_is_told_and_what_is_widened(policy: OwnQueries, n: int, past: int, seed: int) -> None:
+    run = Run(policy, n, seed, past)
+    if past and n <= policy.chunk_size:  # a short turn sees everything
+        assert run.seen is None
+        return
+    told, o = run.expected()
+    if told is None or run.seen is None:
+        assert run.seen is told
+    else:
+        for name, value in vars(told).items():
+            assert getattr(run.seen, name) == pytest.approx(value, abs=2e-5), name
+    np.testing.assert_allclose(run.o, o, atol=2e-5)
+
+
+def test_the_guard_is_for_chunks_that_miss_more_than_others() -> None:
+    policy = OwnQueries(chunk_size=32, batch_size=64, local=4, heavy=4, score_tile=8, dense_tail=0)
+    free = Run(policy, 200, 1)
+    assert free.seen is not None
+    assert free.seen.widened == 0.0 < free.seen.missed < free.seen.most_missed < 1.0
+    bound = (free.seen.missed + free.seen.most_missed) / 2
+    guarded = Run(OwnQueries(**{**vars(policy), "score_missed": bound}), 200, 1)
+    assert guarded.seen is not None
+    assert 0.0 < guarded.seen.widened < 1.0
+    assert guarded.seen.most_missed == free.seen.most_missed  # of before
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "stride"), [(128, 2, 4), (128, 4, 4), (5, 9, 1), (1, 1, 1), (7, 2, 3)]
+)
+def test_rows_that_are_checked_are_few_and_seldom_vote(rows: int, count: int, stride: int) -> None:
+    found = checked_rows(Span(10, 10 + rows), count, stride) - 10
+    assert (np.diff(found) > 0).all()
+    assert 0 < len(found) <= count
+    assert 0 <= found[0] <= found[-1] < rows
+    if rows == 128:
+        assert len(found) == count
+        assert not (found % stride == 0).any()
+
+
+def test_where_nothing_is_compared_nothing_is_told() -> None:
+    assert Run(OwnQueries(chunk_size=32, local=4, heavy=4), 32, 0).seen is None
+    assert Run(OwnQueries(chunk_size=32, local=4, heavy=4, score_checks=0), 100, 0).seen is None
+
+
+def test_a_guard_needs_checks_and_the_cpu() -> None:
+    with pytest.raises(ConfigError, match="raise score_checks, or leave out score_missed") as caught:
+        OwnQueries(score_checks=0, score_missed=0.1)
+    assert caught.value.field == "score_checks"
+    assert OwnQueries().refusal("cuda") == OwnQueries(score_missed=0.1).refusal("cpu") == ""
+    assert "choose --device cpu" in OwnQueries(score_missed=0.1).refusal("cuda")
