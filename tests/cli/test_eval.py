@@ -141,5 +141,5 @@ def test_a_text_that_is_too_short(h2o: Run, tiny_bundle: Path, tmp_path: Path) -
     (tmp_path / "note.txt").write_text("A few words.")
     done = h2o("eval", "report", tiny_bundle, "-o", tmp_path / "out", "--text", tmp_path / "note.txt", *SMALL)
     assert done.returncode == 1
-    assert re.match(rb"error: note has \d tokens and 384 are needed: give a longer text", done.stderr)
+    assert re.match(rb"error: note has \d tokens and 512 are needed: give a longer text", done.stderr)
     assert not (tmp_path / "out").exists()
