@@ -192,4 +192,4 @@ def test_a_guard_needs_checks_and_the_cpu() -> None:
         OwnQueries(score_checks=0, score_missed=0.1)
     assert caught.value.field == "score_checks"
     assert OwnQueries().refusal("cuda") == OwnQueries(score_missed=0.1).refusal("cpu") == ""
-    assert "choose --device cpu" in OwnQueries(score_missed=0.1).refusal("cuda")
+    assert "use `device=cpu`" in OwnQueries(score_missed=0.1).refusal("cuda")

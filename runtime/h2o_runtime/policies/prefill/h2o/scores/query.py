@@ -320,8 +320,8 @@ class OwnQueries(H2O[QueryStore]):
         if memory == "cpu" or self.score_missed >= 1:
             return ""
         return (
-            f"score_missed ({self.score_missed:g}) is judged on the CPU alone: choose --device cpu, or leave it "
-            "and --quality guarded out"
+            f"`score_missed={self.score_missed:g}`, as `quality=guarded` sets it, is judged on the CPU alone: use "
+            "`device=cpu`, or leave it out"
         )
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
