@@ -1,14 +1,26 @@
 // What all operators of this library have in common.
 #pragma once
 
+#include <memory>
+#include <new>
+
 #include "interface.h"
 
 namespace h2o::ort {
 
-// Its kernels are made by `create` and computed by Kernel::compute. Inputs and outputs are still to be told.
 template <class Kernel>
-constexpr Operator operator_of(const char* (*name)(const Operator*),
-                               Status* (*create)(const Operator*, const Table*, const KernelInfo*, void**)) {
+Status* create_kernel(const Operator*, const Table* table, const KernelInfo* info, void** out) {
+    std::unique_ptr<Kernel> kernel(new (std::nothrow) Kernel(table));
+    if (kernel == nullptr) return Interface(table).error("no memory");
+    if (Status* const status = kernel->read(info); status != nullptr) return status;
+    *out = kernel.release();
+    return nullptr;
+}
+
+// Kernel::read takes the attributes of a node, Kernel::compute runs it. Inputs and outputs are still to be
+// told.
+template <class Kernel>
+constexpr Operator operator_of(const char* (*name)(const Operator*)) {
     Operator op{};
     op.version = kVersion;
     op.name = name;
@@ -16,7 +28,7 @@ constexpr Operator operator_of(const char* (*name)(const Operator*),
     op.input_memory = [](const Operator*, size_t) { return 0; };
     op.first_version = [](const Operator*) { return 1; };
     op.last_version = [](const Operator*) { return 1; };
-    op.create = create;
+    op.create = create_kernel<Kernel>;
     op.compute = [](void* kernel, KernelContext* context) {
         return static_cast<Kernel*>(kernel)->compute(context);
     };

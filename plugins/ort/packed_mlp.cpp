@@ -1,7 +1,6 @@
 #include "packed_mlp.h"
 
 #include <atomic>
-#include <new>
 #include <numeric>
 
 #include "operator_of.h"
@@ -43,6 +42,7 @@ struct Kernel {
     int64_t inputs() const { return gate_up.all[0].inputs; }
     int64_t inner() const { return down.all[0].inputs; }
     int64_t outputs() const { return down.all[0].outputs; }
+    Status* read(const KernelInfo* info);
     Status* compute(KernelContext* context);
 };
 
@@ -240,54 +240,35 @@ Status* Kernel::compute(KernelContext* context) {
     return given.n == 0 ? nullptr : run.work();
 }
 
-Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
-    const Interface& ort = kernel->ort;
-    int64_t bits = 0, inner = 0, outputs = 0, function = 0;
+Status* Kernel::read(const KernelInfo* info) {
+    H2O_RETURN_IF(gate_up.find_kernels(ort));
+    down.products = gate_up.products;
+    int64_t bits = 0, inside = 0, columns = 0, gate = 0;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
-    H2O_RETURN_IF(ort.attribute(info, "inner", &inner));
-    H2O_RETURN_IF(ort.attribute(info, "N", &outputs));
+    H2O_RETURN_IF(ort.attribute(info, "inner", &inside));
+    H2O_RETURN_IF(ort.attribute(info, "N", &columns));
     H2O_RETURN_IF(ort.attribute(info, "block", &matrix.block));
     H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
-    H2O_RETURN_IF(ort.attribute(info, "threads", &kernel->threads));
-    H2O_RETURN_IF(ort.attribute(info, "epsilon", &kernel->epsilon));
-    H2O_RETURN_IF(ort.attribute(info, "gate", &function));
-    kernel->function = gate_of(function);
+    H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
+    H2O_RETURN_IF(ort.attribute(info, "epsilon", &epsilon));
+    H2O_RETURN_IF(ort.attribute(info, "gate", &gate));
+    function = gate_of(gate);
     matrix.bits = static_cast<int>(bits);
     matrix.parts = 1;
-    matrix.outputs = inner;
-    kernel->gate_up.count = 2;
-    kernel->gate_up.all[0] = kernel->gate_up.all[1] = matrix;
-    matrix.inputs = inner;
-    matrix.outputs = outputs;
-    kernel->down.count = 1;
-    kernel->down.all[0] = matrix;
-    const bool good =
-        kernel->gate_up.good() && kernel->down.good() && kernel->threads > 0 && is_gate(function);
+    matrix.outputs = inside;
+    gate_up.count = 2;
+    gate_up.all[0] = gate_up.all[1] = matrix;
+    matrix.inputs = inside;
+    matrix.outputs = columns;
+    down.count = 1;
+    down.all[0] = matrix;
+    const bool good = gate_up.good() && down.good() && threads > 0 && is_gate(gate);
     return good ? nullptr : ort.error("PackedMlp: sizes that no kernel takes");
 }
 
-Status* create(const Operator*, const Table* table, const KernelInfo* info, void** out) {
-    const Interface ort(table);
-    Kernel* const kernel = new (std::nothrow) Kernel(table);
-    if (kernel == nullptr) return ort.error("PackedMlp: no memory");
-    Status* status = nullptr;
-    if (h2o_products_find(nullptr, &kernel->gate_up.products) != H2O_OK) {
-        status = ort.error("PackedMlp: no kernel");
-    } else {
-        kernel->down.products = kernel->gate_up.products;
-        status = read_attributes(info, kernel);
-    }
-    if (status != nullptr) {
-        delete kernel;
-        return status;
-    }
-    *out = kernel;
-    return nullptr;
-}
-
 constexpr Operator make_operator() {
-    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedMlp"; }, create);
+    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedMlp"; });
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) {
         return index == kWeights || index == kDownWeights ? kUint8 : kFloat;

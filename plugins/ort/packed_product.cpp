@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <new>
 
 #include "operator_of.h"
 #include "stage.h"
@@ -23,6 +22,7 @@ struct Kernel {
     std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
 
     explicit Kernel(const Table* table) : ort(table) {}
+    Status* read(const KernelInfo* info);
     Status* compute(KernelContext* context);
 };
 
@@ -152,53 +152,34 @@ bool good_heads(const Kernel& kernel) {
     return kernel.rotated >= 0 && kernel.rotated <= count;
 }
 
-Status* read_attributes(const KernelInfo* info, Kernel* kernel) {
-    const Interface& ort = kernel->ort;
-    int64_t bits = 0, parts = 0, gate = 0, outputs[kMostMatrices];
+Status* Kernel::read(const KernelInfo* info) {
+    H2O_RETURN_IF(matrices.find_kernels(ort));
+    int64_t bits = 0, parts = 0, function = 0, outputs[kMostMatrices];
     size_t count = kMostMatrices, headed = kMostMatrices;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
     H2O_RETURN_IF(ort.attribute(info, "block", &matrix.block));
     H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
     H2O_RETURN_IF(ort.attribute(info, "parts", &parts));
-    H2O_RETURN_IF(ort.attribute(info, "rotated", &kernel->rotated));
-    H2O_RETURN_IF(ort.attribute(info, "epsilon", &kernel->epsilon));
-    H2O_RETURN_IF(ort.attribute(info, "gate", &gate));
+    H2O_RETURN_IF(ort.attribute(info, "rotated", &rotated));
+    H2O_RETURN_IF(ort.attribute(info, "epsilon", &epsilon));
+    H2O_RETURN_IF(ort.attribute(info, "gate", &function));
     H2O_RETURN_IF(ort.attribute(info, "N", outputs, &count));
-    H2O_RETURN_IF(ort.attribute(info, "heads", kernel->heads, &headed));
+    H2O_RETURN_IF(ort.attribute(info, "heads", heads, &headed));
     matrix.bits = static_cast<int>(bits);
     matrix.parts = static_cast<int>(parts);
-    kernel->gate = gate_of(gate);
-    Matrices& matrices = kernel->matrices;
+    gate = gate_of(function);
     matrices.count = count;
     for (size_t i = 0; i < count; ++i) {
         matrix.outputs = outputs[i];
         matrices.all[i] = matrix;
     }
-    const bool good = headed == count && matrices.good() && good_heads(*kernel) && is_gate(gate);
+    const bool good = headed == count && matrices.good() && good_heads(*this) && is_gate(function);
     return good ? nullptr : ort.error("PackedProduct: sizes that no kernel takes");
 }
 
-Status* create(const Operator*, const Table* table, const KernelInfo* info, void** out) {
-    const Interface ort(table);
-    Kernel* const kernel = new (std::nothrow) Kernel(table);
-    if (kernel == nullptr) return ort.error("PackedProduct: no memory");
-    Status* status = nullptr;
-    if (h2o_products_find(nullptr, &kernel->matrices.products) != H2O_OK) {
-        status = ort.error("PackedProduct: no kernel");
-    } else {
-        status = read_attributes(info, kernel);
-    }
-    if (status != nullptr) {
-        delete kernel;
-        return status;
-    }
-    *out = kernel;
-    return nullptr;
-}
-
 constexpr Operator make_operator() {
-    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedProduct"; }, create);
+    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedProduct"; });
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) { return index == kWeights ? kUint8 : kFloat; };
     op.input_characteristic = [](const Operator*, size_t index) {

@@ -45,6 +45,10 @@ struct Matrices {
                    return h2o_products_check(&one) == H2O_OK;
                });
     }
+    // The best kernels that this machine has.
+    Status* find_kernels(const Interface& ort) {
+        return h2o_products_find(nullptr, &products) == H2O_OK ? nullptr : ort.error("no kernel");
+    }
     // From the node's inputs `first`, `first` + 1 and `first` + 2: weights, scales and offsets.
     Status* find(const Interface& ort, KernelContext* context, size_t first);
 };

@@ -1,7 +1,6 @@
 #include "step_attention.h"
 
 #include <initializer_list>
-#include <new>
 
 #include "h2o/cpu.h"
 #include "operator_of.h"
@@ -22,7 +21,9 @@ struct Kernel {
     KernelContext* running = nullptr;
     Status* failed = nullptr;  // of the session's threads
 
+    explicit Kernel(const Table* table) : ort(table) {}
     ~Kernel() { h2o_cpu_destroy(cpu); }
+    Status* read(const KernelInfo* info);
     Status* compute(KernelContext* context);
 };
 
@@ -87,28 +88,22 @@ void run_on_session(void* self, int count, void (*work)(void*, size_t), void* da
     kernel.failed = kernel.ort.parallel(kernel.running, work, static_cast<size_t>(count), data);
 }
 
-Status* create(const Operator*, const Table* table, const KernelInfo* info, void** out) {
-    const Interface ort(table);
-    int64_t threads = 0, window = 0, layer = 0;
-    float scale = 0.0f;
+Status* Kernel::read(const KernelInfo* info) {
+    int64_t threads = 0, limit = 0;
     H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
     H2O_RETURN_IF(ort.attribute(info, "scale", &scale));
-    H2O_RETURN_IF(ort.attribute(info, "window", &window));
+    H2O_RETURN_IF(ort.attribute(info, "window", &limit));
     H2O_RETURN_IF(ort.attribute(info, "layer", &layer));
+    window = static_cast<int32_t>(limit);
     if (layer < 0) return ort.error("StepAttention: layers count from 0");
-    Kernel* const kernel = new (std::nothrow) Kernel{ort, scale, static_cast<int32_t>(window), layer};
-    if (kernel == nullptr) return ort.error("StepAttention: no memory");
-    const h2o_executor executor{kernel, static_cast<int>(threads), run_on_session};
-    if (h2o_cpu_create_on(&executor, nullptr, &kernel->cpu) != H2O_OK) {
-        delete kernel;
-        return ort.error("StepAttention: threads must be one at least");
-    }
-    *out = kernel;
-    return nullptr;
+    const h2o_executor executor{this, static_cast<int>(threads), run_on_session};
+    return h2o_cpu_create_on(&executor, nullptr, &cpu) == H2O_OK
+               ? nullptr
+               : ort.error("StepAttention: threads must be one at least");
 }
 
 constexpr Operator make_operator() {
-    Operator op = operator_of<Kernel>([](const Operator*) { return "StepAttention"; }, create);
+    Operator op = operator_of<Kernel>([](const Operator*) { return "StepAttention"; });
     op.inputs = [](const Operator*) -> size_t { return kInputs; };
     op.input_type = [](const Operator*, size_t index) {
         return index == kLengths ? kInt64 : index == kCaches ? kUint8 : kFloat;
