@@ -252,7 +252,7 @@ TEST_P(Products, OfANorm) {
     for (const Case& c : {Case{64, 16, 32, 8, 2, false}, Case{96, 40, 32, 4, 1, true}}) {
         const Matrix matrix(c, 15);
         const Floats x = numbers(3 * c.inputs, 16), norm = numbers(c.inputs, 17);
-        const Floats found = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.3f}, 3, 2, 1);
+        const Floats found = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.3f, H2O_SILU}, 3, 2, 1);
         const Floats expected = multiply(matrix.c(), normed(x, norm, 0.3f));
         for (size_t i = 0; i < found.size(); ++i)
             EXPECT_NEAR(found[i], expected[i], c.parts == 2 ? 1e-4f : 0.02f);
@@ -306,7 +306,8 @@ TEST_P(Products, OfFloats) {
             const Floats there = numbers(n * outputs, 22),
                          both = multiply(matrix.c(), x, 5, 3, nullptr, there);
             for (size_t i = 0; i < both.size(); ++i) ASSERT_NEAR(both[i], expected[i] + there[i], 3e-5f);
-            const Floats of_norm = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f}, n, 4, 2);
+            const Floats of_norm =
+                multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU}, n, 4, 2);
             const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
             for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 1e-4f);
             const Floats of_gate = multiply(matrix.c(), x, 4, 2, up.data());
@@ -326,7 +327,8 @@ TEST_P(Products, OfRowsThatAreWholePages) {
         const Floats x = numbers(n * kInputs, 26), norm = numbers(kInputs, 27);
         const Floats plain = multiply(matrix.c(), x, 4, 2), expected = matrix.multiply(x);
         for (size_t i = 0; i < plain.size(); ++i) ASSERT_NEAR(plain[i], expected[i], 3e-4f);
-        const Floats of_norm = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f}, n, 4, 2);
+        const Floats of_norm =
+            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU}, n, 4, 2);
         const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
         for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 3e-4f);
     }
