@@ -153,6 +153,7 @@ VAGUE = {word + end for word in ("plain", "form", "part", "piece") for end in ("
 PHRASES = {
     ("dense", "form"),  # how dense graphs multiply: the flag --dense-form, and the glossary's word
     ("content", "part"),  # OpenAI's word for an element of a message's content
+    ("prompt", "piece"),  # what a server reads of a prompt at once: the flag --piece, and the glossary's word
 }
 FIELDS_OF_JSON = {
     ("h2o_runtime.server.schemas.text", "with_pieces"),  # llama.cpp's parameter of /tokenize

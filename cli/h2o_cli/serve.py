@@ -1,4 +1,4 @@
-"""h2o-serve: one model over HTTP, one request at a time."""
+"""h2o-serve: one model over HTTP."""
 
 from __future__ import annotations
 
@@ -25,11 +25,21 @@ _MIB = 1 << 20
 _MOST_KEYS = 1 << 20  # bytes of a file of keys
 
 
+def _slot_count(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
+    """None for "auto"."""
+    if value == "auto":
+        return None
+    if not value.isdecimal():
+        raise click.BadParameter(f"{value!r} is neither a number nor auto")
+    return int(value)
+
+
 _FIRST = (
     "host",
     "port",
     "alias",
     "api_key_file",
+    "slots",
     "cache_pool",
     "cache_dir",
     "quality",
@@ -74,6 +84,23 @@ _server_options = grouped(
         "[default: this machine's; any where a key is asked for]",
     ),
     click.option(
+        "--slots",
+        callback=_slot_count,
+        default=str(LoadOptions.slots),
+        metavar="N|auto",
+        show_default=True,
+        help="Requests that are answered at once, each with a whole context of its own; auto: as many as half of "
+        "the free memory holds, up to 8.",
+    ),
+    click.option(
+        "--piece",
+        type=int,
+        default=ServerSettings.prompt_piece,
+        show_default=True,
+        help="With several --slots: tokens of a prompt that are read while answers to others wait, in whole "
+        "chunks.",
+    ),
+    click.option(
         "--max-queue",
         type=int,
         default=RequestLimits.queue,
@@ -106,14 +133,14 @@ _server_options = grouped(
         type=float,
         default=RequestLimits.stall_timeout,
         show_default=True,
-        help="Seconds without a sign of life of the running request after which /health is 503.",
+        help="Seconds without a sign of life of running requests after which /health is 503.",
     ),
     click.option(
         "--grace",
         type=float,
         default=ServerSettings.grace,
         show_default=True,
-        help="Seconds that the running request gets to finish when the server is stopped.",
+        help="Seconds that running requests get to finish when the server is stopped.",
     ),
     click.option(
         "--metrics-names",
@@ -170,7 +197,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a page to talk to it.
 
     Prefill flags are what requests start from; each may override them. The first Ctrl-C or SIGTERM lets the
-    running request finish, the second does not.
+    running requests finish, the second does not.
     """
     try:
         from h2o_runtime.server.logs import start_logging
@@ -188,6 +215,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {
+        "slots": flags.pop("slots"),
         "pool_bytes": flags.pop("cache_pool") * _MIB,
         "folder": flags.pop("cache_dir"),
         "folder_bytes": flags.pop("cache_dir_limit") * _MIB,
@@ -214,6 +242,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         cors_origins=flags.pop("cors_origin"),
         allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
+        prompt_piece=flags.pop("piece"),
         metrics_names=flags.pop("metrics_names"),
         limits=RequestLimits(
             queue=flags.pop("max_queue"),

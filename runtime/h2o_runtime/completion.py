@@ -23,7 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.answers.events import Finished, GenerationEvent, Prefilled, TokenGenerated
+from h2o_runtime.answers.events import (
+    GenerationEvent,
+    Prefilled,
+    PromptPieceRead,
+    Run,
+    StepWanted,
+    TokenGenerated,
+    alone,
+)
 from h2o_runtime.answers.request import (
     Completion,
     FinishReason,
@@ -39,6 +47,7 @@ from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, Inp
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.policies.prefill import Seen
+from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.transcript import Transcripts
 from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
 
@@ -57,9 +66,11 @@ log = logging.getLogger(__name__)
 
 
 class TextModel:
-    """One bundle that reads and writes text. One request at a time.
+    """One bundle that reads and writes text. One request at a time, or as many runs as there are `slots`.
 
     `text_prompt` and `chat_prompt` may be called while another thread is in `complete`; all else may not.
+
+    slots    generators over the same weights, of which each can have a run
 
     end_ids: token ids that end an answer: the checkpoint's EOS, and what its chat template ends a turn with.
     """
@@ -69,6 +80,7 @@ class TextModel:
     ) -> None:
         """template: the chat template, or why there is none, which is raised once a conversation comes."""
         self.generator = generator
+        self.slots = (generator, *generator.others)
         self.tokenizer = tokenizer
         self._template = template
         self._tool_use = None if isinstance(template, BundleError) else ToolUse(template)
@@ -151,31 +163,51 @@ class TextModel:
         yields nothing before it. Closing the iterator early is fine too. Raises ContextOverflowError,
         UnknownTokenError, InputError, ConfigError and BackendError.
         """
-        answer = _Answer(self, request)
+        return alone(self.run(request, watch), self.generator.step)
+
+    def run(
+        self,
+        request: Request,
+        watch: Watch | None = None,
+        generator: Generator | None = None,
+        prompt_piece: int | None = None,
+    ) -> Run[TextEvent]:
+        """As `complete`, for whoever drives several: pauses wherever others may run, and asks for every step.
+
+        generator: of `slots`, one that has no other run. prompt_piece: tokens after which it pauses, about
+        """
+        generator = generator or self.generator
+        answer = _Answer(self, request, generator)
+        tokens = self._generate(generator, request, answer.sampling, watch, prompt_piece)
+        logits = None
         try:
-            for event, seconds in _timed(self._generate(request, answer.sampling, watch)):
-                if isinstance(event, Prefilled):
-                    answer.prefilled(event, seconds)
-                    yield event
-                elif isinstance(event, TokenGenerated):
-                    yield from answer.token(event.sampled, seconds)
-                    if answer.stopped:
-                        break
+            while not answer.ended:
+                item = tokens.send(logits)
+                logits = None
+                if isinstance(item, (PromptPieceRead, StepWanted)):
+                    logits = yield item
                 else:
-                    answer.reason = event.reason
+                    yield from answer.took(item)
         except Cancelled:
             answer.reason = "cancelled"
+        finally:
+            tokens.close()
         yield from answer.rest()
         completion = answer.completion()
-        self._remember(request.prompt, completion)
+        self._remember(request.prompt, completion, generator.session)
         yield completion
-        self.generator.pool.share(self.generator.session)
+        generator.pool.share(generator.session)
 
     def _generate(
-        self, request: Request, sampling: Sampling, watch: Watch | None
-    ) -> Iterator[GenerationEvent]:
-        room = self.generator.context - len(request.prompt.ids) + 1  # the last token needs no place
-        return self.generator.generate(
+        self,
+        generator: Generator,
+        request: Request,
+        sampling: Sampling,
+        watch: Watch | None,
+        prompt_piece: int | None,
+    ) -> Run[GenerationEvent]:
+        room = generator.context - len(request.prompt.ids) + 1  # the last token needs no place
+        return generator.run(
             request.prompt.ids,
             max(room, 0) if request.max_tokens is None else request.max_tokens,
             request.prefill,
@@ -185,6 +217,7 @@ class TextModel:
             constraint=request.constraint,
             reuse=request.reuse,
             speculate=request.speculate,
+            prompt_piece=prompt_piece,
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
@@ -202,23 +235,27 @@ class TextModel:
                 return (*ids.tolist(), *rest)
         return ()
 
-    def _remember(self, prompt: Prompt, completion: Completion) -> None:
+    def _remember(self, prompt: Prompt, completion: Completion, session: Session) -> None:
         """Keep the tokens of a chat's answer for `_continued`, if they are exactly its text."""
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
             answer = np.array([sampled.token for sampled in completion.tokens], np.int64)
             ids = np.array(prompt.ids, np.int64)
             transcript = self._transcripts.answered(prompt.text, ids, completion.text, answer)
-            self.generator.session.transcript = transcript
+            session.transcript = transcript
 
 
 class _Answer:
-    """What `TextModel.complete` gathers."""
+    """What `TextModel.run` gathers.
 
-    def __init__(self, model: TextModel, request: Request) -> None:
+    ended  whether no more tokens are wanted
+    """
+
+    def __init__(self, model: TextModel, request: Request, generator: Generator) -> None:
         self.sampling = _resolved(request, model)
         self.reason: FinishReason = "length"
-        self._generator = model.generator
-        self._prefill = request.prefill or model.generator.bundle.manifest.prefill
+        self.ended = False
+        self._generator = generator
+        self._prefill = request.prefill or generator.bundle.manifest.prefill
         # A chat's answer begins a text; any other goes on from the prompt's last character.
         prefix = () if request.prompt.chat else request.prompt.ids
         self._stream = TextStream(model.tokenizer, prefix)
@@ -229,23 +266,26 @@ class _Answer:
         self._prompt_n = self._cache_n = 0
         self._seen: Seen | None = None
         self._prompt_seconds = self._predicted_seconds = 0.0
+        self._since = time.perf_counter()
 
-    @property
-    def stopped(self) -> bool:
-        return self._stops.stopped is not None
-
-    def prefilled(self, event: Prefilled, seconds: float) -> None:
-        self._cache_n = event.reused_tokens
-        self._prompt_n = event.prompt_tokens - event.reused_tokens
-        self._prompt_seconds = seconds
-        self._seen = self._generator.seen()
-
-    def token(self, sampled: SampledToken, seconds: float) -> Iterator[TextDelta]:
-        self._tokens.append(sampled)
-        self._predicted_seconds += seconds
-        yield from self._delta(self._stops.push(self._stream.push(sampled.token)))
-        if self.stopped:
-            self.reason = "stop"
+    def took(self, event: GenerationEvent) -> Iterator[TextEvent]:
+        """An event has come, and this is what its reader learns of it."""
+        seconds = time.perf_counter() - self._since
+        if isinstance(event, Prefilled):
+            self._cache_n = event.reused_tokens
+            self._prompt_n = event.prompt_tokens - event.reused_tokens
+            self._prompt_seconds = seconds
+            self._seen = self._generator.seen()
+            yield event
+        elif isinstance(event, TokenGenerated):
+            self._tokens.append(event.sampled)
+            self._predicted_seconds += seconds
+            yield from self._delta(self._stops.push(self._stream.push(event.sampled.token)))
+            if self._stops.stopped is not None:
+                self.reason, self.ended = "stop", True
+        else:
+            self.reason, self.ended = event.reason, True
+        self._since = time.perf_counter()  # the reader's own time does not count
 
     def rest(self) -> Iterator[TextDelta]:
         """What was held back, as no more tokens come."""
@@ -309,15 +349,3 @@ def _turn_ends(template: ChatTemplate | BundleError, tokenizer: Tokenizer) -> fr
         return frozenset()
     after = tokenizer.encode(text.partition(words)[2].lstrip(), add_special_tokens=False)[:1]
     return tokenizer.special_ids.intersection(after)
-
-
-def _timed(
-    events: Iterator[GenerationEvent],
-) -> Iterator[tuple[Prefilled | TokenGenerated | Finished, float]]:
-    """Each event with the seconds that it took to come, without those that its reader took."""
-    while True:
-        begin = time.perf_counter()
-        event = next(events, None)
-        if event is None:
-            return
-        yield event, time.perf_counter() - begin

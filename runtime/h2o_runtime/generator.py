@@ -12,24 +12,33 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.answers.events import Finished, GenerationEvent, Prefilled, TokenGenerated
+from h2o_runtime.answers.events import (
+    Finished,
+    GenerationEvent,
+    Prefilled,
+    PromptPieceRead,
+    Run,
+    TokenGenerated,
+    alone,
+)
 from h2o_runtime.answers.lookup import Drafter
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.answers.token_ids import checked_ids
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.caches.reuse import Prefix, Reuse, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.config.compatibility import check_forgetting, check_policy
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
-from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount
-from h2o_runtime.execution.forward import PromptRun, Watch
+from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together
+from h2o_runtime.execution.footprint import live_sessions
+from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import PrefillReport, Seen
-from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.folder import SessionFolder
@@ -50,22 +59,36 @@ class Generator:
 
     session  what the last prompt and its answer left
     pool     sessions that wait for their turn on this one
+    others   generators beside this one, over the same weights and pool, which close with it
     """
 
-    def __init__(self, loaded: LoadedModel, pool: SessionPool | None = None) -> None:
-        """Raises ConfigError for a cache that forgets beside a pool."""
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        pool: SessionPool | None = None,
+        slots: int = 1,
+        beside: Generator | None = None,
+    ) -> None:
+        """slots: how many there will be, with `others`. beside: of whom this is one, with whose pool it works.
+
+        Raises ConfigError for a cache that forgets beside a pool.
+        """
         self.loaded = loaded
-        self.pool = SessionPool() if pool is None else pool
+        self.pool: SessionPool = beside.pool if beside else SessionPool() if pool is None else pool
         cache = self.spec.cache
         check_forgetting(cache, self.spec.decoding, pools=self.pool.several)
-        if cache.most_rows is not None:
+        if cache.most_rows is not None and beside is None:
             log.warning(
                 "beyond %d tokens the cache forgets what attention saw least: answers are not exact then",
                 cache.most_rows,
             )
-        self.session = Session(self.spec, self.pool.most_bytes)
+        spare = self.pool.most_bytes + (slots - 1) * cache.store_bytes(self.model, self.context)
+        self.session: Session = Session(self.spec, spare, beside.session if beside else None)
+        self.pool.join(self.session)
+        self.others = tuple(Generator(loaded, beside=self) for _ in range(slots - 1))
         self.reused = 0  # tokens that the last prefill found in the cache
         self.drafts = DraftCount()  # of the last answer
+        self.timer = PrefillTimer()  # where its time went
         self._owns_weights = False
         let_go_at_exit(self)
 
@@ -88,14 +111,15 @@ class Generator:
             folder = SessionFolder(
                 Path(options.folder), options.folder_bytes, identity, options.folder_shared
             )
-        generator = cls(loaded, SessionPool(options.pool_bytes, folder))
+        pool = SessionPool(options.pool_bytes, folder)
+        generator = cls(loaded, pool, live_sessions(loaded.spec, options.slots))
         generator._owns_weights = True
         loaded.warm_up(generator.session)
         return generator
 
     def close(self) -> None:
         """Write the pool's sessions to its folder; the weights go too if `load` loaded them."""
-        self.pool.close(self.session)
+        self.pool.close(self.session, *(one.session for one in self.others))
         if self._owns_weights:
             self.loaded.close()
 
@@ -125,6 +149,14 @@ class Generator:
         """Most tokens of prompt and answer."""
         return self.spec.context
 
+    def keeps(self, ids: Sequence[int] | IntArray, config: PrefillConfig | None = None) -> int:
+        """How many tokens of a prompt the live session would spare it. Raises as `prefill`."""
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
+        config = config or self.bundle.manifest.prefill
+        if self._answered(tokens, config):
+            return len(tokens)
+        return plan_reuse(self.session.known, self.session.origin, tokens, config).length
+
     # The three calls of design: prefill, decode, logprobs
 
     def prefill(
@@ -139,6 +171,19 @@ class Generator:
         The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
+        *_, logits = self._read(ids, config, watch, reuse, None)
+        assert not isinstance(logits, PromptPieceRead)
+        return logits
+
+    def _read(
+        self,
+        ids: ArrayLike,
+        config: PrefillConfig | None,
+        watch: Watch | None,
+        reuse: bool,
+        prompt_piece: int | None,
+    ) -> Iterator[PromptPieceRead | Float32]:
+        """As `prefill`, in pieces of about `prompt_piece` tokens where the policy allows; the logits come last."""
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         check_policy(self.spec.layers, config.algorithm, self.spec.device)
@@ -150,12 +195,17 @@ class Generator:
             self.pool.change(session, tokens, config)
         if self._answered(tokens, config):
             self.reused = len(tokens)
-            self.loaded.forward.stopwatch = PrefillTimer(config.algorithm.phases)
+            self.timer = PrefillTimer(config.algorithm.phases)
             assert session.logits is not None
-            return session.logits
+            yield session.logits
+            return
         plan = plan_reuse(session.known, session.origin, tokens, config)
-        last = self._run(tokens, config, plan, watch, needed=len(tokens) - plan.length - 1)
-        return session.keep_logits(self.loaded.forward.logits(Span(last - 1, last))[0])
+        reading = Reading(self.loaded.forward, session, tokens, config, plan, watch, prompt_piece)
+        self.reused = plan.length
+        yield from reading.run(needed=-1)
+        logits = session.keep_logits(self.loaded.forward.logits(Span(reading.last - 1, reading.last))[0])
+        self.timer = reading.timer
+        yield logits
 
     def decode(self, token: int) -> Float32:
         """Append one token and attend to everything → logits float32 [vocab]."""
@@ -170,6 +220,13 @@ class Generator:
         session.decoded([token])
         return session.keep_logits(logits)
 
+    def step(self, tokens: Sequence[int]) -> Float32:
+        """A step with rows of these tokens → logits [rows, vocab]. The session's tokens are left to the caller."""
+        forward = self.loaded.forward
+        if len(tokens) == 1:
+            return forward.decode(tokens[0], self.session)[None]
+        return next(decode_together(forward, [(self.session, tokens)]))
+
     def decode_given(self, ids: ArrayLike, watch: Watch | None = None) -> Iterator[tuple[Span, Float32]]:
         """As `decode` of one token after the other where all are known: many at once, and up to rounding the same.
 
@@ -181,24 +238,10 @@ class Generator:
         if not session.length:
             raise InputError("decode needs a prompt in the cache: call prefill first")
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        n, past, origin = len(tokens), session.length, session.origin
-        if past + n > self.context:
-            raise ContextOverflowError(past + n, self.context)
-        session.origin = Provenance()
-        try:
-            run = PromptRun(tokens, Prefix.EXACT, Full(), session, watch.checkpoint(n))
-            self.loaded.forward.prefill(run)
-            session.append(tokens, generated=True)
-        finally:
-            origin = origin.forgetting(past + n, self.spec.cache.most_rows)
-            session.origin = origin.from_row(session.store.earliest)
-            if session.length == past and self.forgets(past + n):
-                self.reset()  # rows went that are not known to have
-        for rows in spans(n, self.loaded.forward.head_rows):
-            logits = self.loaded.forward.logits(rows)
-            if rows.stop == n:
-                session.keep_logits(logits[-1])
-            yield rows, logits
+        if session.length + len(tokens) > self.context:
+            raise ContextOverflowError(session.length + len(tokens), self.context)
+        read_given(self.loaded.forward, session, tokens, watch)
+        yield from self._every_logits(len(tokens))
 
     def logprobs(
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
@@ -226,7 +269,15 @@ class Generator:
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         check_policy(self.spec.layers, config.algorithm, self.spec.device)
         self.reset()
-        n = self._run(tokens, config, Reuse(Prefix.NONE, 0), watch, needed=0)
+        nothing = Reuse(Prefix.NONE, 0)
+        reading = Reading(self.loaded.forward, self.session, tokens, config, nothing, watch)
+        for _ in reading.run(needed=0):
+            raise AssertionError("a prompt that is read at once has one piece")
+        self.reused, self.timer = 0, reading.timer
+        yield from self._every_logits(len(tokens))
+
+    def _every_logits(self, n: int) -> Iterator[tuple[Span, Float32]]:
+        """After each of the `n` tokens of the last call."""
         for rows in spans(n, self.loaded.forward.head_rows):
             logits = self.loaded.forward.logits(rows)
             if rows.stop == n:
@@ -252,6 +303,26 @@ class Generator:
         says which tokens may come; it must allow some of `stop_tokens` once the answer may end. `reuse` is
         `prefill`'s. `speculate` takes the place of the load option; tokens do not depend on it.
         """
+        options = (sampling, stop_tokens, watch, constraint, reuse, speculate)
+        return alone(self.run(ids, max_new_tokens, config, *options), self.step)
+
+    def run(
+        self,
+        ids: Sequence[int] | IntArray,
+        max_new_tokens: int = 64,
+        config: PrefillConfig | None = None,
+        sampling: Sampling | None = None,
+        stop_tokens: Sequence[int] = (),
+        watch: Watch | None = None,
+        constraint: Constraint | None = None,
+        reuse: bool = True,
+        speculate: Speculation | None = None,
+        prompt_piece: int | None = None,
+    ) -> Run[GenerationEvent]:
+        """As `generate`, for whoever drives several: pauses wherever others may run, and asks for every step.
+
+        prompt_piece: tokens of the prompt after which it pauses, about; None reads it at once
+        """
         if max_new_tokens < 0:
             raise ConfigError(
                 f"max_new_tokens must not be negative, but is {max_new_tokens}", field="max_new_tokens"
@@ -259,13 +330,19 @@ class Generator:
         watch = watch or Watch()
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        logits = self.prefill(tokens, config, watch, reuse)
-        yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.loaded.forward.timer)
+        logits: Float32 | None = None
+        for read in self._read(tokens, config, watch, reuse, prompt_piece):
+            if isinstance(read, PromptPieceRead):
+                yield read
+            else:
+                logits = read
+        yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.timer)
         sampler.reset(tokens.tolist())
         stops = frozenset(stop_tokens)
         steps = self._steps(tokens, speculate)
         try:
             for produced in range(max_new_tokens):
+                assert logits is not None, "they came last"
                 sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
                 if sampled.token in stops:
                     yield Finished("stop", produced)
@@ -278,7 +355,7 @@ class Generator:
                     break
                 if watch.cancelled():
                     raise Cancelled("generation was stopped")
-                logits = steps.after(sampled.token, wanted=max_new_tokens - produced - 1)
+                logits = yield from steps.after(sampled.token, max_new_tokens - produced - 1)
         finally:
             steps.close()
         yield Finished("length", min(max_new_tokens, produced + 1) if max_new_tokens else 0)
@@ -287,7 +364,7 @@ class Generator:
         """Those of an answer to a prompt."""
         reads_ahead = self.speculation(speculate)[0] == "lookup"
         drafter = Drafter(tokens.tolist()) if reads_ahead else None
-        steps = AnswerSteps(self.loaded.forward, self.session, drafter)
+        steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_step_rows)
         self.drafts = steps.count
         return steps
 
@@ -350,11 +427,6 @@ class Generator:
         """Tokens in the cache."""
         return self.session.length
 
-    @property
-    def timer(self) -> PrefillTimer:
-        """Where the time of the last prefill went."""
-        return self.loaded.forward.timer
-
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
         """Whether the session holds exactly this prompt, with its logits at hand. What was generated sparsely is no
         answer where all is to be exact."""
@@ -366,40 +438,3 @@ class Generator:
             and same_arithmetic(session.origin.config, config)
             and len(tokens) == session.length == shared_prefix(session.known, tokens)
         )
-
-    def _run(self, tokens: IntArray, config: PrefillConfig, reuse: Reuse, watch: Watch, needed: int) -> int:
-        """Bring the cache from `reuse.length` tokens to all of `tokens`; returns the number of new ones.
-
-        Of these the logits from the row `needed` on can be asked for then.
-        """
-        session, policy, before = self.session, config.algorithm, self.session.origin
-        n = len(tokens) - reuse.length
-        self.loaded.forward.settle(policy, reuse.length, n)  # what it refuses has changed nothing
-        session.prepare(config)
-        self.reused, session.logits = reuse.length, None
-        session.truncate(reuse.length)
-        # Until all is done the cache is worth no more than what an interrupted run leaves behind.
-        session.origin = Provenance()
-        done = False
-        try:
-            new = tokens[reuse.length :]
-            checkpoint = watch.checkpoint(n)
-            self.loaded.forward.prefill(PromptRun(new, reuse.prefix, policy, session, checkpoint, needed))
-            done = True
-        finally:
-            if not done:
-                origin = policy.after_interruption(reuse, n, before)
-                session.origin = origin.from_row(max(session.store.earliest, before.earliest))
-                lost = session.origin.earliest > session.length or self.forgets(reuse.length + n)
-                if session.origin.config is None or lost:
-                    self.reset()
-        session.append(tokens[reuse.length :], generated=False)
-        if reuse.prefix is Prefix.HISTORY:
-            session.origin = before.at_turn(reuse.length)
-        else:
-            session.origin = Provenance.fresh(config, len(tokens))
-        origin = session.origin.forgetting(session.length, self.spec.cache.most_rows)
-        earliest = before.earliest if reuse.length else 0
-        session.origin = origin.from_row(max(session.store.earliest, earliest))
-        watch.progress(n, n)
-        return n

@@ -18,6 +18,7 @@ from h2o_runtime.errors import ConfigError
 THREADS_A_CORE = 4  # more only wait for each other, and every graph of a model has so many of its own
 
 _STATUS = Path("/proc/self/status")
+_MEMORY = Path("/proc/meminfo")
 
 
 def peak_bytes() -> int:
@@ -32,6 +33,11 @@ def peak_bytes() -> int:
 def resident_bytes() -> int:
     """What it has resident now; where the system does not tell, the most so far."""
     return _status("VmRSS") or peak_bytes()
+
+
+def available_bytes() -> int | None:
+    """What the system could still give without swapping; None where it does not tell."""
+    return _field(_MEMORY, "MemAvailable")
 
 
 def give_back_memory() -> None:
@@ -83,8 +89,12 @@ def _let_go(reference: weakref.ref[object]) -> None:
 
 
 def _status(field: str) -> int | None:
+    return _field(_STATUS, field)
+
+
+def _field(file: Path, field: str) -> int | None:
     try:
-        lines = _STATUS.read_text().splitlines()
+        lines = file.read_text().splitlines()
     except OSError:
         return None
     for line in lines:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+BLOCK = 64  # rows that kernels of dense attention take together
+
 
 @dataclass(frozen=True)
 class Span:
@@ -26,6 +28,30 @@ def spans(n: int, size: int, start: int = 0) -> Iterator[Span]:
 def logical_batches(n: int, batch_size: int, chunk_size: int) -> Iterator[Span]:
     """Spans of whole chunks, as many as fit the logical batch: each is one launch of Phase 1."""
     return spans(n, batch_size // chunk_size * chunk_size)
+
+
+def rows_of_chunks(rows: int, chunk_size: int) -> int:
+    """Of as many whole chunks as `rows` rows hold, at least one."""
+    return max(rows // chunk_size, 1) * chunk_size
+
+
+def dense_cuts(n: int, batch_size: int, rows: int) -> list[int]:
+    """Where n rows, which are attended to in batches, may be cut into pieces of about `rows` rows.
+
+    Each row sees the same keys in any case. But kernels add them up block by block of rows, and in another order
+    where rows are few: so that numbers stay the same to the last bit, pieces begin with a block or a batch, and
+    only a batch that is itself so short is a piece of fewer rows.
+    """
+    if rows >= batch_size:
+        size = rows // batch_size * batch_size
+        return list(range(size, n, size))
+    size = rows_of_chunks(rows, BLOCK)
+    starts = [
+        start
+        for batch in spans(n, batch_size)
+        for start in (batch.start, *range(batch.start + size, batch.stop - BLOCK + 1, size))
+    ]
+    return starts[1:]
 
 
 def tail_start(n: int, dense_tail: int) -> int:

@@ -52,12 +52,15 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         yield Finished("length", len(tokens))
 
     generator: Any = SimpleNamespace(
-        generate=generate,
+        run=generate,
+        step=None,
         context=1000,
         length=0,
         forgets=lambda tokens: 0,
         session=None,
         drafts=DraftCount(),
+        seen=lambda: None,
+        others=(),
         pool=SimpleNamespace(transcripts=list, share=lambda session: None),
         model=SimpleNamespace(vocab_size=4096),
         bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=PrefillConfig())),

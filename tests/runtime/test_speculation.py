@@ -34,6 +34,16 @@ FULL = PrefillConfig(policy="full")
 CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(cache_dtype="int8")}
 
 
+def after(generator: Generator, steps: AnswerSteps, token: int, wanted: int) -> NDArray[np.float32]:
+    """Logits after the token, with the steps that they need."""
+    run, logits = steps.after(token, wanted), None
+    while True:
+        try:
+            logits = generator.step(run.send(logits).tokens)
+        except StopIteration as end:
+            return np.asarray(end.value)
+
+
 @pytest.fixture(scope="module")
 def folder(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
@@ -143,7 +153,7 @@ def test_any_draft_gives_the_same_answer(
     generator.reset()
     logits = generator.prefill(prompt, FULL, reuse=False)
     drafter: Any = Always(text, wrong, length)
-    steps = AnswerSteps(generator.loaded.forward, generator.session, drafter)
+    steps = AnswerSteps(generator.session, drafter, generator.loaded.forward.most_step_rows)
     sampler = Sampler(sampling, generator.model.vocab_size)
     sampler.reset(prompt)
     sampled = []
@@ -151,7 +161,7 @@ def test_any_draft_gives_the_same_answer(
         sampled.append(sampler.sample(logits))
         sampler.accept(sampled[-1].token)
         if left_over:
-            logits = steps.after(sampled[-1].token, wanted=left_over)
+            logits = after(generator, steps, sampled[-1].token, left_over)
     steps.close()
     same((sampled, plain[1], *left(generator)), plain)
     rejected = steps.count.drafted - steps.count.accepted
@@ -258,11 +268,11 @@ def test_sampled_tokens_have_the_samplers_distribution(generator: Generator) -> 
     for _ in range(draws):
         generator.session.truncate(len(prompt))
         drafter: Any = Always([first, drafted, 5], [], 2)
-        steps = AnswerSteps(generator.loaded.forward, generator.session, drafter)
-        token = sampler.sample(steps.after(first, wanted=4)).token
+        steps = AnswerSteps(generator.session, drafter, generator.loaded.forward.most_step_rows)
+        token = sampler.sample(after(generator, steps, first, 4)).token
         counts[token] += 1
         before = steps.count.accepted
-        steps.after(token, wanted=3)
+        after(generator, steps, token, 3)
         assert (steps.count.accepted > before) == (token == drafted)
         steps.close()
     expected = next_shares * draws

@@ -12,6 +12,7 @@ from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
@@ -193,6 +194,25 @@ def test_an_interrupted_prompt_leaves_nothing_wrong(bundle: Path, when: int) -> 
 
 
 # --- What it takes ----------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_not_read_in_pieces(bundle: Path) -> None:
+    with load(bundle) as generator:
+        events = list(generator.run(PROMPT, 1, FULL, prompt_piece=64))
+        assert not any(isinstance(event, PromptPieceRead) for event in events)
+
+
+@pytest.mark.parametrize("cache", [Contiguous(), Paged()], ids=["contiguous", "paged"])
+def test_a_prompt_goes_on_from_what_another_live_session_has_read(bundle: Path, cache: Cache) -> None:
+    prompt = [*PROMPT, *NEXT]
+    with load(bundle, cache) as alone, load(bundle, cache, slots=2) as first:
+        (second,) = first.others
+        first.prefill(PROMPT, FULL)
+        assert relative_error(second.prefill(prompt, FULL), alone.prefill(prompt, FULL)) < 1e-5
+        assert second.reused == len(PROMPT)
+        for token in range(2, 60):  # the other one's rows move, and these stay
+            first.decode(token)
+        assert relative_error(second.decode(7), alone.decode(7)) < 1e-5
 
 
 def model_of(layers: int, wide: int, window: int) -> ModelSpec:

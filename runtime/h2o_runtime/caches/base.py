@@ -94,8 +94,11 @@ class RetainedRows(Protocol):
         """Copies of a layer's rows as they are stored, by their names in `KV.tensors`."""
         ...
 
-    def go_on(self) -> None:
-        """They become the rows of the store's sequence, and stay what they are for the one that waits."""
+    def go_on(self, store: KVStore) -> None:
+        """They become the rows of a store's sequence, and stay what they are for the one that waits.
+
+        It is the store that they were retained by, or one `beside` it.
+        """
 
     def release(self) -> None:
         """It waits no more."""
@@ -136,6 +139,11 @@ class KVStore(Protocol):
     def retain(self, rows: int) -> RetainedRows | None:
         """The first `rows` rows, which stay while another sequence takes its turn. None: they would have to be
         copied elsewhere."""
+        return None
+
+    def beside(self) -> KVStore | None:
+        """A store of one more sequence in the same memory, which must have been made large enough. None: each
+        sequence has memory of its own."""
         return None
 
     def fixed_rows(self) -> Sequence[KV] | None:
@@ -193,7 +201,10 @@ class Cache(ABC):
         device: Device,
         providers: Sequence[AttentionProvider],
     ) -> KVStore:
-        """As `new_store`, with `spare_bytes` more for rows of sequences that wait, where it can hold them."""
+        """As `new_store`, with `spare_bytes` more for rows of other sequences, where it can hold them.
+
+        Those are of sequences that wait, and of stores `beside` it.
+        """
         return self.new_store(model, capacity, device, providers)
 
     @classmethod

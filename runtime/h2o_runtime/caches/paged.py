@@ -7,6 +7,7 @@ nothing there: no row moves when sequences take turns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -99,13 +100,27 @@ class PagedStore(KVStore):
         self.layers = layers
         arrays = [array for rows in layers for array in rows.view(0).tensors.values()]
         self.pool = PagePool(len(arrays[0]) // page_rows, page_rows, arrays)
-        self.pages = PageTable(self.pool, capacity)
+        self._capacity = capacity
         step, fresh = Fresh(model, 1, device).layers, Fresh(model, capacity, device).layers
-        self._other_bytes = Fresh.size(model, capacity) + self.pages.table.nbytes + self.pool.counts.nbytes
-        self._open = [
-            _Layer(rows, own_step, own_fresh, device, provider, self.pages)
+        self._layer_arguments = [
+            (rows, own_step, own_fresh, device, provider)
             for rows, own_step, own_fresh, provider in zip(layers, step, fresh, providers, strict=True)
         ]
+        self._begin()
+        self._shared_bytes = sum(rows.nbytes for rows in layers) + Fresh.size(model, capacity)
+        self._shared_bytes += self.pool.counts.nbytes
+
+    def _begin(self) -> None:
+        """A sequence that has no pages yet."""
+        self.pages = PageTable(self.pool, self._capacity)
+        self._open = [_Layer(*arguments, self.pages) for arguments in self._layer_arguments]
+
+    def beside(self) -> PagedStore:
+        """Where dense graphs write is shared too: one layer of one sequence is open at a time."""
+        other = copy(self)
+        other._begin()
+        other._shared_bytes = 0  # counted once
+        return other
 
     def open(self, layer: int) -> _Layer:
         return self._open[layer]
@@ -133,7 +148,7 @@ class PagedStore(KVStore):
 
     @property
     def nbytes(self) -> int:
-        return sum(rows.nbytes for rows in self.layers) + self._other_bytes
+        return self._shared_bytes + self.pages.table.nbytes
 
 
 class _RetainedPages(RetainedRows):
@@ -149,8 +164,10 @@ class _RetainedPages(RetainedRows):
         pool = self._store.pool
         return self._store.layers[layer].view(self._rows, self._pages, pool.page_rows).stored_rows(self._rows)
 
-    def go_on(self) -> None:
-        self._store.pages.become(self._pages)
+    def go_on(self, store: KVStore) -> None:
+        assert isinstance(store, PagedStore)
+        assert store.pool is self._store.pool
+        store.pages.become(self._pages)
 
     def release(self) -> None:
         self._store.pool.give_back(self._pages)

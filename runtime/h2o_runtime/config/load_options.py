@@ -41,6 +41,8 @@ class LoadOptions:
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
     speculate     "lookup" drafts tokens from the conversation's own text, which changes no answer; "off" does not
     layers        settings of the model's layer kinds, by the names of their options
+    slots         sessions that are live at once, so that as many answers can run together; None is as many as half
+                  of the free memory holds, up to 8
     pool_bytes    of memory for sessions that wait while others take their turn
     folder        where sessions are written that memory has no room for, and those that are there in the end
     folder_bytes  most bytes that they take there
@@ -59,6 +61,7 @@ class LoadOptions:
     dense_form: DenseChoice = "auto"
     speculate: Speculation = "lookup"
     layers: LayerSettings = field(default_factory=dict)
+    slots: int | None = 1
     pool_bytes: int = 0
     folder: str | Path | None = None
     folder_bytes: int = 4 << 30

@@ -10,8 +10,11 @@ gives the same answer with drafts and without.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from h2o_runtime.answers.events import StepWanted
 from h2o_runtime.answers.lookup import Drafter
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.execution.step_rows import StepRow
@@ -31,15 +34,15 @@ class DraftCount:
 class AnswerSteps:
     """Of one session, from the prompt's end on. `count` tells what became of drafts."""
 
-    def __init__(self, forward: Forward, session: Session, drafter: Drafter | None) -> None:
-        """drafter: knows the session's tokens. None: every token has a step of its own."""
+    def __init__(self, session: Session, drafter: Drafter | None, most_rows: int) -> None:
+        """drafter: knows the session's tokens. None: every token has a step of its own. most_rows: of a step."""
         self.count = DraftCount()
-        self._forward, self._session, self._drafter = forward, session, drafter
+        self._session, self._drafter, self._most = session, drafter, min(MOST_DRAFTED, most_rows - 1)
         self._ahead: list[int] = []  # tokens behind the session's, which the last step had too
         self._rows: Float32 | None = None  # its logits from the session's last token on
 
-    def after(self, token: int, wanted: int) -> Float32:
-        """Append a token → logits float32 [vocab] after it, read-only.
+    def after(self, token: int, wanted: int) -> Generator[StepWanted, Float32 | None, Float32]:
+        """Append a token → logits float32 [vocab] after it, read-only. Asks for a step where there must be one.
 
         wanted: how many tokens may still be sampled, 1 at least.
         """
@@ -50,7 +53,8 @@ class AnswerSteps:
             self.count.accepted += 1
             self._ahead, self._rows = self._ahead[1:], self._rows[1:]
         else:
-            self._step(token, wanted)
+            self._ahead = self._draft(wanted)
+            self._rows = yield StepWanted((token, *self._ahead))
         self._session.decoded([token], ahead=len(self._ahead))
         assert self._rows is not None
         return self._session.keep_logits(self._rows[0])
@@ -61,16 +65,27 @@ class AnswerSteps:
             self._session.store.truncate(self._session.length)
             self._ahead = []
 
-    def _step(self, token: int, wanted: int) -> None:
-        session, draft = self._session, []
-        if self._drafter is not None:
-            room = session.spec.context - session.length - 1
-            draft = self._drafter.draft(min(MOST_DRAFTED, self._forward.most_step_rows - 1, wanted - 1, room))
+    def _draft(self, wanted: int) -> list[int]:
+        if self._drafter is None:
+            return []
+        room = self._session.spec.context - self._session.length - 1
+        draft = self._drafter.draft(min(self._most, wanted - 1, room))
         self.count.drafted += len(draft)
-        self._ahead = draft
-        if draft:
-            rows = [StepRow(one, session) for one in (token, *draft)]
-            # A copy: other answers may have their steps before these rows are used.
-            self._rows = self._forward.decode_rows(rows).copy()
-        else:
-            self._rows = self._forward.decode(token, session)[None]
+        return draft
+
+
+def decode_together(forward: Forward, steps: Sequence[tuple[Session, Sequence[int]]]) -> Iterator[Float32]:
+    """A step of each of several sessions with rows of these tokens → logits of each, [rows, vocab], which stay.
+
+    What one gets does not depend on the others. The sessions' tokens are left to the caller. Raises BackendError.
+    """
+    rest = list(steps)
+    while rest:
+        ends = accumulate(len(tokens) for _, tokens in rest)
+        fitting = sum(1 for end in ends if end <= forward.most_step_rows)
+        some, rest = rest[:fitting], rest[fitting:]
+        rows = [StepRow(token, session) for session, tokens in some for token in tokens]
+        logits, begin = forward.decode_rows(rows).copy(), 0
+        for _, tokens in some:
+            yield logits[begin : begin + len(tokens)]
+            begin += len(tokens)

@@ -9,10 +9,15 @@ import numpy as np
 
 from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.layers.model import LayerSettings, kinds_of
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.process import available_bytes
+from h2o_runtime.sessions.spec import SessionSpec
+
+MOST_SESSIONS = 8  # that nobody has asked for
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,22 @@ def footprint(
         memory=sum(policy.state_bytes(model.under_policies, context) for policy in policies),
         scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
     )
+
+
+def live_sessions(spec: SessionSpec, wanted: int | None) -> int:
+    """How many sessions there are to be at once; where nobody wants a number, what half of the free memory holds,
+    up to MOST_SESSIONS. Raises ConfigError for none at all."""
+    if wanted is not None:
+        if wanted < 1:
+            raise ConfigError(f"slots must be at least 1, but is {wanted}", field="slots")
+        return wanted
+    free = available_bytes()
+    if free is None or spec.device.memory != "cpu":
+        return 1
+    policies = (spec.bundle.manifest.prefill.algorithm, spec.decoding)
+    states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
+    each = spec.cache.store_bytes(spec.model, spec.context) + states
+    return max(1, min(MOST_SESSIONS, free // 2 // each))
 
 
 def _widest(model: ModelSpec) -> int:

@@ -20,13 +20,13 @@ from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Device, Flow, Tensor
-from h2o_runtime.devices.timings import DENSE, PrefillTimer, Stopwatch
+from h2o_runtime.devices.timings import DENSE, Stopwatch
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.step_rows import MOST_STEP_ROWS, StepGraph, StepRow
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import LiveLayers
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
-from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
+from h2o_runtime.policies.prefill import WHOLE, LayerCall, PrefillPolicy, PromptCall, PromptPiece
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.session import IntArray, Session
 
@@ -69,6 +69,7 @@ class PromptRun:
     session     holds the policy's state, and the tokens before these
     checkpoint  called with the done share of the work, from 0 to 1; may raise
     needed      the first row whose logits are asked for
+    prompt_piece  where the tokens stand in a prompt that is read in several runs
     """
 
     tokens: IntArray
@@ -77,6 +78,7 @@ class PromptRun:
     session: Session
     checkpoint: Callable[[float], None] = lambda share: None
     needed: int = 0
+    prompt_piece: PromptPiece = WHOLE
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Forward:
         self.stopwatch = self.device.stopwatch(prompt.policy.phases)
         past = session.length
         self.settle(prompt.policy, past, n)
-        call = PromptCall(n, past, prompt.prefix, session.generated[:past])
+        call = PromptCall(n, past, prompt.prefix, session.generated[:past], prompt.prompt_piece)
         prompt.policy.start_prompt(call, session.prefill_state)
         self._flow = self.device.flow(self._tiles)
 
@@ -315,11 +317,6 @@ class Forward:
         return logits
 
     @property
-    def timer(self) -> PrefillTimer:
-        """Where the time of the last prefill went."""
-        return self.stopwatch.read()
-
-    @property
     def head_rows(self) -> int:
         """Most rows that `logits` takes at once."""
         return min(len(self.buffers.logits), self.backend.most_rows)
@@ -400,6 +397,7 @@ class Forward:
             checkpoint=lambda done: prompt.checkpoint(
                 (layer + 0.5 + 0.5 * (tokens.start + done) / n) / layers
             ),
+            prompt_piece=prompt.prompt_piece,
         )
         return self.layers[layer].call(call)
 

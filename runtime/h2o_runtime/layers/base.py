@@ -42,9 +42,11 @@ class LoadedLayers:
     A kind overrides what it does; `layer` is the number of one of its layers in the model.
 
     in_step_graph  whether a decode step of these layers may be part of one graph: `Backend.whole_step`
+    divisible      whether a prompt may be read piece by piece, each behind those before it
     """
 
     in_step_graph: bool = True
+    divisible: bool = True
 
     def __init__(self, resources: LayerResources) -> None:
         self._buffers = resources.buffers

@@ -126,6 +126,7 @@ class LatentLayers(LoadedLayers):
     """
 
     in_step_graph = False
+    divisible = False  # each would expand the past anew, and might choose another mode
 
     def __init__(self, kind: Latent, resources: LayerResources, expanded: AttentionProvider | None) -> None:
         super().__init__(resources)

@@ -130,6 +130,11 @@ class LiveLayers:
         return allowed and all(provider.in_graphs for provider in self.providers)
 
     @property
+    def divisible(self) -> bool:
+        """Whether all layers allow a prompt to be read piece by piece."""
+        return all(layers.divisible for layers in self._kinds.values())
+
+    @property
     def nbytes(self) -> int:
         return sum(layers.nbytes for layers in self._kinds.values())
 

@@ -35,6 +35,10 @@ class Window(LayerKind):
 
 
 class WindowLayers(LoadedLayers):
+    divisible = (
+        False  # its rows are read a part at a time already, and no test shows that pieces give the same
+    )
+
     def attend(self, policy: PrefillPolicy[Any], call: LayerCall, state: Any) -> None:
         attend_in_spans(call, policy.batch_size, policy.phases[0])
 

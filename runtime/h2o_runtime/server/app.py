@@ -34,7 +34,7 @@ def create_app(service: Service) -> FastAPI:
     """The application of one service."""
     app = FastAPI(
         title="h2o-serve",
-        description="One model, one request at a time, with chunked sparse prefill.",
+        description="One model, with chunked sparse prefill.",
         version=metadata.version("h2o-edge"),
         docs_url=None,  # these pages load their scripts from elsewhere
         redoc_url=None,

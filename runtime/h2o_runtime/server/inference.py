@@ -15,7 +15,9 @@ from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.completion import Completion, Request, TextEvent, TextModel
 from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.generator import Generator
 from h2o_runtime.server.memory_view import MemorySnapshot
+from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.server.service_time import RequestWork
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ class Job:
     """One request on its way through the inference thread. Its last event is a Completion or a Failure.
 
     Events are read in the event loop; `cancel` may be called by anyone, any number of times.
+
+    slot  where it runs, once it does
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Job:
         self.work = work
         self.events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self.last: Completion | Failure | None = None
+        self.slot: int | None = None
         self.done = done
         self._cancelled = cancelled or threading.Event()
 
@@ -87,10 +92,15 @@ class Job:
 
 
 class InferenceThread:
-    """Loads the model in its thread, then runs one job after the other. Made and used in the event loop."""
+    """Loads the model in its thread, then runs as many jobs at once as it has slots.
 
-    def __init__(self, load: Callable[[], TextModel]) -> None:
+    Made and used in the event loop.
+    """
+
+    def __init__(self, load: Callable[[], TextModel], prompt_piece: int) -> None:
+        """prompt_piece: tokens of a prompt that are read while answers to others wait, about."""
         self._load = load
+        self._prompt_piece = prompt_piece
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._model: TextModel | None = None
@@ -98,10 +108,11 @@ class InferenceThread:
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self.loaded: asyncio.Future[TextModel] = self._loop.create_future()
         self.state = InferenceState.LOADING
-        self.memory: MemorySnapshot | None = None  # of the last prefill
-        self.cached_tokens = 0
+        self.snapshots: tuple[MemorySnapshot, ...] = ()  # of the last prefills, as many as there are slots
+        self.cached_tokens: list[int] = []  # in each slot
         self._closing = False
-        self._sign: float | None = None  # when the running job last showed that it goes on
+        self._ending = False  # whether no more jobs come
+        self._sign: float | None = None  # when the running jobs last showed that they go on
 
     @property
     def model(self) -> TextModel:
@@ -115,7 +126,7 @@ class InferenceThread:
 
     @property
     def silence(self) -> float:
-        """Seconds since the running job last came to the end of a tile, a step or a token; 0 without a job."""
+        """Seconds since a running job last came to the end of a tile, a step or a token; 0 without a job."""
         sign = self._sign
         return 0.0 if sign is None else time.monotonic() - sign
 
@@ -123,7 +134,7 @@ class InferenceThread:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Run the job as soon as those before it are done."""
+        """Run the job. There must be a free slot for it."""
         self._jobs.put(job)
         if self.state is InferenceState.FAILED:
             self._refuse_all()
@@ -142,50 +153,43 @@ class InferenceThread:
         except Exception as error:  # whoever awaits `loaded` sorts it out
             self._tell(self._not_loaded, error)
             return
+        self.cached_tokens = [0] * len(model.slots)
         self._tell(self._ready, model)
+        # With nobody beside it a prompt is read at once.
+        scheduler = Scheduler(model, self._prompt_piece if len(model.slots) > 1 else None)
         try:
-            while (job := self._jobs.get()) is not None:
-                if not self._serve(model, job):
-                    return
+            while self._take(model, scheduler) and self._turn(scheduler):
+                pass
         finally:
             self._closing = True
             model.close()
 
-    def _serve(self, model: TextModel, job: Job) -> bool:
-        """Run one job → whether the next may run."""
+    def _take(self, model: TextModel, scheduler: Scheduler) -> bool:
+        """Start the jobs that have come, and wait for one where nothing runs → whether there is anything to do."""
+        while not (self._ending and scheduler.idle):
+            try:
+                job = self._jobs.get(block=scheduler.idle)
+            except queue.Empty:
+                return True
+            if job is None:
+                self._ending = True
+            else:
+                scheduler.start(_Reporter(self, job))
+        return False
+
+    def _turn(self, scheduler: Scheduler) -> bool:
+        """One turn of all jobs → whether another may follow."""
         try:
-            self._answer(model, job)
-        except ConfigError as error:  # the request's own fault, which showed only while sampling
-            log.info("%s was refused: %s", job.name, error)
-            self._tell(job.put, Failure(error))
-        except H2OError as error:
-            log.error("%s failed: %s", job.name, error)
-            model.generator.reset()
-            self._tell(job.put, Failure(error))
+            scheduler.turn()
         except BaseException as error:
             log.critical("the inference thread failed; restart the server", exc_info=True)
             self._tell(self._failed)
-            self._tell(job.put, Failure(RuntimeError(repr(error))))
+            for task in scheduler.tasks:
+                task.ended(RuntimeError(repr(error)))
             return False
         finally:
-            self._sign = None
-            self._tell(job.done)
+            self._sign = None if scheduler.idle else time.monotonic()
         return True
-
-    def _answer(self, model: TextModel, job: Job) -> None:
-        def cancelled() -> bool:
-            self._sign = time.monotonic()
-            return job.cancelled()
-
-        cancelled()
-        reporter = _Reporter(self, model, job)
-        for event in model.complete(job.request, Watch(reporter.progress, cancelled)):
-            if isinstance(event, Prefilled):
-                self.memory = MemorySnapshot.take(job.name, job.request.prompt.ids, model.generator)
-            self.cached_tokens = model.generator.length
-            # Before the client learns of the event: then the server is well.
-            self._sign = time.monotonic()
-            reporter.event(event)
 
     def _tell(self, call: Callable[..., object], *args: object) -> None:
         """Call something in the event loop; a loop that is closed has nobody left to be told."""
@@ -219,24 +223,52 @@ class InferenceThread:
 
 
 class _Reporter:
-    """Carries what happens in the inference thread over to the event loop, progress not too often."""
+    """Carries what happens to a job in the inference thread over to the event loop, progress not too often."""
 
-    def __init__(self, inference: InferenceThread, model: TextModel, job: Job) -> None:
+    def __init__(self, inference: InferenceThread, job: Job) -> None:
         self._inference = inference
-        self._model = model
         self._job = job
         self._next = 0.0
         self._done = -1  # tokens last told
+        self.request = job.request
+        self.watch = Watch(self._progress, self._cancelled)
 
-    def progress(self, done: int, total: int) -> None:
+    def began(self, slot: int, generator: Generator) -> None:
+        self._generator = generator
+        self._job.slot = slot
+        self._inference._sign = time.monotonic()
+
+    def event(self, event: TextEvent) -> None:
+        inference, job = self._inference, self._job
+        if isinstance(event, Prefilled):
+            taken = MemorySnapshot.take(job.name, job.request.prompt.ids, self._generator)
+            inference.snapshots = (*inference.snapshots, taken)[-len(inference.cached_tokens) :]
+        assert job.slot is not None, "it runs"
+        inference.cached_tokens[job.slot] = self._generator.length
+        # Before the client learns of the event: then the server is well.
+        inference._sign = time.monotonic()
+        inference._tell(self._took, event)
+
+    def ended(self, error: Exception | None) -> None:
+        job, tell = self._job, self._inference._tell
+        if isinstance(error, ConfigError):  # the request's own fault, which showed only while sampling
+            log.info("%s was refused: %s", job.name, error)
+        elif isinstance(error, H2OError):
+            log.error("%s failed: %s", job.name, error)
+        if error is not None:
+            tell(job.put, Failure(error))
+        tell(job.done)
+
+    def _cancelled(self) -> bool:
+        self._inference._sign = time.monotonic()
+        return self._job.cancelled()
+
+    def _progress(self, done: int, total: int) -> None:
         now = time.monotonic()
         if done != self._done and (now >= self._next or done == total):
             self._done = done
             self._next = now + _PROGRESS_EVERY
-            self._inference._tell(self._took, Progress(done, total, self._model.generator.reused))
-
-    def event(self, event: TextEvent) -> None:
-        self._inference._tell(self._took, event)
+            self._inference._tell(self._took, Progress(done, total, self._generator.reused))
 
     def _took(self, event: JobEvent) -> None:
         if isinstance(event, Progress):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -68,6 +68,10 @@ class Metrics:
         """Figures of which it is only known when they are asked for which there are; None is not told."""
         self.registry.register(_Gauges(prefix, text, values))
 
+    def by_slot(self, name: str, text: str, values: Callable[[], Sequence[float]]) -> None:
+        """A figure of each slot, looked up when it is asked for."""
+        self.registry.register(_BySlot(name, text, values))
+
     def invalid(self) -> None:
         """Count a request that was answered with a 4xx, whatever it asked for."""
         self.finished("invalid")
@@ -107,3 +111,14 @@ class _Gauges(Collector):
         for name, value in self._values().items():
             if value is not None:
                 yield GaugeMetricFamily(f"{self._prefix}{name}", self._text, value=value)
+
+
+class _BySlot(Collector):
+    def __init__(self, name: str, text: str, values: Callable[[], Sequence[float]]) -> None:
+        self._name, self._text, self._values = name, text, values
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(self._name, self._text, labels=["slot"])
+        for slot, value in enumerate(self._values()):
+            family.add_metric([str(slot)], value)
+        yield family

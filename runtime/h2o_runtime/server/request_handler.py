@@ -25,7 +25,7 @@ from h2o_runtime.server.inference import Failure, InferenceState, InferenceThrea
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
-from h2o_runtime.server.slot import Slot, Ticket
+from h2o_runtime.server.slots import Slots, Ticket
 from h2o_runtime.server.stream import KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
 from h2o_runtime.server.workers import Workers
 
@@ -51,8 +51,8 @@ class RequestHandler:
         self.inference = inference
         self.metrics = metrics
         self.service_time = ServiceTime()
-        self.running: Job | None = None
-        self.slot = Slot(queue, self.retry_after)
+        self.running: list[Job] = []  # those that the inference thread was given
+        self.slots = Slots(queue, self.retry_after)
         self._queue_timeout = queue_timeout
         # One thread for all prompts: its memory stays one thread's, and no long one delays the event loop.
         self._text = Workers(1, "text")
@@ -63,13 +63,14 @@ class RequestHandler:
         self._closed = False
 
     def retry_after(self) -> int:
-        """Seconds until the running request is likely to be done, which makes a place in the queue."""
-        return whole_seconds(self.service_time.remaining(self.running.work) if self.running else 0.0)
+        """Seconds until a running request is likely to be done, which makes a place in the queue."""
+        remaining = (self.service_time.remaining(job.work) for job in self.running)
+        return whole_seconds(min(remaining, default=0.0))
 
     def check(self) -> None:
         """Raise Problem when no request can be taken now."""
         self.check_inference()
-        self.slot.check()
+        self.slots.check()
 
     async def in_body_thread(self, work: Callable[[], Result]) -> Result:
         """Read a body away from the event loop."""
@@ -133,7 +134,7 @@ class RequestHandler:
         ready go first.
         """
         self.check_inference()
-        ticket, left = self.slot.enter(ready=False), threading.Event()
+        ticket, left = self.slots.enter(ready=False), threading.Event()
         preparing = asyncio.ensure_future(self._prepare(ticket, make, constrain, left))
         try:
             waited = await unless_gone(http, ticket.turn(self._queue_timeout))
@@ -193,7 +194,7 @@ class RequestHandler:
 
     def give_back_memory(self) -> None:
         """When a large request is gone, unless others are at work, which do so themselves."""
-        if not self.slot.busy and not self._closed:
+        if not self.slots.busy and not self._closed:
             self._text.submit(give_back_memory)
 
     def close(self) -> None:
@@ -208,7 +209,7 @@ class RequestHandler:
     def _start(
         self, choices: Choices, constrain: Constrain, name: str, ticket: Ticket, left: threading.Event
     ) -> Jobs:
-        """Jobs that follow each other, of which the last one's end frees the slot, whoever listens."""
+        """Jobs that follow each other, of which the last one's end frees their slot, whoever listens."""
         jobs = Jobs(choices, constrain, left)
         for request in choices.requests:
             work = RequestWork(len(request.prompt.ids), self._limit(request))
@@ -222,13 +223,14 @@ class RequestHandler:
         return room if request.max_tokens is None else min(request.max_tokens, room)
 
     def _submit(self, job: Job) -> None:
-        self.running = job
+        self.running.append(job)
         self.inference.submit(job)
 
     def _done(self, jobs: Jobs, index: int, ticket: Ticket) -> None:
         """The inference thread has ended a job: the next one's turn, or the next client's."""
-        self.running = None
         job = jobs[index]
+        if job in self.running:  # one whose grammar could not be compiled never ran
+            self.running.remove(job)
         _close(job.request)
         ended = isinstance(job.last, Failure) or job.cancelled() or job is jobs[-1]
         self._account(job, ended)

@@ -84,7 +84,7 @@ class _Run:
 
     async def until_stopped(self, listener: socket.socket) -> bool:
         sys.setswitchinterval(_SWITCH)
-        inference = InferenceThread(self._load)
+        inference = InferenceThread(self._load, self._settings.prompt_piece)
         service = Service(self._settings, self._prefill, inference)
         server = _Server(self._config(service))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,7 +95,7 @@ class _Run:
         if not ip_address(host.partition("%")[0]).is_loopback and not self._settings.api_keys:
             log.warning("anybody who reaches this address can use the server: --api-key-file changes that")
         try:
-            await self._loading(inference)
+            await self._loading(inference, service)
             await _first(self._stop.wait(), serving)
             await self._drain(service)
         finally:
@@ -105,35 +105,40 @@ class _Run:
         threads = asyncio.to_thread(service.handler.ended, _LAST_WORDS)
         return all(await asyncio.gather(asyncio.to_thread(inference.stop, _LAST_WORDS), threads))
 
-    async def _loading(self, inference: InferenceThread) -> None:
+    async def _loading(self, inference: InferenceThread, service: Service) -> None:
         """Wait for the model, or for the wish to stop. Raises what loading raised."""
         log.info("loading %s", self._settings.alias)
         inference.start()
         await _first(inference.loaded, self._stop.wait())
         if inference.loaded.done():
-            generator = inference.loaded.result().generator
+            model = inference.loaded.result()
+            generator = model.generator
+            service.handler.slots.count = len(model.slots)
             gc.collect()
             gc.freeze()  # the model's own objects stay, and need not be looked at again and again
             log.info(
-                "ready: context %d, attention by %s, %d may wait",
-                *(generator.context, generator.spec.provider.name, self._settings.limits.queue),
+                "ready: context %d, attention by %s, %d at once, %d may wait",
+                *(generator.context, generator.spec.provider.name),
+                *(len(model.slots), self._settings.limits.queue),
             )
 
     async def _drain(self, service: Service) -> None:
         """Refuse what is new and finish what runs, within the time that it was given."""
-        log.info("stopping: the running request has %g s", self._settings.grace)
+        log.info("stopping: running requests have %g s", self._settings.grace)
         service.draining = True
-        service.handler.slot.close(_shutting_down)
-        empty = asyncio.create_task(service.handler.slot.empty())
+        handler = service.handler
+        handler.slots.close(_shutting_down)
+        empty = asyncio.create_task(handler.slots.empty())
         await _first(empty, self._hurry.wait(), asyncio.sleep(self._settings.grace))
-        running = service.handler.running
-        if running is not None:
-            log.warning("stopping %s before its end", running.name)
-            running.cancel()
+        for job in handler.running:
+            log.warning("stopping %s before its end", job.name)
+            job.cancel()
+        if handler.running:
             await _first(empty, asyncio.sleep(_LAST_WORDS))
-        if service.handler.running is not None:
+        if handler.running:
             log.error("the inference thread does not come back: leaving it behind")
-            service.handler.running.put(Failure(ServerError("the server is shutting down")))
+        for job in handler.running:
+            job.put(Failure(ServerError("the server is shutting down")))
 
     def _config(self, service: Service) -> uvicorn.Config:
         return uvicorn.Config(

@@ -39,9 +39,12 @@ class Service:
         limits = self.settings.limits
         self.handler = RequestHandler(self.inference, self.metrics, limits.queue, limits.queue_timeout)
         gauge = self.metrics.gauge
-        gauge("h2o_busy", "1 while a request is being served", lambda: self.handler.slot.busy)
-        gauge("h2o_queue_length", "Requests that wait for the slot", lambda: self.handler.slot.waiting)
-        gauge("h2o_cache_tokens", "Tokens in the cache", lambda: self.inference.cached_tokens)
+        gauge("h2o_slots", "Requests that can be served at once", lambda: self.handler.slots.count)
+        gauge("h2o_busy", "Requests that are being served", lambda: self.handler.slots.busy)
+        gauge("h2o_queue_length", "Requests that wait for a slot", lambda: self.handler.slots.waiting)
+        gauge("h2o_cache_tokens", "Tokens in the cache", lambda: sum(self.inference.cached_tokens))
+        self.metrics.by_slot("h2o_slot_busy", "1 while the slot serves a request", self._busy_slots)
+        self.metrics.by_slot("h2o_slot_tokens", "Tokens in the slot's cache", self._slot_tokens)
         gauge("h2o_cache_capacity_tokens", "Tokens that fit", self._capacity)
         gauge("h2o_cache_bytes", "Memory that is reserved for keys and values", self._cache_bytes)
         self.metrics.gauges("h2o_cache_", "What the cache tells of itself", self._cache_report)
@@ -58,12 +61,12 @@ class Service:
             self.metrics.registry.register(self._vllm_names())
 
     def _vllm_names(self) -> VllmNames:
-        slot = self.handler.slot
+        slots = self.handler.slots
         return VllmNames(
             self.settings.alias,
             self.metrics,
-            running=lambda: slot.busy,
-            waiting=lambda: slot.waiting,
+            running=lambda: slots.busy,
+            waiting=lambda: slots.waiting,
             usage=lambda: self.used_tokens() / max(self._capacity(), 1),
         )
 
@@ -81,8 +84,16 @@ class Service:
         return Health(status="ok")
 
     def used_tokens(self) -> int:
-        """Rows of the cache that the running request takes; what waits for another turn can make room."""
-        return self.inference.cached_tokens if self.handler.slot.busy else 0
+        """Rows of the cache that running requests take; what waits for another turn can make room."""
+        cached = self.inference.cached_tokens
+        return sum(cached[job.slot] for job in self.handler.running if job.slot is not None)
+
+    def _busy_slots(self) -> list[float]:
+        busy = {job.slot for job in self.handler.running}
+        return [float(slot in busy) for slot in range(self.handler.slots.count)]
+
+    def _slot_tokens(self) -> list[float]:
+        return [float(tokens) for tokens in self.inference.cached_tokens]
 
     @property
     def model(self) -> TextModel:
@@ -109,17 +120,19 @@ class Service:
         return RequestBuilder(self.model, self.grammars, self.prefill)
 
     def _capacity(self) -> float:
-        return self.inference.model.generator.context if self.inference.ready else 0
+        return sum(one.context for one in self.inference.model.slots) if self.inference.ready else 0
 
     def _cache_bytes(self) -> float:
-        return self.inference.model.generator.session.store.nbytes if self.inference.ready else 0
+        slots = self.inference.model.slots if self.inference.ready else ()
+        return sum(one.session.store.nbytes for one in slots)
 
     def _cache_report(self) -> Mapping[str, float | None]:
         return self.inference.model.generator.session.store.report() if self.inference.ready else {}
 
     def _forgotten(self) -> float:
         inference = self.inference
-        return inference.model.generator.forgets(inference.cached_tokens) if inference.ready else 0
+        forgets = inference.model.generator.forgets if inference.ready else None
+        return sum(map(forgets, inference.cached_tokens)) if forgets else 0
 
     def _waiting(self) -> tuple[float, float]:
         pool = self.inference.model.generator.pool if self.inference.ready else ()

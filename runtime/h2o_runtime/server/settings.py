@@ -16,7 +16,7 @@ LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 class RequestLimits:
     """What one client can take. Raises ConfigError for values out of range.
 
-    queue          most requests that wait for the slot
+    queue          most requests that wait for a slot
     queue_timeout  seconds that one waits before it is refused; None waits as long as its client does
     body_bytes     longest body of a request, even where the context holds a longer text
     memory_bytes   of the bodies of all requests together
@@ -68,7 +68,8 @@ class ServerSettings:
     cors_origins  web pages that may use the API; none allows those of this machine, "*" all
     allowed_hosts further names that the server answers to, as a proxy's; "*" is any
     metrics_names whose names /metrics has: its own, or vLLM's beside them
-    grace         seconds that a running request gets to finish once the server is told to stop
+    grace         seconds that running requests get to finish once the server is told to stop
+    prompt_piece  tokens of a prompt that are read while answers to others wait, about
     """
 
     alias: str
@@ -79,6 +80,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     metrics_names: MetricsNames = "h2o"
     grace: float = 30
+    prompt_piece: int = 1024
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:
@@ -86,6 +88,8 @@ class ServerSettings:
             raise ConfigError(f"port must be from 0 to 65535, but is {self.port}", field="port")
         if not self.grace >= 0:
             raise ConfigError(f"grace must not be negative, but is {self.grace}", field="grace")
+        if self.prompt_piece < 1:
+            raise ConfigError(f"piece must be at least 1 token, but is {self.prompt_piece}", field="piece")
         if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
             raise ConfigError("api_key must be printable ASCII characters, and not empty", field="api_key")
         for host in self.allowed_hosts:

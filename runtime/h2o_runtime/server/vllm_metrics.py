@@ -14,7 +14,7 @@ from h2o_runtime.server.metrics import Metrics
 
 @dataclass(frozen=True)
 class VllmNames(Collector):
-    """running, waiting: requests. usage: the share of the cache that the running request takes, from 0 to 1."""
+    """running, waiting: requests. usage: the share of the cache that running requests take, from 0 to 1."""
 
     model: str
     metrics: Metrics
@@ -24,7 +24,7 @@ class VllmNames(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self._gauge("num_requests_running", "Requests that are being served", self.running())
-        yield self._gauge("num_requests_waiting", "Requests that wait for the slot", self.waiting())
+        yield self._gauge("num_requests_waiting", "Requests that wait for a slot", self.waiting())
         yield self._gauge("kv_cache_usage_perc", "Share of the cache in use, from 0 to 1", self.usage())
         metrics = self.metrics
         read, cached = _value(metrics.prompt_tokens), _value(metrics.cached_tokens)

@@ -123,7 +123,8 @@ def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Itera
 def fill(session: Session, shape: SessionShape, read: Reader, retained: RetainedRows | None = None) -> None:
     """Make the session one of these arrays. What `read` raises leaves it empty.
 
-    retained  keys and values that waited in the session's store; otherwise they are among the arrays
+    retained  keys and values that waited in the session's store, or one beside it; otherwise they are among the
+              arrays
     """
     session.reset()
     session.prepare(shape.config)
@@ -153,7 +154,7 @@ def _fill_tokens(session: Session, shape: SessionShape, read: Reader) -> None:
 def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: RetainedRows | None) -> None:
     """The decode policy sees the rows as if they had just been written."""
     if retained is not None:
-        retained.go_on()
+        retained.go_on(session.store)
     rows, spec = Rows(0, shape.length), session.spec
     for layer in range(spec.model.layers):
         with session.store.open(layer) as cache:

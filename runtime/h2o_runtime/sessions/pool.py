@@ -1,9 +1,11 @@
-"""Sessions that wait: conversations take turns on one live session, and none is read again from its beginning.
+"""Sessions that wait: conversations take turns on a live session, and none is read again from its beginning.
 
 A session that a prompt is about to overwrite is set aside first. Where the cache can hold its rows they stay where
 they are, and rows that several sessions begin with are there once. Otherwise they are copied to the host's memory,
 and copied back when the session goes on: copying a token's rows takes a hundredth of the time of reading the token.
 Sessions that memory has no room for go to a folder, where there is one.
+
+Where several sessions are live, a prompt also goes on from what another one holds: a copy, or the same pages.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from h2o_runtime.sessions.folder import SessionFolder
 from h2o_runtime.sessions.saved import SavedSession
 from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.transcript import Transcript
-from h2o_runtime.sessions.waiting import WaitingSession, bytes_of
+from h2o_runtime.sessions.waiting import LiveSession, WaitingSession, bytes_of
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +29,12 @@ SHARED_STEPS = 8  # a shared session is written again once an eighth of it is ne
 
 
 class SessionPool:
-    """Sessions beside one live session, those that waited longest first, in at most `most_bytes` of memory."""
+    """Sessions beside those that are live, those that waited longest first, in at most `most_bytes` of memory."""
 
     def __init__(self, most_bytes: int = 0, folder: SessionFolder | None = None) -> None:
         self.most_bytes, self.folder = most_bytes, folder
         self._waiting: list[WaitingSession] = []
+        self._live: list[Session] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -45,6 +48,10 @@ class SessionPool:
     def nbytes(self) -> int:
         return bytes_of(self._waiting)
 
+    def join(self, session: Session) -> None:
+        """The session is live from now on, as others are."""
+        self._live.append(session)
+
     def transcripts(self) -> list[Transcript]:
         """Those of the sessions in the folder, the one not used for longest first."""
         found = [one.transcript for one in self.folder.files()] if self.folder else []
@@ -52,13 +59,20 @@ class SessionPool:
 
     def change(self, session: Session, tokens: IntArray, config: PrefillConfig) -> None:
         """Before the prompt `tokens` [N]: make the live session the one of which the prompt can keep most."""
-        if not self.several:
+        if not self.several and self._live == [session]:
             return
         keeps = plan_reuse(session.known, session.origin, tokens, config).length
         best = self._best(session, tokens, config)
-        gains = reusable(best, tokens, config) if best else 0
+        gains = _gains(best, tokens, config) if best else 0
         if best is None or gains <= keeps:
             self.set_aside(session, keeps)
+            return
+        if isinstance(best, LiveSession):
+            copied = best.copied()
+            self.set_aside(session)
+            copied.load_into(session)
+            copied.release()
+            log.info("went on with what another session has read, of %d tokens", best.shape.length)
             return
         if isinstance(best, SavedSession):
             assert self.folder is not None
@@ -119,27 +133,29 @@ class SessionPool:
         else:
             self._add(waiting, session, patient)
 
-    def close(self, session: Session) -> None:
+    def close(self, *live: Session) -> None:
         """All sessions go to the folder, where there is one. Waits until they are written."""
         if self.folder is None:
             return
-        self.set_aside(session, patient=True)
+        for session in live:
+            self.set_aside(session, patient=True)
         for one in self._waiting:
-            self._file(one, session, patient=True)
+            self._file(one, live[0], patient=True)
         self._waiting = []
         self.folder.close()
         self.folder = None
 
     def _best(
         self, session: Session, tokens: IntArray, config: PrefillConfig
-    ) -> WaitingSession | SavedSession | None:
-        waiting: list[WaitingSession | SavedSession] = [*self._waiting]
+    ) -> WaitingSession | SavedSession | LiveSession | None:
+        waiting: list[WaitingSession | SavedSession | LiveSession] = [*self._waiting]
         if self.folder is not None:
             self.folder.refresh()
             waiting += [*self.folder.waiting(), *self.folder.files()]
+        waiting += [live for one in self._live if one is not session and (live := LiveSession.of(one))]
         context, decode = session.spec.context, session.spec.decode
         fitting = [one for one in waiting if one.shape.length <= context and one.shape.decode == decode]
-        return max(fitting, key=lambda one: reusable(one, tokens, config), default=None)
+        return max(fitting, key=lambda one: _gains(one, tokens, config), default=None)
 
     def _add(self, waiting: WaitingSession, session: Session, patient: bool = False) -> None:
         self._waiting.append(waiting)
@@ -164,3 +180,8 @@ class SessionPool:
             self.folder.forget(one)
             return False
         return True
+
+
+def _gains(one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, config: PrefillConfig) -> int:
+    """Tokens that the prompt could keep of it. A session that stays where it is must be worth a copy."""
+    return reusable(one, tokens, config) - (WORTH_KEEPING if isinstance(one, LiveSession) else 0)

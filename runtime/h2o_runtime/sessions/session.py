@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.caches import KVStore
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.sessions.spec import SessionSpec
@@ -30,12 +31,16 @@ class Session(TokenRows):
     decode_state   of the decode policy
     """
 
-    def __init__(self, spec: SessionSpec, spare_bytes: int = 0) -> None:
-        """spare_bytes: room in the store for rows of sessions that wait, where the store can hold them."""
+    def __init__(self, spec: SessionSpec, spare_bytes: int = 0, beside: Session | None = None) -> None:
+        """spare_bytes: room in the store for rows of other sessions, where the store can hold them.
+        beside: a session whose store this one's shares, where it can."""
         super().__init__(spec.context)
         self.spec = spec
         model, device = spec.model, spec.device
-        self.store = spec.cache.new_pool(model, spec.context, spare_bytes, device, spec.layers.providers)
+        store = None if beside is None else beside.store.beside()
+        if store is None:
+            store = spec.cache.new_pool(model, spec.context, spare_bytes, device, spec.layers.providers)
+        self.store: KVStore = store
         own = enumerate(zip(model.each_layer, model.policy_layers, strict=True))
         paged = (i for i, (layer, k) in own if not layer.window and spec.decoding.reads_in_pages(k))
         self.store.read_in_pages(frozenset(paged))

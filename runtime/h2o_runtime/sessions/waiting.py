@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.caches import RetainedRows
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill, first_row, row_name
 from h2o_runtime.sessions.session import IntArray, Session
@@ -73,6 +75,33 @@ class WaitingSession:
 
     def _read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         return self.arrays[name]
+
+
+@dataclass(frozen=True, eq=False)
+class LiveSession:
+    """One that is live beside others, between two of its calls, as a prompt of another may find it."""
+
+    session: Session
+    shape: SessionShape
+
+    @classmethod
+    def of(cls, session: Session) -> LiveSession | None:
+        """None where nothing can be gone on from."""
+        if session.origin.config is None or session.spec.cache.most_rows is not None:
+            return None
+        try:
+            return cls(session, SessionShape.of(session))
+        except ConfigError:  # of a policy that cannot save what it remembers
+            return None
+
+    @property
+    def tokens(self) -> IntArray:
+        return self.session.known
+
+    def copied(self) -> WaitingSession:
+        waiting = WaitingSession.of(self.session, self.shape, sys.maxsize)
+        assert waiting is not None, "it may take any size"
+        return waiting
 
 
 def bytes_of(sessions: Sequence[WaitingSession]) -> int:

@@ -186,8 +186,8 @@ def test_a_killed_server_leaves_no_process(serve: Serve) -> None:
 
 def test_health_tells_of_a_request_that_does_not_come_back(serve: Serve, tmp_path: Path) -> None:
     slow = (
-        "import time\nfrom h2o_runtime.generator import Generator\ndecode = Generator.decode\n"
-        "def slow(self, token):\n    time.sleep(4)\n    return decode(self, token)\nGenerator.decode = slow\n"
+        "import time\nfrom h2o_runtime.execution.forward import Forward\nrows_of = Forward.decode_rows\n"
+        "def slow(self, rows):\n    time.sleep(4)\n    return rows_of(self, rows)\nForward.decode_rows = slow\n"
     )
     (tmp_path / "sitecustomize.py").write_text(slow)
     server = serve("--ctx-size", 64, "--stall-timeout", 1, environment={"PYTHONPATH": str(tmp_path)})

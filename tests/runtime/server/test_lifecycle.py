@@ -24,19 +24,19 @@ Serve = Callable[..., Server]
 
 SLOW_DECODE = """
 import time
-from h2o_runtime.generator import Generator
-decode = Generator.decode
-def slow(self, token):
+from h2o_runtime.execution.forward import Forward
+decode_rows = Forward.decode_rows
+def slow(self, rows):
     time.sleep({seconds})
-    return decode(self, token)
-Generator.decode = slow
+    return decode_rows(self, rows)
+Forward.decode_rows = slow
 """
 
 FAILING_DECODE = """
-from h2o_runtime.generator import Generator
-def broken(self, token):
+from h2o_runtime.execution.forward import Forward
+def broken(self, rows):
     raise ValueError("a defect that nobody foresaw")
-Generator.decode = broken
+Forward.decode_rows = broken
 """
 
 

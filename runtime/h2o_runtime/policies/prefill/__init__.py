@@ -8,13 +8,30 @@ from __future__ import annotations
 from typing import Any
 
 from h2o_runtime.components.registry import Registry
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, PrefillReport, PromptCall, Seen
+from h2o_runtime.policies.prefill.base import (
+    WHOLE,
+    LayerCall,
+    PrefillPolicy,
+    PrefillReport,
+    PromptCall,
+    PromptPiece,
+    Seen,
+)
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O, SCORES
 from h2o_runtime.policies.prefill.minference import VerticalSlash
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 
-__all__ = ["PREFILL", "LayerCall", "PrefillPolicy", "PrefillReport", "PromptCall", "Seen"]
+__all__ = [
+    "PREFILL",
+    "WHOLE",
+    "LayerCall",
+    "PrefillPolicy",
+    "PrefillReport",
+    "PromptCall",
+    "PromptPiece",
+    "Seen",
+]
 
 PREFILL: Registry[PrefillPolicy[Any]] = Registry(
     H2O,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -26,6 +26,21 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True)
+class PromptPiece:
+    """Where a call's new tokens stand in their prompt, which `PrefillPolicy.cuts` has allowed to be cut.
+
+    before  tokens of the same prompt that earlier calls have read, and the policy's state knows
+    more    whether further ones follow
+    """
+
+    before: int = 0
+    more: bool = False
+
+
+WHOLE = PromptPiece()
+
+
+@dataclass(frozen=True)
 class PromptCall:
     """A prompt that is about to run: n new tokens behind `past` cached ones, which are `prefix` to it.
 
@@ -36,6 +51,7 @@ class PromptCall:
     past: int
     prefix: Prefix
     generated: NDArray[np.bool_]
+    prompt_piece: PromptPiece = WHOLE
 
 
 @dataclass(frozen=True)
@@ -67,6 +83,7 @@ class LayerCall:
     flow: Flow
     checkpoint: Callable[[int], None]
     needed: int = 0
+    prompt_piece: PromptPiece = WHOLE
 
     def new_rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """k and v of some of the new tokens; one tensor where they are one."""
@@ -185,8 +202,13 @@ class PrefillPolicy(ABC, Generic[State]):
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""
         return None
 
+    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
+        """Where n new tokens behind `prefix` may be cut into pieces of about `rows`, so that one after the other
+        they give what they give at once: rising, from 1 to n - 1. None: they are read at once."""
+        return ()
+
     def start_prompt(self, prompt: PromptCall, state: Any) -> None:
-        """Once a prompt, before layer 0."""
+        """Once a prompt, or once for each of its pieces, before layer 0."""
 
     @abstractmethod
     def attend(self, call: LayerCall, state: Any) -> None:

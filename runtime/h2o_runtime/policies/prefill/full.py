@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
-from h2o_runtime.schedule import spans
+from h2o_runtime.schedule import dense_cuts, spans
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Full(PrefillPolicy[None]):
     def attend(self, call: LayerCall, state: None) -> None:
         attend_in_spans(call, self.batch_size, self.phases[0])
 
+    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
+        """Anywhere, but where kernels would take rows otherwise than at once."""
+        return dense_cuts(n, self.batch_size, rows)
+
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """Any cached token is what a fresh run would compute, but for those that a sparse decode made."""
         reused = min(origin.exact_rows(shared), n - 1)
@@ -38,7 +42,7 @@ class Full(PrefillPolicy[None]):
         return n
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        return before if reuse.prefix is Prefix.EXACT else Provenance()
+        return Provenance() if reuse.prefix is Prefix.NONE else before
 
     def visible_pairs(self, n: int) -> int:
         return n * (n + 1) // 2

@@ -7,7 +7,7 @@ queries show which. Here the last queries of every chunk do, so that no row depe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -21,7 +21,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState, chunk_option
-from h2o_runtime.schedule import Span, spans
+from h2o_runtime.schedule import Span, rows_of_chunks, spans
 
 VOTES = 64  # last queries that estimate
 TILE = 64  # rows that see the same blocks of keys
@@ -133,6 +133,11 @@ class VerticalSlash(PrefillPolicy[LineStore]):
             VERTICAL_SLASH_SELECT, kv, q=votes, sink=SINK, near=NEAR, columns=columns, distances=distances
         )
         return lines
+
+    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
+        """Between chunks, unless the prompt's last queries find the lines of all."""
+        size = rows_of_chunks(rows, self.chunk_size)
+        return range(size, n, size) if self.estimate == "chunk" else ()
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """All of a conversation that goes on; else whole chunks, whose lines did not depend on what followed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from h2o_runtime.devices import Device
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
-from h2o_runtime.schedule import spans
+from h2o_runtime.schedule import rows_of_chunks, spans
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class Subquadratic(PrefillPolicy[Landmarks]):
             done = call.past + rows.stop
             call.checkpoint(rows.stop)
             call.flow.finished(rows.stop)
+
+    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
+        """Between batches: inside of one, rows are added up in an order that depends on how many there are."""
+        size = rows_of_chunks(rows, self.batch_size)
+        return range(size, n, size)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """All of a conversation that goes on, generated tokens too; else what a fresh run would compute alike."""

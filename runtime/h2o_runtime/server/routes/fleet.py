@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from h2o_runtime.server.inference import Job
 from h2o_runtime.server.schemas.responses import Health, Load, Loads
 from h2o_runtime.server.service import Service
 
@@ -18,15 +19,14 @@ from h2o_runtime.server.service import Service
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.get("/slots")
     async def slots() -> list[dict[str, Any]]:
-        """The one slot, and what it is doing."""
-        generator, running = service.model.generator, service.handler.running
-        slot: dict[str, Any] = {"id": 0, "n_ctx": generator.context, "is_processing": running is not None}
-        slot["n_past"] = service.inference.cached_tokens
-        if running is not None:
-            work = running.work
-            slot |= {"id_task": running.name, "n_prompt_tokens": len(running.request.prompt.ids)}
-            slot |= {"n_prompt_tokens_processed": work.prompt_done, "n_decoded": work.answered}
-        return [slot]
+        """The slots, and what each is doing."""
+        jobs = {job.slot: job for job in service.handler.running}
+        context = service.model.generator.context
+        return [
+            {"id": slot, "n_ctx": context, "is_processing": slot in jobs, "n_past": cached}
+            | (_work(jobs[slot]) if slot in jobs else {})
+            for slot, cached in enumerate(service.inference.cached_tokens)
+        ]
 
     @router.get("/loads", include_in_schema=False)
     @router.get("/v1/loads")
@@ -69,9 +69,20 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return service.health()
 
 
+def _work(job: Job) -> dict[str, Any]:
+    """What a slot is doing, with llama.cpp's names."""
+    return {
+        "id_task": job.name,
+        "n_prompt_tokens": len(job.request.prompt.ids),
+        "n_prompt_tokens_processed": job.work.prompt_done,
+        "n_decoded": job.work.answered,
+    }
+
+
 def _load(service: Service) -> Load:
-    running, waiting = int(service.handler.slot.busy), service.handler.slot.waiting
-    used, most = service.used_tokens(), service.model.generator.context
+    slots = service.handler.slots
+    running, waiting = slots.busy, slots.waiting
+    used, most = service.used_tokens(), service.model.generator.context * slots.count
     return Load(
         dp_rank=0,
         num_running_reqs=running,
@@ -80,5 +91,5 @@ def _load(service: Service) -> Load:
         num_used_tokens=used,
         max_total_num_tokens=most,
         token_usage=used / most,
-        max_running_requests=1,
+        max_running_requests=slots.count,
     )

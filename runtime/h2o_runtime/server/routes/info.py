@@ -63,7 +63,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
     @router.get("/memory/{name}")
     async def memory(name: str) -> dict[str, Any]:
-        """The prompt of the last answer, token by token. name: that answer's id."""
+        """The prompt of an answer, token by token. name: the answer's id; those of the last few are kept."""
         snapshot, tokenizer = _snapshot(service, name), service.model.tokenizer
         return await service.handler.in_text_thread(lambda: snapshot.describe(tokenizer))
 
@@ -84,10 +84,11 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
 def _snapshot(service: Service, name: str) -> MemorySnapshot:
     """By the answer's id, which only its client knows: a prompt is nobody else's business."""
-    snapshot = service.inference.memory
-    if snapshot is None or snapshot.name != name:
-        raise Problem(404, f"there is no memory of {name}: only the last answer's is kept", code="not_found")
-    return snapshot
+    for snapshot in service.inference.snapshots:
+        if snapshot.name == name:
+            return snapshot
+    last = "the last answer's is" if len(service.model.slots) == 1 else "those of the last answers are"
+    raise Problem(404, f"there is no memory of {name}: only {last} kept", code="not_found")
 
 
 def _model(service: Service, created: int) -> ModelObject:
@@ -116,7 +117,7 @@ def _props(service: Service) -> dict[str, Any]:
     speculate, reason = model.generator.speculation()
     return {
         "model_alias": service.settings.alias,
-        "total_slots": 1,
+        "total_slots": len(model.slots),
         "default_generation_settings": {"n_ctx": model.generator.context},
         "chat_template": model.chat_template,
         "bos_token": model.tokenizer.special_tokens.get("bos_token"),

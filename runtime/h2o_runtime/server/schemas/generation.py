@@ -61,7 +61,7 @@ class Generation(RouterKeys):
     )
 
     id_slot: Annotated[int, Field(ge=-1, le=0), WHOLE] | None = Field(
-        None, description="As llama.cpp's: there is one slot, 0; -1 leaves the choice to the server."
+        None, description="As llama.cpp's: 0 or -1. The server chooses the slot by what its cache holds."
     )
     cache_prompt: bool | None = Field(
         None,

@@ -8,7 +8,7 @@ Gimelshein, 2018).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
@@ -19,9 +19,9 @@ from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState, chunk_option
+from h2o_runtime.policies.prefill.base import WHOLE, LayerCall, PrefillPolicy, SavedState, chunk_option
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
-from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
+from h2o_runtime.schedule import Span, logical_batches, rows_of_chunks, spans, tail_start
 
 AUTO = "auto"  # of `heavy`
 Store = TypeVar("Store", bound=PartialScratch)
@@ -153,7 +153,7 @@ class H2O(PrefillPolicy[Store]):
 
     def attend(self, call: LayerCall, state: Store) -> None:
         n = len(call.q)
-        if call.prefix is Prefix.HISTORY and n <= self.chunk_size:
+        if call.prefix is Prefix.HISTORY and call.prompt_piece == WHOLE and n <= self.chunk_size:
             self._short_turn(call, state)
             return
         self.before_chunks(call, state)
@@ -178,7 +178,8 @@ class H2O(PrefillPolicy[Store]):
     def tail_of(self, call: LayerCall) -> int:
         """First row of the dense tail; n where there is none."""
         n = len(call.q)
-        return tail_start(n, self.dense_tail) if n > self.chunk_size or call.past else n
+        has_tail = not call.prompt_piece.more and (n > self.chunk_size or call.past > 0)
+        return tail_start(n, self.dense_tail) if has_tail else n
 
     def _first_chunk(self, needed: int, tail: int, n: int) -> int:
         """Where the first chunk begins whose attention must be computed; n where none must.
@@ -217,6 +218,11 @@ class H2O(PrefillPolicy[Store]):
         self.after_short_turn(call, state)
         call.checkpoint(n)
         call.flow.finished(n)
+
+    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
+        """Between chunks: the last piece has all of the dense tail, whose rows need all layers of one call."""
+        size = rows_of_chunks(rows, self.chunk_size)
+        return range(size, min(tail_start(n, self.dense_tail) + 1, n), size)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """All of a finished conversation that goes on, also where its last turn comes again or is put otherwise;

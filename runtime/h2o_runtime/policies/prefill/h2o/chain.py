@@ -37,17 +37,22 @@ class MemoryChain(H2O[MemoryStore]):
         )
 
     def start_prompt(self, prompt: PromptCall, state: MemoryStore) -> None:
+        if prompt.prompt_piece.before:
+            return  # the first piece has done all of this
         if prompt.prefix is not Prefix.HISTORY:
             state.turn.forget()
             return
         state.turn.begin(prompt.past)
         state.note_generated(prompt.generated)
-        if prompt.n > self.chunk_size and prompt.past > self.memory:
+        long = prompt.n > self.chunk_size or prompt.prompt_piece.more
+        if long and prompt.past > self.memory:
             state.favour_generated(prompt.generated, self.local, self.memory - self.local)
 
     def before_chunks(self, call: LayerCall, state: MemoryStore) -> None:
         memory = state.layer(call.layer, call.provider)
-        if call.prefix is Prefix.NONE:
+        if call.prompt_piece.before:
+            memory.go_on()
+        elif call.prefix is Prefix.NONE:
             memory.clear()
         elif call.prefix is Prefix.BOUNDARY:
             memory.restore(call.past)
@@ -74,7 +79,7 @@ class MemoryChain(H2O[MemoryStore]):
     ) -> None:
         """The end of a chunk: `values` [Hs, size] replace or are added to the scores of the memory that it saw, and
         the next memory is chosen."""
-        if chunk.stop < len(call.q):
+        if chunk.stop < len(call.q) or call.prompt_piece.more:
             rows = Span(call.past + chunk.start, call.past + chunk.stop)
             memory.step(rows, values, add, self._selection, fresh=call.prefix is not Prefix.HISTORY)
         elif values is not None:

@@ -66,6 +66,11 @@ class LayerMemory:
         self._store.set_current(0)
         self._store.has_last = False
 
+    def go_on(self) -> None:
+        """The next chunk sees the memory that the last one's end has chosen."""
+        self._store.set_current(self._last.shape[1])
+        self._device.copy(self._last, self.current)
+
     def hold_all(self, length: int) -> None:
         """Remember every one of the first `length` tokens, at most M."""
         self._store.set_current(length)

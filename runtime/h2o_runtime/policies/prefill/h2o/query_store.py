@@ -108,11 +108,14 @@ class QueryStore(PartialScratch):
         self.device.upload(past_of, self._past[: len(past_of)])
         self.past_of_tiles = self._past[: len(tiles)]
         self.past_of_chunks = self._past[len(tiles) : len(past_of)]
-        if self.seen is not None:
-            self.seen.begin()
         few = past if whole else 0
         self.whole_past = self._short[: self._heads * few].reshape(self._heads, few)
         self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
+
+    def forget_checks(self) -> None:
+        """A prompt begins, of which no tile was compared."""
+        if self.seen is not None:
+            self.seen.begin()
 
     def begin_turn(self, past: int) -> None:
         """A conversation's turn begins behind `past` rows; 0 for what is none.

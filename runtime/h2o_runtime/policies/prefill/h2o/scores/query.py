@@ -174,6 +174,9 @@ class OwnQueries(H2O[QueryStore]):
         chunks = prompt.past + np.arange(0, prompt.n, self.chunk_size, dtype=np.int64)
         tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(prompt.n)]
         state.begin(prompt.past, chunks, tiles, prompt.past <= self.memory_at(prompt.past))
+        if prompt.prompt_piece.before:
+            return  # the first piece has done the rest
+        state.forget_checks()
         if prompt.prefix is Prefix.NONE:
             state.last = None
         state.begin_turn(prompt.past if prompt.prefix is Prefix.HISTORY else 0)

@@ -1,4 +1,4 @@
-"""The one slot and the queue before it: first come, first served, of those that are ready to be."""
+"""The slots and the queue before them: first come, first served, of those that are ready to be."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from h2o_runtime.server.problems import Problem, unavailable
 
 
 class Ticket:
-    """A place in the queue, then the slot itself. Leave it exactly once, in any way the request ends."""
+    """A place in the queue, then a slot. Leave it exactly once, in any way the request ends."""
 
-    def __init__(self, slot: Slot, ready: bool) -> None:
-        self._slot = slot
+    def __init__(self, slots: Slots, ready: bool) -> None:
+        self._slots = slots
         self.ready = ready
         self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.taken_at = time.monotonic()
         self.left = False
 
     async def turn(self, timeout: float | None) -> float:
-        """Wait for the slot → seconds waited. Raises Problem after `timeout` seconds or when the slot closes."""
+        """Wait for a slot → seconds waited. Raises Problem after `timeout` seconds or when the slots close."""
         try:
             await asyncio.wait_for(asyncio.shield(self._turn), timeout)
         except asyncio.TimeoutError:  # the built-in one only from Python 3.11 on
             raise unavailable(
                 f"the request waited {timeout:g} s for its turn: try again later",
-                self._slot.retry_after(),
+                self._slots.retry_after(),
                 "queue_timeout",
             ) from None
         return time.monotonic() - self.taken_at
@@ -36,7 +36,7 @@ class Ticket:
     def prepared(self) -> None:
         """From now on it may be this ticket's turn."""
         self.ready = True
-        self._slot._call_next()
+        self._slots._call_next()
 
     def refuse(self, error: Exception) -> None:
         """Let `turn` raise `error`, unless its turn has come."""
@@ -45,10 +45,10 @@ class Ticket:
             self._turn.exception()  # seen: its request may have ended without ever waiting for it
 
     def leave(self) -> None:
-        """Free the place, or hand the slot to the next in the queue."""
+        """Free the place, or hand its slot to the next in the queue."""
         if not self.left:
             self.left = True
-            self._slot._leave(self)
+            self._slots._leave(self)
 
     def __enter__(self) -> Ticket:
         return self
@@ -63,20 +63,25 @@ class Ticket:
             self._turn.set_result(None)
 
 
-class Slot:
-    """Who is served and who waits. All calls belong to the event loop's thread."""
+class Slots:
+    """Who is served and who waits. All calls belong to the event loop's thread.
 
-    def __init__(self, most_waiting: int, retry_after: Callable[[], int]) -> None:
+    count  how many are served at once
+    """
+
+    def __init__(self, most_waiting: int, retry_after: Callable[[], int], count: int = 1) -> None:
         """retry_after: whole seconds until a place is likely to get free."""
+        self.count = count
         self._most_waiting = most_waiting
         self.retry_after = retry_after
-        self._holder: Ticket | None = None
+        self._served: list[Ticket] = []
         self._waiting: deque[Ticket] = deque()
         self._closed: Callable[[], Problem] | None = None
 
     @property
-    def busy(self) -> bool:
-        return self._holder is not None
+    def busy(self) -> int:
+        """How many are being served."""
+        return len(self._served)
 
     @property
     def waiting(self) -> int:
@@ -86,15 +91,16 @@ class Slot:
         """Raise Problem when no ticket would be given out now."""
         if self._closed is not None:
             raise self._closed()
-        if self.busy + len(self._waiting) > self._most_waiting:
+        if self.busy + self.waiting >= self.count + self._most_waiting:
+            at_once = "one request" if self.count == 1 else f"{self.count} requests"
             raise unavailable(
-                f"the server answers one request at a time and {len(self._waiting)} are waiting: try again later",
+                f"the server answers {at_once} at a time and {self.waiting} are waiting: try again later",
                 self.retry_after(),
                 "queue_full",
             )
 
     def enter(self, ready: bool = True) -> Ticket:
-        """Take a ticket. Raises Problem when the queue is full or the slot closed.
+        """Take a ticket. Raises Problem when the queue is full or the slots closed.
 
         ready: whether it could be served at once; until it is, those behind it go first.
         """
@@ -113,20 +119,19 @@ class Slot:
 
     async def empty(self) -> None:
         """Wait until nobody is being served."""
-        while self._holder is not None:
+        while self._served:
             await asyncio.sleep(0.02)
 
     def _call_next(self) -> None:
-        following = next((ticket for ticket in self._waiting if ticket.ready), None)
-        if self._holder is None and following is not None:
-            self._waiting.remove(following)
-            self._holder = following
-            following._call()
+        """Serve those who are ready, as many as there are slots for."""
+        for ticket in [one for one in self._waiting if one.ready][: self.count - self.busy]:
+            self._waiting.remove(ticket)
+            self._served.append(ticket)
+            ticket._call()
 
     def _leave(self, ticket: Ticket) -> None:
-        if self._holder is not ticket:
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
-            return
-        self._holder = None
-        self._call_next()
+        if ticket in self._served:
+            self._served.remove(ticket)
+            self._call_next()
+        elif ticket in self._waiting:
+            self._waiting.remove(ticket)

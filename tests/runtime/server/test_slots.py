@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.slot import Slot, Ticket
+from h2o_runtime.server.slots import Slots, Ticket
 
 
 def called(ticket: Ticket) -> bool:
@@ -19,7 +19,7 @@ def called(ticket: Ticket) -> bool:
 
 def test_who_comes_first_is_served_first() -> None:
     async def run() -> None:
-        slot = Slot(2, lambda: 7)
+        slot = Slots(2, lambda: 7)
         first, second, third = slot.enter(), slot.enter(), slot.enter()
         assert await first.turn(None) < 1
         assert (slot.busy, slot.waiting) == (True, 2)
@@ -37,7 +37,7 @@ def test_who_comes_first_is_served_first() -> None:
 
 def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
     async def run() -> None:
-        slot = Slot(1, lambda: 7)
+        slot = Slots(1, lambda: 7)
         first = slot.enter()
         slot.enter()
         with pytest.raises(Problem) as caught:
@@ -52,7 +52,7 @@ def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
 
 def test_a_queue_of_none_serves_one() -> None:
     async def run() -> None:
-        slot = Slot(0, lambda: 1)
+        slot = Slots(0, lambda: 1)
         with slot.enter(), pytest.raises(Problem):
             slot.enter()
         with slot.enter():
@@ -63,7 +63,7 @@ def test_a_queue_of_none_serves_one() -> None:
 
 def test_who_leaves_the_queue_is_not_called() -> None:
     async def run() -> None:
-        slot = Slot(3, lambda: 1)
+        slot = Slots(3, lambda: 1)
         first, second, third = slot.enter(), slot.enter(), slot.enter()
         second.leave()
         second.leave()  # once more does nothing
@@ -76,7 +76,7 @@ def test_who_leaves_the_queue_is_not_called() -> None:
 
 def test_waiting_has_an_end() -> None:
     async def run() -> None:
-        slot = Slot(3, lambda: 5)
+        slot = Slots(3, lambda: 5)
         slot.enter()
         second = slot.enter()
         with pytest.raises(Problem) as caught:
@@ -91,7 +91,7 @@ def test_waiting_has_an_end() -> None:
 
 def test_a_closed_slot_tells_all_but_the_one_it_serves() -> None:
     async def run() -> None:
-        slot = Slot(3, lambda: 5)
+        slot = Slots(3, lambda: 5)
         first, second = slot.enter(), slot.enter()
         slot.close(lambda: unavailable("closed", code="shutting_down"))
         with pytest.raises(Problem, match="503"):
@@ -118,7 +118,7 @@ def test_never_two_at_once_never_out_of_order_never_a_lost_place(steps: list[Any
     """Any order of coming and leaving, compared with a plain list: its first one is served."""
 
     async def run() -> None:
-        slot = Slot(most_waiting, lambda: 1)
+        slot = Slots(most_waiting, lambda: 1)
         tickets: list[Ticket] = []
         queue: list[Ticket] = []  # the model
         closed = False

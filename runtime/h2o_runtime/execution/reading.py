@@ -1,0 +1,142 @@
+"""A prompt's way into the cache: at once, or in pieces between which others may run.
+
+A piece leaves nothing in the buffers that all sessions share: what the next one needs is in the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.devices.timings import PrefillTimer, Stopwatch
+from h2o_runtime.execution.forward import Forward, PromptRun, Watch
+from h2o_runtime.policies.prefill import PromptPiece
+from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.schedule import Span
+from h2o_runtime.sessions.session import IntArray, Session
+
+
+class Reading:
+    """The tokens that a prompt has beyond what is kept of the session.
+
+    last  rows of the last piece; the head can run on them once all is read
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        session: Session,
+        tokens: IntArray,
+        config: PrefillConfig,
+        reuse: Reuse,
+        watch: Watch,
+        prompt_piece: int | None = None,
+    ) -> None:
+        """prompt_piece: its tokens, about; None reads at once.
+
+        Raises ConfigError, and then has changed nothing.
+        """
+        self._forward, self._session, self._config, self._watch = forward, session, config, watch
+        self._before, self._reuse = session.origin, reuse
+        self._earliest = session.origin.earliest if reuse.length else 0
+        self._new = tokens[reuse.length :]
+        forward.settle(config.algorithm, reuse.length, len(self._new))
+        cuts = self._cuts(prompt_piece) if prompt_piece else ()
+        self._spans = [Span(*ends) for ends in zip((0, *cuts), (*cuts, len(self._new)), strict=True)]
+        self._stopwatches: list[Stopwatch] = []
+        self.last = len(self._spans[-1])
+        session.prepare(config)
+        session.logits = None
+        session.truncate(reuse.length)
+
+    def run(self, needed: int) -> Iterator[PromptPieceRead]:
+        """Bring the new tokens into the cache. Of the last piece the logits from its row `needed` on can be asked
+        for then; negative ones count from its end. Raises Cancelled, BackendError.
+
+        Stopped on the way, the cache keeps what a later prompt can go on from.
+        """
+        session, n, done = self._session, len(self._new), False
+        check = self._watch.checkpoint(n)
+        try:
+            for rows in self._spans:
+                # Until all is done the cache is worth no more than what an interrupted run leaves behind.
+                session.origin = Provenance()
+                more = rows.stop < n
+                self._forward.prefill(
+                    PromptRun(
+                        self._new[rows.start : rows.stop],
+                        self._reuse.prefix,
+                        self._config.algorithm,
+                        session,
+                        lambda share, rows=rows: check((rows.start + share * len(rows)) / n),  # type: ignore[misc]
+                        len(rows) if more else needed % len(rows),
+                        PromptPiece(rows.start, more),
+                    )
+                )
+                self._stopwatches.append(self._forward.stopwatch)
+                session.append(self._new[rows.start : rows.stop], generated=False)
+                if more:
+                    self._keep(session.length)
+                    yield PromptPieceRead()
+            done = True
+        finally:
+            if not done:
+                self._interrupted()
+        if self._reuse.prefix is Prefix.HISTORY:
+            session.origin = self._before.at_turn(self._reuse.length)
+        else:
+            session.origin = Provenance.fresh(self._config, session.length)
+        origin = session.origin.forgetting(session.length, session.spec.cache.most_rows)
+        session.origin = origin.from_row(max(session.store.earliest, self._earliest))
+        self._watch.progress(n, n)
+
+    @property
+    def timer(self) -> PrefillTimer:
+        """Where the time went, of all pieces. May wait for the device."""
+        timer = PrefillTimer(self._config.algorithm.phases)
+        for stopwatch in self._stopwatches:
+            for phase, seconds in stopwatch.read().seconds.items():
+                timer.add(phase, seconds)
+        return timer
+
+    def _cuts(self, prompt_piece: int) -> Sequence[int]:
+        """None where the cache would forget rows between pieces, or where a layer is not divisible."""
+        if self._session.spec.cache.most_rows is not None or not self._forward.layers.divisible:
+            return ()
+        return self._config.algorithm.cuts(len(self._new), self._reuse.prefix, prompt_piece)
+
+    def _keep(self, rows: int) -> None:
+        """From now on an interrupted run leaves the first `rows` rows, unless they are of a conversation's turn:
+        of that nothing is of use before its end."""
+        if self._reuse.prefix is not Prefix.HISTORY:
+            exact = self._reuse.prefix is Prefix.EXACT
+            self._reuse = Reuse(Prefix.EXACT if exact else Prefix.BOUNDARY, rows)
+            self._before = Provenance.interrupted(self._config, rows)
+
+    def _interrupted(self) -> None:
+        session, length, n = self._session, self._reuse.length, len(self._new)
+        session.truncate(length)
+        origin = self._config.algorithm.after_interruption(self._reuse, n, self._before)
+        session.origin = origin.from_row(max(session.store.earliest, self._before.earliest))
+        lost = session.origin.earliest > length or session.spec.forgets(length + n)
+        if session.origin.config is None or lost:
+            session.reset()
+
+
+def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watch) -> None:
+    """Append tokens that were generated elsewhere; each attends to everything before it.
+
+    Raises Cancelled and BackendError; then the cache holds what it held before.
+    """
+    n, past, origin = len(tokens), session.length, session.origin
+    session.origin = Provenance()
+    try:
+        forward.prefill(PromptRun(tokens, Prefix.EXACT, Full(), session, watch.checkpoint(n)))
+        session.append(tokens, generated=True)
+    finally:
+        origin = origin.forgetting(past + n, session.spec.cache.most_rows)
+        session.origin = origin.from_row(session.store.earliest)
+        if session.length == past and session.spec.forgets(past + n):
+            session.reset()  # rows went that are not known to have

@@ -1,0 +1,138 @@
+"""Several answers at once: each turn takes one step of all that generate, and reads one piece of one prompt.
+
+A stream therefore never waits longer for its next token than a piece takes, and prompts are read by turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from h2o_runtime.answers.events import PromptPieceRead, Run, StepWanted
+from h2o_runtime.completion import Request, TextEvent, TextModel
+from h2o_runtime.errors import ConfigError, H2OError
+from h2o_runtime.execution.answer_steps import decode_together
+from h2o_runtime.execution.forward import Watch
+from h2o_runtime.generator import Generator
+
+
+class Task(Protocol):
+    """A request, and whoever learns what becomes of it."""
+
+    @property
+    def request(self) -> Request: ...
+
+    @property
+    def watch(self) -> Watch: ...
+
+    def began(self, slot: int, generator: Generator) -> None:
+        """It has a slot, in which the generator is."""
+
+    def event(self, event: TextEvent) -> None:
+        """Something of the answer has come."""
+
+    def ended(self, error: Exception | None) -> None:
+        """Its slot is free again. error: what kept it from its end."""
+
+
+class _Running:
+    """A task in its slot. wanted: tokens of the step that it waits for, once its prompt is read."""
+
+    def __init__(self, task: Task, slot: int, generator: Generator, run: Run[TextEvent]) -> None:
+        self.task, self.slot, self.generator, self.run = task, slot, generator, run
+        self.wanted: tuple[int, ...] = ()
+
+
+class Scheduler:
+    """Belongs to the thread that runs the model. Errors that are not the runtime's own leave it as it was."""
+
+    def __init__(self, model: TextModel, prompt_piece: int | None) -> None:
+        """prompt_piece: tokens of a prompt that are read in one turn, about; None reads prompts at once."""
+        self._model, self._prompt_piece = model, prompt_piece
+        self._free = list(range(len(model.slots)))  # the one not used for longest first
+        self._running: list[_Running] = []
+        self._reading: deque[_Running] = deque()  # of those the ones whose prompts are being read
+
+    @property
+    def tasks(self) -> Iterator[Task]:
+        """Those that run."""
+        return (running.task for running in self._running)
+
+    @property
+    def idle(self) -> bool:
+        return not self._running
+
+    def start(self, task: Task) -> None:
+        """Give the task a slot; there must be a free one."""
+        slot = self._slot_for(task.request)
+        self._free.remove(slot)
+        generator = self._model.slots[slot]
+        run = self._model.run(task.request, task.watch, generator, self._prompt_piece)
+        running = _Running(task, slot, generator, run)
+        self._running.append(running)
+        self._reading.append(running)
+        task.began(slot, generator)
+
+    def turn(self) -> None:
+        """A step of all that generate, then a piece of the prompt that has waited longest."""
+        self._step()
+        if self._reading:
+            self._go_on(self._reading.popleft())
+
+    def _step(self) -> None:
+        writing = [one for one in self._running if one.wanted]
+        if not writing:
+            return
+        forward = self._model.generator.loaded.forward
+        steps = [(one.generator.session, one.wanted) for one in writing]
+        try:
+            rows = list(decode_together(forward, steps))
+        except H2OError as error:
+            for running in writing:
+                self._end(running, error)
+            return
+        for running, logits in zip(writing, rows, strict=True):
+            self._go_on(running, logits)
+
+    def _go_on(self, running: _Running, logits: object = None) -> None:
+        """Up to the task's next pause, or its end."""
+        running.wanted = ()
+        try:
+            item = running.run.send(logits)  # type: ignore[arg-type]
+            while not isinstance(item, (PromptPieceRead, StepWanted)):
+                running.task.event(item)
+                item = next(running.run)
+        except StopIteration:
+            self._end(running, None)
+        except H2OError as error:
+            self._end(running, error)
+        else:
+            if isinstance(item, PromptPieceRead):
+                self._reading.append(running)
+            else:
+                running.wanted = item.tokens
+
+    def _end(self, running: _Running, error: H2OError | None) -> None:
+        running.run.close()
+        if error is not None and not isinstance(error, ConfigError):
+            running.generator.reset()
+        self._running.remove(running)
+        self._free.append(running.slot)
+        running.task.ended(error)
+
+    def _slot_for(self, request: Request) -> int:
+        """The free slot whose conversation goes on, else the one not used for longest."""
+
+        def spared(slot: int) -> int:
+            """Tokens, where they are most of what the slot holds."""
+            generator = self._model.slots[slot]
+            reused = generator.keeps(request.prompt.ids, request.prefill)
+            return reused if 2 * reused > generator.length else 0
+
+        if len(self._free) == 1 or not request.reuse:
+            return self._free[0]
+        try:
+            return max(self._free, key=spared)
+        except H2OError:  # the prompt is refused once it runs
+            return self._free[0]

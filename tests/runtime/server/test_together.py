@@ -1,0 +1,122 @@
+"""A server with several slots, over HTTP: what runs at once, what waits, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from tests.runtime.server.conftest import Serve
+from tests.runtime.server.running import Server, error_of, events, wait_for
+
+SMALL = ("-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16)
+LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def three(tiny_bundle: Any) -> Any:
+    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", 3, "--piece", 64, *SMALL)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.stop()
+
+
+def test_answers_at_once_are_those_of_one_after_the_other(three: Server) -> None:
+    asked = [{"prompt": [7 + one] * (60 * one + 1), "max_tokens": 40, "temperature": 0} for one in range(3)]
+    single = [three.complete(**one).json()["choices"][0]["text"] for one in asked]
+    with ThreadPoolExecutor(3) as pool:
+        together = pool.map(lambda one: three.complete(**one, cache_prompt=False).json(), asked * 3)
+    assert [one["choices"][0]["text"] for one in together] == single * 3
+
+
+def test_slots_and_figures_tell_who_is_served(three: Server) -> None:
+    three.wait_until_idle()
+    with three.client() as client:
+        body = {"prompt": "Once", "stream": True, **LONG}
+        with (
+            client.stream("POST", "/v1/completions", json=body) as first,
+            client.stream("POST", "/v1/completions", json=body) as second,
+        ):
+            streams = [events(one.iter_lines()) for one in (first, second)]
+            for stream in streams:
+                next(stream)
+            slots = three.get("/slots").json()
+            assert [slot["id"] for slot in slots] == [0, 1, 2]
+            busy = [slot for slot in slots if slot["is_processing"]]
+            assert len(busy) == 2
+            assert len({slot["id_task"] for slot in busy}) == 2
+            assert three.metric("h2o_busy") == 2
+            assert sum(three.metric("h2o_slot_busy", slot=str(one)) for one in range(3)) == 2
+            assert three.get("/v1/loads").json()["loads"][0]["num_running_reqs"] == 2
+            assert three.get("/props").json()["total_slots"] == 3
+            # A short request is answered beside them, and neither has ended.
+            assert three.complete(max_tokens=2).status_code == 200
+            wait_for(lambda: three.metric("h2o_busy") == 2)
+    wait_for(lambda: three.metric("h2o_busy") == 0)  # both have left
+    assert three.metric("h2o_requests_total", outcome="cancelled") == 2
+
+
+def test_more_than_slots_and_queue_are_refused(serve: Serve) -> None:
+    server = serve("--ctx-size", 512, "--slots", 2, "--max-queue", 0)
+    with server.client() as client:
+        body = {"prompt": "Once", "stream": True, **LONG}
+        with (
+            client.stream("POST", "/v1/completions", json=body) as first,
+            client.stream("POST", "/v1/completions", json=body) as second,
+        ):
+            streams = [events(one.iter_lines()) for one in (first, second)]
+            for stream in streams:
+                next(stream)
+            error = error_of(server.complete(), 503)
+            assert error["code"] == "queue_full"
+            assert "2 requests at a time" in error["message"]
+    server.wait_until_idle()
+    assert server.complete().status_code == 200
+
+
+def test_all_that_run_are_finished_when_the_server_stops(serve: Serve) -> None:
+    server = serve("--ctx-size", 512, "--slots", 3, "--grace", 60)
+    with ThreadPoolExecutor(3) as pool:
+        running = [
+            pool.submit(server.client().post, "/v1/completions", json={"prompt": "Once", **LONG})
+            for _ in "abc"
+        ]
+        wait_for(lambda: server.metric("h2o_busy") == 3)
+        server.process.send_signal(signal.SIGTERM)
+        answers = [one.result() for one in running]
+    assert [one.status_code for one in answers] == [200] * 3
+    assert len({one.json()["choices"][0]["text"] for one in answers}) == 1
+    assert server.process.wait(60) == 0
+
+
+def test_all_that_run_are_stopped_when_time_is_up(serve: Serve) -> None:
+    server = serve("--ctx-size", 8192, "--slots", 2, "--grace", 0)
+    body = {"prompt": "Once", "stream": True, "max_tokens": 8000, "ignore_eos": True}
+    with (
+        server.client() as client,
+        client.stream("POST", "/v1/completions", json=body) as first,
+        client.stream("POST", "/v1/completions", json=body) as second,
+    ):
+        streams = [events(one.iter_lines()) for one in (first, second)]
+        for stream in streams:
+            next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        for stream in streams:
+            *_, last = stream
+            assert last["error"]["code"] == "shutting_down"
+    assert server.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("slots", ["0", "-1", "many"])
+def test_a_number_of_slots_that_makes_no_sense_is_refused(serve: Serve, slots: str) -> None:
+    server = serve("--slots", slots, wait=False)
+    assert server.process.wait(60) != 0
+    assert "Traceback" not in server.log
+
+
+def test_auto_takes_what_the_memory_holds(serve: Serve) -> None:
+    server = serve("--slots", "auto", "--ctx-size", 256)
+    assert server.get("/props").json()["total_slots"] == 8
