@@ -207,7 +207,7 @@ def test_a_context_that_does_not_fit_is_told_with_numbers(
     [
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
         ({"device": "cpu", "backend": "tensorrt"}, "runs on an NVIDIA GPU only"),
-        ({"device": "cuda", "attention": "functions"}, "run on the CPU only"),
+        ({"device": "cuda", "attention": "functions"}, "runs on the CPU only"),
     ],
 )
 def test_contradictions(

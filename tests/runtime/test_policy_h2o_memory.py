@@ -52,6 +52,13 @@ prompts = st.builds(random_ids, st.integers(2, 150), st.integers(0, 50))
 every = settings(max_examples=30, deadline=None)
 
 
+def cached_rows(generator: Generator, length: int) -> tuple[list[Array], list[Array]]:
+    """Each layer's keys and values [length, Hkv, d], in float64."""
+    layers = [generator.session.store.open(layer).view(length) for layer in range(generator.model.layers)]
+    rows = [(kv.k[:length].astype(np.float64), kv.tensors["v"][:length].astype(np.float64)) for kv in layers]
+    return [k for k, _ in rows], [v for _, v in rows]
+
+
 @contextmanager
 def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
     """Every MemorySelect while the block runs: its arguments as they were, and the result."""
@@ -288,9 +295,8 @@ def test_a_conversations_next_turn(
     generator.prefill(everything[:first], config)
     for token in everything[first:past].tolist():
         generator.decode(token)
-    cache, state = generator.session.store, generator.session.prefill_state
-    keys = [rows.k[:past].astype(np.float64) for rows in cache.layers]
-    values = [rows.v[:past].astype(np.float64) for rows in cache.layers]
+    keys, values = cached_rows(generator, past)
+    state = generator.session.prefill_state
     scores = [array[:past].astype(np.float64) for array in state.score]
     got = generator.prefill(everything, config)
     assert generator.reused == past
@@ -383,8 +389,7 @@ def test_decoding_attends_to_everything(generator: Generator, checkpoint: Path) 
     generator.prefill(ids[:80], config)
     model = bundles.reference_model(checkpoint)
     for position in range(80, 90):
-        keys = [rows.k[:position].astype(np.float64) for rows in generator.session.store.layers]
-        values = [rows.v[:position].astype(np.float64) for rows in generator.session.store.layers]
+        keys, values = cached_rows(generator, position)
         got = generator.decode(int(ids[position]))
         x = model.weights["model.embed_tokens.weight"][ids[position : position + 1]]
         for layer in range(model.layers):

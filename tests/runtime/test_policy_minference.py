@@ -230,7 +230,7 @@ def test_bad_values_say_what_to_change() -> None:
     for name in ("vertical", "slash"):
         with pytest.raises(ConfigError, match=f"{name} must be at least 1"):
             PrefillConfig(policy="minference", **{name: 0})
-    with pytest.raises(ConfigError, match="give --line-fraction at most 1"):
+    with pytest.raises(ConfigError, match="must be at most 1, which is all keys"):
         PrefillConfig(policy="minference", line_fraction=1.5)
     with pytest.raises(ConfigError, match="line_fraction must be a number of at least 0"):
         PrefillConfig(policy="minference", line_fraction=-0.1)

@@ -242,5 +242,5 @@ def test_bad_values_say_what_to_change(shared_folder: Path) -> None:
     with pytest.raises(ConfigError, match="at least 0"):
         PrefillConfig(policy="subquadratic", window=-1)
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
-    with Generator.load(bundle, context=64) as generator, pytest.raises(ConfigError, match="lower --window"):
+    with Generator.load(bundle, context=64) as generator, pytest.raises(ConfigError, match="lower `window`"):
         generator.prefill(bundles.random_ids(10), PrefillConfig(policy="subquadratic", window=65))

@@ -15,7 +15,7 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> None:
     """Raises ConfigError for a policy that the device cannot run, or whose operators do not take the rows of the
     model's layers."""
-    if refusal := policy.refusal(device.memory):
+    if refusal := policy.refusal(device.name):
         raise ConfigError(refusal, field="policy")
     for kind in layers.kinds.values():
         if reason := kind.prefill_refusal(policy):

@@ -253,8 +253,8 @@ class PrefillPolicy(ABC, Generic[State]):
         """Of the last prompt's new tokens; None where nothing was compared with full attention."""
         return None
 
-    def refusal(self, memory: str) -> str:
-        """Why it cannot run on devices of such memory (`Device.memory`), for people; empty where it can."""
+    def refusal(self, device: str) -> str:
+        """Why it cannot run on a device of this name (`Device.name`), for people; empty where it can."""
         return ""
 
     def counts(self, n: int) -> dict[str, int]:

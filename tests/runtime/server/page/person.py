@@ -27,7 +27,7 @@ RECORD = """() => {
 
 def choose(page: Page, **settings: Any) -> None:
     """Change settings as a person does; names are those of requests, `prefill.` for its members."""
-    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("button", name="Settings", exact=True).click()
     for name, value in settings.items():
         field = page.locator(f"[name='{name}'], [name='prefill.{name}']")
         if field.evaluate("field => field.tagName") == "SELECT":

@@ -108,7 +108,7 @@ def test_only_changed_settings_are_sent(page: Page) -> None:
     body = sent(page, lambda: ask(page, "Hello."))
     assert body["prefill"] == {"policy": "full"}
     page.reload()
-    page.get_by_text("Full attention").wait_for()  # they are kept
+    page.get_by_text("Full attention", exact=True).wait_for()  # they are kept
     page.get_by_role("button", name="Settings").click()
     page.get_by_role("button", name="Server's defaults").click()
     page.get_by_role("button", name="Done").click()

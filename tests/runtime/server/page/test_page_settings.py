@@ -38,6 +38,8 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
         "Score tile",
         "Score queries",
         "Score candidates",
+        "Score checks",
+        "Score missed",
         "Score window",
     ]
     assert labels(page) == whole
@@ -61,14 +63,16 @@ def test_a_quality_in_the_place_of_what_it_stands_for(page: Page) -> None:
         "Sink tokens",
         "Dense tail",
         "Score candidates",
+        "Score checks",
+        "Score missed",
         "Score window",
     ]
     page.get_by_role("button", name="Done").click()
     assert sent(page, lambda: ask(page, "Hello."))["prefill"] == {"quality": "fast", "sink": 4}
     choose(page, quality="exact")
-    page.get_by_text("Full attention").wait_for()
+    page.get_by_text("Full attention", exact=True).wait_for()
     page.reload()
-    page.get_by_text("Full attention").wait_for()  # it is kept
+    page.get_by_text("Full attention", exact=True).wait_for()  # it is kept
     page.locator("#summary").click()
     assert labels(page) == ["Quality"]
     page.get_by_label("Quality").select_option("set below")
@@ -85,7 +89,7 @@ def test_a_quality_that_the_server_cannot_have_is_not_offered(browser: Browser, 
         server.wait_until_ready()
         assert server.get("/props").json()["prefill_quality"]["choices"] == {"exact": {"policy": "full"}}
         with watched_page(browser, server.url) as page:
-            page.get_by_text("Full attention").click()
+            page.get_by_text("Full attention", exact=True).click()
             assert page.get_by_label("Quality").locator("option").all_inner_texts() == ["set below", "exact"]
     finally:
         server.stop()

@@ -82,7 +82,7 @@ class QueryStore(PartialScratch):
         heads = sizes.heads
         super().__init__(sizes.rows, model.query_heads, device)
         self.seen: TileChecks | None = None
-        if checks and device.memory == "cpu":
+        if checks and device.name == "cpu":
             self.seen = TileChecks(model.layers, sizes.tiles, heads, sizes.capacity)
         self.last: LastTile | None = None
         self._turn = 0  # rows that a conversation's last turn found,

@@ -319,8 +319,8 @@ class OwnQueries(H2O[QueryStore]):
     def seen_share(self, state: QueryStore) -> Seen | None:
         return None if state.seen is None else state.seen.summary()
 
-    def refusal(self, memory: str) -> str:
-        if memory == "cpu" or self.score_missed >= 1:
+    def refusal(self, device: str) -> str:
+        if device == "cpu" or self.score_missed >= 1:
             return ""
         return (
             f"`score_missed={self.score_missed:g}`, as `quality=guarded` sets it, is judged on the CPU alone: use "
