@@ -150,7 +150,7 @@ def test_a_score_rule_has_its_flags_fields_and_checks(tiny_bundle: Path) -> None
     flags = ("-ub", 32, "-b", 64, "--h2o-local", 4, "--h2o-heavy", 8)
     report = answer(tiny_bundle, *flags, "--score", "every", "--score-every", 3)
     assert report["prefill"] | {"policy": "h2o", "score": "every", "score_every": 3} == report["prefill"]
-    assert "score_every must be at least 1" in run(
+    assert "--score-every must be at least 1" in run(
         "h2o_cli.run", tiny_bundle, "-p", "x", "--score", "every", "--score-every", 0, status=2
     )
     wrong = run("h2o_cli.run", tiny_bundle, "-p", "x", "--score-every", 3, status=2)

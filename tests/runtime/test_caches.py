@@ -135,7 +135,7 @@ def test_a_session_of_another_dtype_is_one_sentence(bundle: Path, tmp_path: Path
     with load(bundle, Contiguous()) as other:
         saved = SavedSession.open(tmp_path / "session")
         with pytest.raises(
-            InputError, match="are int8, and this run keeps them as float32: give the same --cache-dtype"
+            InputError, match="are int8, and this run stores float32: give the same `cache_dtype`"
         ):
             saved.load_into(other.session, COLSUM)
 
