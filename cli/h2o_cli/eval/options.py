@@ -88,8 +88,8 @@ _FLAGS = (
     click.option(
         "--suite",
         type=click.Choice(SUITES),
-        help="Fixed texts of Python and numpy, and how much of them: "
-        + ", ".join(f"{name} {one.length:,} tokens of {one.texts}" for name, one in SIZES.items())
+        help="Fixed texts of Python and numpy: "
+        + ", ".join(f"{name} {one.texts} of {one.length:,} tokens" for name, one in SIZES.items())
         + ".",
     ),
     click.option(

@@ -11,7 +11,7 @@ from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill import PREFILL
 
 MEANING: Final = (
-    "One word that sets several prefill settings: fast, balanced, or exact, which is full attention."
+    "One word for several prefill settings. guarded: chunks that miss keys see all; exact: full attention."
 )
 
 
