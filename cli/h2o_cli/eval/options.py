@@ -88,7 +88,7 @@ _FLAGS = (
     click.option(
         "--suite",
         type=click.Choice(SUITES),
-        help="Fixed texts of Python and numpy: "
+        help="Fixed texts: "
         + ", ".join(f"{name} {one.texts} of {one.length:,} tokens" for name, one in SIZES.items())
         + ".",
     ),

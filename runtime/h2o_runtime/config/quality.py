@@ -11,7 +11,7 @@ from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill import PREFILL
 
 MEANING: Final = (
-    "One word for several prefill settings. guarded: chunks that miss keys see all; exact: full attention."
+    "Several settings by one word. guarded: a chunk that misses keys sees all; exact: full attention."
 )
 
 
