@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -88,7 +88,7 @@ class Generator:
         self.others = tuple(Generator(loaded, beside=self) for _ in range(slots - 1))
         self.reused = 0  # tokens that the last prefill found in the cache
         self.drafts = DraftCount()  # of the last answer
-        self.timer = PrefillTimer()  # where its time went
+        self._read_timer: Callable[[], PrefillTimer] = PrefillTimer  # where its time went
         self._owns_weights = False
         let_go_at_exit(self)
 
@@ -195,7 +195,7 @@ class Generator:
             self.pool.change(session, tokens, config)
         if self._answered(tokens, config):
             self.reused = len(tokens)
-            self.timer = PrefillTimer(config.algorithm.phases)
+            self._read_timer = PrefillTimer(config.algorithm.phases).read
             assert session.logits is not None
             yield session.logits
             return
@@ -204,7 +204,7 @@ class Generator:
         self.reused = plan.length
         yield from reading.run(needed=-1)
         logits = session.keep_logits(self.loaded.forward.logits(Span(reading.last - 1, reading.last))[0])
-        self.timer = reading.timer
+        self._read_timer = reading.read_timer
         yield logits
 
     def decode(self, token: int) -> Float32:
@@ -273,7 +273,7 @@ class Generator:
         reading = Reading(self.loaded.forward, self.session, tokens, config, nothing, watch)
         for _ in reading.run(needed=0):
             raise AssertionError("a prompt that is read at once has one piece")
-        self.reused, self.timer = 0, reading.timer
+        self.reused, self._read_timer = 0, reading.read_timer
         yield from self._every_logits(len(tokens))
 
     def _every_logits(self, n: int) -> Iterator[tuple[Span, Float32]]:
@@ -421,6 +421,11 @@ class Generator:
     def layer_report(self) -> dict[str, Any]:
         """How layers read the last prompt, by options of their kinds; None where the model has no such layers."""
         return self.loaded.forward.layers.report()
+
+    @property
+    def timer(self) -> PrefillTimer:
+        """Where the time of the last prefill went. May wait for the device."""
+        return self._read_timer()
 
     @property
     def length(self) -> int:

@@ -257,7 +257,7 @@ def test_a_gpu_forgets_alike(bundle: Path, dense_graphs_wait: None) -> None:
 def test_what_does_not_go_together_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="use `decode=full`"):
         Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), decoding=Quest(quest_budget=16))
-    with pytest.raises(ConfigError, match="--cache-pool and --cache-dir keep conversations whole"):
+    with pytest.raises(ConfigError, match="`cache_pool` and `cache_dir` store whole conversations"):
         Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), pool_bytes=1)
     with forgetful(bundle) as generator, plain(bundle) as other:
         generator.prefill(bundles.random_ids(ROWS, 1), FULL)

@@ -167,7 +167,11 @@ def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
         ({"cache": Evicting(cache_tokens=64)}, "cache", "latents alone: use --cache contiguous or paged"),
         ({"cache": Offload(cache_file="layers")}, "cache", "latents alone: use --cache contiguous or paged"),
         ({"decoding": DECODE.chosen({"decode": "quest"})}, "decode", "use `decode=full`"),
-        ({"latent": "expanded", "cache": Paged(), "attention": "functions"}, "latent", "keep --cache contig"),
+        (
+            {"latent": "expanded", "cache": Paged(), "attention": "functions"},
+            "latent",
+            "use `cache=contiguous`",
+        ),
     ],
 )
 def test_what_does_not_go_with_latents_is_refused_as_it_is_loaded(
@@ -188,7 +192,7 @@ def test_a_policy_that_is_not_for_latents_leaves_the_session_as_it_is(
         model.prefill(prompt[:60], FULL)
         for config, words in (
             (PrefillConfig(policy="subquadratic"), "not for latent attention"),
-            (window, "needs latent attention absorbed: load the bundle with --latent absorbed"),
+            (window, "needs latent attention absorbed: load the bundle with `latent=absorbed`"),
         ):
             with pytest.raises(ConfigError, match=words):
                 model.prefill(prompt, config)
@@ -214,7 +218,7 @@ def test_heads_that_kernels_do_not_take_are_not_expanded(bundle: Path) -> None:
         def live(choice: str) -> LiveLayers:
             return Layers(odd, lambda: NativeCpuProvider(1), {"latent": choice}).load(*parts)
 
-        with pytest.raises(ConfigError, match="heads of 24 and 10 elements, which no kernel takes"):
+        with pytest.raises(ConfigError, match="heads of 24 and 10 elements, which no kernel supports"):
             live("expanded")
         settled = live("auto")
         settled.settle(FULL.algorithm, 0, 100)

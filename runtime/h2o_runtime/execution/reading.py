@@ -75,7 +75,8 @@ class Reading:
                         PromptPiece(rows.start, more),
                     )
                 )
-                self._stopwatches.append(self._forward.stopwatch)
+                stopwatch = self._forward.stopwatch  # whose events on a GPU serve the next piece too
+                self._stopwatches.append(stopwatch.read() if more else stopwatch)
                 session.append(self._new[rows.start : rows.stop], generated=False)
                 if more:
                     self._keep(session.length)
@@ -92,8 +93,7 @@ class Reading:
         session.origin = origin.from_row(max(session.store.earliest, self._earliest))
         self._watch.progress(n, n)
 
-    @property
-    def timer(self) -> PrefillTimer:
+    def read_timer(self) -> PrefillTimer:
         """Where the time went, of all pieces. May wait for the device."""
         timer = PrefillTimer(self._config.algorithm.phases)
         for stopwatch in self._stopwatches:

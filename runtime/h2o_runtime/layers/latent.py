@@ -95,16 +95,16 @@ class Latent(LayerKind):
         if decoding.shared_values:
             return None
         return (
-            f"--decode {decoding.name} is not for latent attention, whose keys and values differ in size: use "
-            "--decode full"
+            f"`decode={decoding.name}` is not for latent attention, whose keys and values differ in size: use "
+            "`decode=full`"
         )
 
     def prefill_refusal(self, policy: PrefillPolicy[Any]) -> str | None:
         if policy.value_sizes:
             return None
         return (
-            f"policy {policy.name} is not for latent attention, whose keys and values differ in size: use h2o or "
-            "full"
+            f"`policy={policy.name}` is not for latent attention, whose keys and values differ in size: use "
+            "`policy=h2o` or `policy=full`"
         )
 
     def multiplications(self, model: ModelSpec, spec: LayerSpec) -> int:
