@@ -85,7 +85,7 @@ def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
         (("--target", "openvino"), 2, "'openvino' is not one of"),
         (("--target", "tensorrt", "--sm", "8.7"), 2, "'8.7' is not a valid integer"),
         (("--target", "tensorrt", "--max-context", 0), 2, "0 is not in the range"),
-        (("--target", "tensorrt", "-b", 512), 2, "--chunk-size (1024) must not exceed --batch-size (512)"),
+        (("--target", "tensorrt", "-b", 512), 2, "chunk_size (1024) must not exceed --batch-size (512)"),
         (("--target", "tensorrt-rtx", "--plugins", "x.so"), 2, "plugins are for the target tensorrt"),
         (("--target", "tensorrt", "--max-context", 1 << 30), 2, "--max-context must be from 1 to 16,777,216"),
     ],
@@ -151,7 +151,7 @@ def test_a_gpu_that_cannot_be_built_for(h2o: Run, bundle: Path, sm: tuple[object
         pytest.skip("there is an NVIDIA GPU")
     done = h2o("build", bundle, "--target", "tensorrt-rtx", *sm)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().startswith("error: sm")
+    assert done.stderr.decode().startswith("error: --sm")
     assert says in done.stderr.decode()
 
 

@@ -70,8 +70,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "head size 48 is not supported",
     ),
     "another architecture": (
-        {"metadata": {"general.architecture": "gemma3"}},
-        "architecture 'gemma3' is not supported; supported are llama, qwen2, qwen3",
+        {"metadata": {"general.architecture": "gpt2"}},
+        "architecture 'gpt2' is not supported; supported are llama, qwen2, qwen3",
     ),
     "an adapter": ({"metadata": {"general.type": "adapter"}}, "is the 'adapter' of a model, not a model"),
     "a base of 0": ({"metadata": {"llama.rope.freq_base": 0.0}}, "rope_theta must be a positive number"),

@@ -166,7 +166,7 @@ def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     folder = bundles.named(shared_folder, TIED)[0]
     opened = open_checkpoint(str(folder))
     assert isinstance(opened, SafetensorsCheckpoint)
-    checkpoint = _Blocked(opened.path, opened.source, opened.config, opened.files)
+    checkpoint = _Blocked(opened.path, opened.source, opened.config, opened.files, opened.names)
     write_bundle(
         checkpoint,
         ExportOptions("", tmp_path, weights=weights, block_size=block_size),
