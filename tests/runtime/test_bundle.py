@@ -86,7 +86,7 @@ def test_a_graph_that_disagrees_is_refused(bundle: Path) -> None:
     with pytest.raises(BundleError, match=r"dense_01.onnx: has version 99 of the operators of ONNX"):
         Bundle.open(bundle)
     holding(take_elsewhere)
-    with pytest.raises(BundleError, match=r"dense_01.onnx: takes weights from '\.\./\.\./\.\./\.\./secret'"):
+    with pytest.raises(BundleError, match=r"dense_01.onnx: reads weights from '\.\./\.\./\.\./\.\./secret'"):
         Bundle.open(bundle)
     holding(lambda model: setattr(model.graph.output[0], "name", "other"))
     with pytest.raises(BundleError, match=r"dense_01.onnx: its outputs are other float32\[n, "):
