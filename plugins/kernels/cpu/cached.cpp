@@ -74,6 +74,7 @@ class Prefill {
 
     Sweep sweep(int64_t head) const {
         Sweep made = head_sweep(context_, op_.shape, op_.shape.kv_heads, head, op_.q, op_.n);
+        made.out = static_cast<char*>(op_.o);
         made.keys = cache_rows(op_.shape, head, op_.kv, nullptr, op_.length);
         made.total_keys = op_.length;
         made.offset = op_.length - op_.n;
@@ -90,7 +91,7 @@ class Prefill {
         scratch.packed_unit = -1;  // other splits of this head hold other keys
         if (splits_ == 1) {
             rows.run(scratch, begin, end, first, last, false, [&](int64_t block, int64_t slot) {
-                rows.store_state(scratch, block, slot, static_cast<char*>(op_.o), nullptr, nullptr);
+                rows.store_state(scratch, block, slot, nullptr, nullptr);
             });
             return;
         }
@@ -137,7 +138,7 @@ class Prefill {
         view.o = o;
         view.m = m;
         view.l = l;
-        rows.store_state(view, block, 0, static_cast<char*>(op_.o), nullptr, nullptr);
+        rows.store_state(view, block, 0, nullptr, nullptr);
     }
 
     h2o_cpu* context_;

@@ -27,6 +27,7 @@ struct Intra {
         const int64_t size = element_size(shape.dtype), head = unit % heads(), first = start(unit);
         const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
         Sweep made = head_sweep(context, shape, heads(), head, queries, length(unit));
+        made.out = static_cast<char*>(o) + first * output_bytes(shape);
         const int64_t before = first * shape.kv_heads * size;  // of numbers of a size of 1
         const char* const keys = static_cast<const char*>(k) + before * shape.head_size;
         const char* const values = v == k ? keys : static_cast<const char*>(v) + before * value_size(shape);
@@ -52,9 +53,8 @@ struct Intra {
         }
         if (begin == end) return;
         const int64_t first = start(unit) * shape.query_heads;
-        char* const out = static_cast<char*>(o) + start(unit) * output_bytes(shape);
         rows.run(scratch, begin, end, 0, keys, colsum != nullptr, [&](int64_t block, int64_t slot) {
-            rows.store_state(scratch, block, slot, out, m + first, l + first);
+            rows.store_state(scratch, block, slot, m + first, l + first);
         });
         if (colsum != nullptr) context->kernels->sum_lanes(scratch.colsum, keys, sums);
     }

@@ -80,12 +80,13 @@ class Range {
             for (int64_t key = own_.together[i].begin; key < own_.together[i].end; key += kRangeKeys)
                 attend_runs(key, std::min(own_.together[i].end - key, kRangeKeys));
         }
-        for (int64_t block = blocks_.begin(); block < blocks_.end(); ++block) blocks_.store(block, op_.o);
+        for (int64_t block = blocks_.begin(); block < blocks_.end(); ++block) blocks_.store(block);
     }
 
   private:
     static Sweep sweep_of(const h2o_cpu* context, const Lines& op, int64_t head) {
         Sweep rows = head_sweep(context, op.shape, op.shape.query_heads, head, op.q, op.n);
+        rows.out = static_cast<char*>(op.o);
         rows.block_rows = kRows;
         const int64_t kv = kv_head(op.shape, op.shape.query_heads, head);
         rows.keys = cache_rows(op.shape, kv, op.kv, nullptr, op.length);

@@ -60,6 +60,7 @@ struct Memory {
 
     Sweep sweep(const h2o_cpu* context, int64_t head) const {
         Sweep made = head_sweep(context, shape, heads(), head, q, n);
+        made.out = static_cast<char*>(o);
         made.keys = keys(head);
         made.total_keys = slots;
         made.offset = slots;
@@ -81,7 +82,7 @@ struct Memory {
             if (fused) {
                 fuse_block(rows, scratch, block, slot);
             } else {
-                rows.store_state(scratch, block, slot, static_cast<char*>(o), m, l);
+                rows.store_state(scratch, block, slot, m, l);
             }
         });
         if (colsum == nullptr) return;
@@ -101,7 +102,7 @@ struct Memory {
             m[at] = state.m;
             l[at] = state.l;
         }
-        rows.store(scratch, block, slot, keep, factor, static_cast<char*>(o));
+        rows.store(scratch, block, slot, keep, factor);
     }
 
     void add_parts(const float* partial, int64_t set) const {

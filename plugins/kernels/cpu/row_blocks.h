@@ -87,9 +87,7 @@ class RowBlocks {
         std::fill(state.o, state.o + rows_.d * kLanes, 0.0f);
     }
 
-    void store(int64_t block, void* o) const {
-        rows_.store_state(scratch_, block, block - begin_, static_cast<char*>(o), nullptr, nullptr);
-    }
+    void store(int64_t block) const { rows_.store_state(scratch_, block, block - begin_, nullptr, nullptr); }
 
     const Sweep& rows() const { return rows_; }
     SweepScratch& scratch() { return scratch_; }

@@ -124,23 +124,28 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.colsum = colsum ? scratch.colsum : nullptr;
     args.tops = colsum && keys.v == nullptr ? scratch.tops : nullptr;
     if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(output_floats()) * sizeof(float));
+    void* rows[kLanes];
+    if (out != nullptr) {
+        for (int64_t r = 0; r < used; ++r) rows[r] = row_of_out(begin + r);
+        args.out = rows;
+        args.out_bytes = dv * element_size(dtype);
+    }
     attention->attend(args);
 }
 
 void Sweep::store(const SweepScratch& scratch, int64_t block, int64_t slot, const float* keep,
-                  const float* factor, char* out) const {
+                  const float* factor) const {
     const int64_t used = lanes(block);
     void* rows[kLanes];
-    for (int64_t r = 0; r < used; ++r) rows[r] = out + at(block * block_rows + r) * dv * element_size(dtype);
+    for (int64_t r = 0; r < used; ++r) rows[r] = row_of_out(block * block_rows + r);
     kernels->store_rows(scratch.o + slot * output_floats(), keep, factor, dtype, used, dv, rows);
 }
 
-void Sweep::store_state(const SweepScratch& scratch, int64_t block, int64_t slot, char* o, float* m,
-                        float* l) const {
+void Sweep::store_state(const SweepScratch& scratch, int64_t block, int64_t slot, float* m, float* l) const {
     const float* const block_l = scratch.l + slot * kLanes;
     float factor[kLanes];
     for (int64_t r = 0; r < lanes(block); ++r) factor[r] = block_l[r] > 0.0f ? 1.0f / block_l[r] : 0.0f;
-    store(scratch, block, slot, nullptr, factor, o);
+    store(scratch, block, slot, nullptr, factor);
     if (m == nullptr) return;
     for (int64_t r = 0; r < lanes(block); ++r) {
         m[at(block * block_rows + r)] = scratch.m[slot * kLanes + r];

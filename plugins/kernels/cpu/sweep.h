@@ -58,7 +58,8 @@ struct Sweep {
     int64_t group;       // query heads of this score head
     int64_t first_head;  // its first query head
     int64_t tokens;
-    const char* q;  // [tokens][Hq][d]
+    const char* q;        // [tokens][Hq][d]
+    char* out = nullptr;  // [tokens][Hq][dv]
     KeyRows keys;
     int64_t total_keys;
     int64_t offset;               // see above; total_keys when nothing is masked
@@ -80,6 +81,7 @@ struct Sweep {
     int64_t visible_to_block(int64_t block) const { return visible(block * block_rows + lanes(block) - 1); }
     // Where row f stands among [tokens, Hq].
     int64_t at(int64_t f) const { return f / group * query_heads + first_head + f % group; }
+    char* row_of_out(int64_t f) const { return out + at(f) * dv * element_size(dtype); }
 
     // Runs row blocks [begin, end) over keys [first_key, last_key); the state of block b is then in slot
     // b - begin (slot 0 with a single key block, when finish(b, slot) is called as soon as b is done).
@@ -108,10 +110,9 @@ struct Sweep {
 
     // out[row f] = keep * out[row f] + factor * o, for every row f of the block.
     void store(const SweepScratch& scratch, int64_t block, int64_t slot, const float* keep,
-               const float* factor, char* out) const;
+               const float* factor) const;
     // Plain finish: o divided by l, and the states; m and l may be null.
-    void store_state(const SweepScratch& scratch, int64_t block, int64_t slot, char* o, float* m,
-                     float* l) const;
+    void store_state(const SweepScratch& scratch, int64_t block, int64_t slot, float* m, float* l) const;
 };
 
 // The sweep of one score head, keys not yet named.

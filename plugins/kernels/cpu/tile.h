@@ -265,6 +265,13 @@ inline void weigh(const BlockArgs& args, const float* weights, int64_t key, int6
     }
 }
 
+// The rows that will be written are rarely in the first caches: each of `steps` asks for some of them.
+__attribute__((always_inline)) inline void fetch_out(const BlockArgs& args, int64_t step, int64_t steps) {
+    if (args.out == nullptr) return;
+    const int64_t end = args.lanes * (step + 1) / steps;
+    for (int64_t row = args.lanes * step / steps; row < end; ++row) fetch(args.out[row], args.out_bytes);
+}
+
 template <class Numbers, int kRows, bool kPacked>
 inline void attend_rows(const BlockArgs& args) {
     if constexpr (kPacked) {
@@ -281,6 +288,7 @@ inline void attend_rows(const BlockArgs& args) {
     Weights<Numbers, kRows> weights;
     for (int64_t key = 0; key < args.keys; key += kKeyStep) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
+        fetch_out(args, key / kKeyStep, (args.keys + kKeyStep - 1) / kKeyStep);
         const float* const made = weights.make(args, args.p + key * kLanes, step);
         if (args.v == nullptr) continue;
         if (args.fresh && key == 0) {

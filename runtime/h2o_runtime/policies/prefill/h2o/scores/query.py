@@ -35,6 +35,7 @@ VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of 
 AUTO_DIVISOR = 4
 AUTO_LEAST = 512
 AUTO_CANDIDATES = 4
+TOLD_LAYERS = 4  # one of so many is compared, where what a prompt saw is told and changes nothing
 GUARD = {"score_checks": 2, "score_missed": 0.01}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
 
@@ -291,7 +292,7 @@ class OwnQueries(H2O[QueryStore]):
 
     def _checks(self, call: LayerCall, state: QueryStore, rows: Span, own: PartialSoftmax) -> Checks | None:
         """Of the tiles of some chunks, but those that the dense tail replaces; `own` is the rows' state."""
-        if state.seen is None:
+        if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
             return None
         first, tail = self._sets(call.past, rows).first, self.tail_of(call)
         tiles = [
