@@ -1,6 +1,6 @@
-// Putting the parts of a launch together inside it: blocks leave their states behind, and whichever is the
-// last of those that share rows adds them up. It does so in the order of the parts, so that it does not
-// matter which one it is.
+// Combines the partial results of a split launch inside that launch. Each block stores its softmax state; the
+// last block to finish among those that share rows combines all states. It always adds them in order of the
+// parts, so the result does not depend on which block is last.
 #pragma once
 
 #include "attention_args.h"
@@ -11,18 +11,18 @@
 
 namespace h2o::cuda {
 
-// The states of softmaxes over the same rows: m, l [count, rows] and normalised outputs o [count, rows, dv].
+// Softmax states of the same rows: m, l [count, rows] and normalised outputs o [count, rows, dv].
 struct PartStates {
     const float *o, *m, *l;
     int count;
     int64_t rows;
 };
 
-// Of blocks alike but in z: whether this one is the last to have put its states. Its threads then see those
-// of all. `flag` is a word of shared memory.
+// Whether this block is the last to store its states, among the blocks that differ only in z. If so, its
+// threads see the states of all of them. `flag` is a word in shared memory.
 __device__ __forceinline__ bool is_last_part(unsigned* arrivals, int parts, unsigned* flag) {
     fence_between_blocks();
-    __syncthreads();  // every thread has put what it has
+    __syncthreads();  // every thread has stored its state
     if (threadIdx.x == 0)
         *flag = count_arrival(arrivals + blockIdx.y * gridDim.x + blockIdx.x, static_cast<unsigned>(parts));
     __syncthreads();
@@ -31,13 +31,13 @@ __device__ __forceinline__ bool is_last_part(unsigned* arrivals, int parts, unsi
     return true;
 }
 
-// What the output of each part counts in its row: weights [rows, parts.count] of shared memory, which sum to
-// 1 in a row, or are 0 where no part saw a key. Called by a warp, for at most ROWS rows. Every m and l is
-// loaded once, all of them together, so that the warp waits for memory once.
+// The weight of each part's output in its row: weights [rows, parts.count] in shared memory. The weights of a
+// row sum to 1; they are 0 if no part saw a key. Called by one warp, for at most ROWS rows. The warp issues
+// all loads of m and l at once and waits for memory once.
 template <int ROWS, class RowAt>
 __device__ __forceinline__ void weigh_parts(const PartStates& parts, int rows, RowAt&& row_at,
                                             float* weights) {
-    constexpr int kEach = kMostParts / 32;  // parts of a lane
+    constexpr int kEach = kMostParts / 32;  // parts for each lane
     const int lane = threadIdx.x % 32;
     float m[ROWS][kEach], l[ROWS][kEach];
 #pragma unroll
@@ -80,16 +80,16 @@ __device__ __forceinline__ void put4(half* to, float4 x) {
     *reinterpret_cast<uint2*>(to) = {pack_half2(x.x, x.y), pack_half2(x.z, x.w)};
 }
 
-// A row's output [dv] from the outputs of all parts and what each counts. Called by a warp. A lane loads four
-// columns at once, of an empty part too, which has zeros; where a row is narrower than the warp, it takes
-// several parts side by side.
+// A row's output [dv] as the weighted sum of all parts' outputs. Called by one warp. A lane loads four
+// columns at once; empty parts hold zeros and are loaded too. If the row is narrower than the warp, the warp
+// reads several parts side by side.
 template <int DV, class T>
 __device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row, const float* weights,
                                             T* out) {
     constexpr int kPieces = DV / 4;                            // of four columns
-    constexpr int kNumbers = (kPieces + 31) / 32;              // of them that a lane has
+    constexpr int kNumbers = (kPieces + 31) / 32;              // of those, the columns of each lane
     constexpr int kBeside = kPieces <= 16 ? 32 / kPieces : 1;  // parts side by side
-    constexpr int kTogether = 16 / kNumbers;                   // loads of a lane under way at once
+    constexpr int kTogether = 16 / kNumbers;                   // loads in flight for each lane
     static_assert(kBeside == 1 || 32 % kPieces == 0, "all lanes have a piece");
     const int lane = threadIdx.x % 32, piece = lane % kPieces, beside = lane / kPieces;
     const bool idle = kBeside == 1 && lane >= kPieces;
@@ -101,14 +101,14 @@ __device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row
         float4 x[kTogether][kNumbers];
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
-            // One multiply-add of 32 bits by 32 and 64 more.
+            // 64-bit base plus a 32 x 32 bit product: one instruction.
             const unsigned p = static_cast<unsigned>(min(first + i * kBeside, parts.count - 1));
             const char* const part = from + static_cast<uint64_t>(p) * stride;
 #pragma unroll
             for (int j = 0; j < kNumbers; ++j)
                 x[i][j] = take_between_blocks(reinterpret_cast<const float4*>(part + 512 * j));
         }
-        __syncwarp();  // a compiler would load one after the other, in few registers
+        __syncwarp();  // otherwise the compiler issues these loads one by one, in few registers
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
             const int p = first + i * kBeside;
@@ -134,8 +134,8 @@ __device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row
     for (int j = 0; j < kNumbers; ++j) put4(out + 4 * (piece + 32 * j), sum[j]);
 }
 
-// What a block of a parted launch does at its end, where it has counters: all threads come, and `shared` is
-// read by nobody anymore.
+// The end of a block of a split launch, if the launch has counters. All threads call it, and nothing reads
+// `shared` any more.
 template <int DV, class T>
 __device__ __forceinline__ void combine_if_last(const AttentionArgs& args, const Extent& extent, int set,
                                                 int first_row, int last_row, unsigned char* shared) {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void combine_if_last(const AttentionArgs& args, const
     for (int first = first_row + warp; first <= last_row; first += kTogether * warps) {
         const int count = min((last_row - first) / warps + 1, kTogether);
         const auto row_at = [&](int i) { return row_index(args.rows, extent, set, first + i * warps); };
-        __syncwarp();  // the weights before are read
+        __syncwarp();  // the previous weights have been read
         weigh_parts<kTogether>(parts, count, row_at, weights);
         __syncwarp();
         for (int i = 0; i < count; ++i)

@@ -1,4 +1,4 @@
-// Host entry points of the attention and column-sum kernels, float16 and float32 alike.
+// Host entry points of the attention and column-sum kernels, for float16 and float32.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,25 +11,25 @@ namespace h2o::cuda {
 h2o_status launch_attention(const AttentionArgs& args, cudaStream_t stream);
 h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream);
 
-// The blocks of a launch_attention: packed rows of each, and how many a multiprocessor runs at once.
+// The blocks of a launch_attention: packed rows per block, and blocks that run at once on a multiprocessor.
 struct BlockForm {
     int rows;
     int at_once;
 };
 
-// Over `packed_rows` rows, with keys that are not gathered. The device is asked once: all devices of a
-// process are taken to be alike.
+// For `packed_rows` rows whose keys are not gathered. The device is asked once: all devices of a process are
+// assumed to be alike.
 BlockForm block_form(int64_t packed_rows, int head_size, int value_size, h2o_dtype dtype, bool latent);
 
-// The device's multiprocessors, or many if it cannot be asked: only the speed depends on it.
+// The number of multiprocessors, or a large number if the query fails: only speed depends on it.
 int multiprocessors();
 
-// Whether a launch_attention of one token, whose keys `group` query heads share, appends its row and combines
-// its parts itself; and the first of these alone, for all others.
+// Whether a launch_attention of one token appends its row and combines its parts itself, where `group` query
+// heads share the keys. The second function answers only whether it appends.
 bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool latent);
 h2o_status launch_append_last_row(const AttentionArgs& args, cudaStream_t stream);
 
-// out [count] = the sum of `splits` parts, in order.
+// out [count] = the sum of `splits` parts, added in order.
 h2o_status launch_sum_of_parts(const float* parts, int splits, int64_t count, float* out,
                                cudaStream_t stream);
 

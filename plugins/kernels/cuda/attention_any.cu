@@ -1,9 +1,7 @@
-// Attention and column sums of any size: for heads that no tile is made for.
-//
-// A warp owns a packed row (a key, for column sums), whose numbers its lanes hold in turn, and meets the keys
-// (the rows) one after the other, straight from memory; the warps of a block meet the same ones at about the
-// same time. Exact and simple, and far from what tensor cores do. Masks, parts, fusion and states are those
-// of attention_f32.cuh.
+// Attention and column sums for head sizes that have no tiled kernel. A warp owns a packed row (a key, for
+// column sums) and spreads its elements over the lanes. It reads the keys (the rows) one by one from global
+// memory. The warps of a block read the same ones at about the same time, so L1 serves most reads. Exact and
+// simple, and far slower than tensor cores. Masks, parts, fusion and states are those of attention_f32.cuh.
 
 #include "attention.h"
 #include "grid.cuh"
@@ -17,9 +15,9 @@ namespace {
 
 constexpr int kWarps = kAnyTileRows, kThreads = kWarps * 32;
 constexpr int kKeyNumbers = kMostHeadSize / 32,
-              kValueNumbers = kMostValueSize / 32;  // of a row that a lane holds
+              kValueNumbers = kMostValueSize / 32;  // elements of a row for each lane
 
-// This lane's numbers of a row.
+// This lane's elements of a row.
 template <int MOST, class S>
 __device__ __forceinline__ void load_row(float (&to)[MOST], const S* row, int d, float scale) {
 #pragma unroll
@@ -40,8 +38,8 @@ __device__ __forceinline__ float dot_row(const float (&a)[MOST], const S* row, i
     return lanes_sum<32>(sum);
 }
 
-// Where the state of a row goes, fused with another where there is one; returns what its output and the
-// other's are multiplied with. All lanes have read the other before any writes.
+// Stores the state of a row, fused with another state if there is one. Returns the factors of its own and of
+// the other output. All lanes read the other state before any lane writes.
 struct Shares {
     float own, with;
 };

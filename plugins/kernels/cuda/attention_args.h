@@ -1,9 +1,9 @@
-// What the attention kernels are told, for every operator built on them.
+// The arguments of the attention kernels, for every operator built on them.
 //
-// A launch covers `sets` key sets: one a key/value head, or one a query head when each query head has its
-// own memory. Several sets can read one memory, and give one column sum. The `group` query heads of a set
-// share its keys, so token and head are packed into one row index, row = token * group + g: one tile of keys
-// then serves the whole group.
+// A launch covers `sets` key sets: one for each key/value head, or one for each query head if query heads
+// have their own memory sets. Several sets can read one memory set and add to one column sum. The `group`
+// query heads of a set share its keys. Token and head are packed into one row index, row = token * group + g,
+// so one tile of keys serves the whole group.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,26 @@
 
 namespace h2o::cuda {
 
-// Rows of a cache that a set attends to, each row of it to those up to its own position. A list begins with
-// segments, which are rows side by side, and ends with single rows.
+// The cache rows that a key set attends to; each query sees the listed rows up to its own position. A list
+// begins with segments of consecutive rows and ends with single rows.
 struct KeyList {
-    const int32_t* entries = nullptr;  // [lists, stride]; negative: none. Null: there are no lists
+    const int32_t* entries = nullptr;  // [lists, stride]; negative: none. Null: no lists
     int stride = 0;
-    const int32_t* counts = nullptr;  // [lists, 2]: segments and single rows; null: `stride` segments alone
-    int segment = 1;                  // rows of a segment
-    uint32_t reciprocal = 0;          // of it, as reciprocal_of has it
-    int unit = 1;                     // entry * unit is a segment's first row
+    const int32_t* counts =
+        nullptr;      // [lists, 2]: numbers of segments and single rows; null: `stride` segments alone
+    int segment = 1;  // rows of a segment
+    uint32_t reciprocal = 0;  // of `segment`, from reciprocal_of
+    int unit = 1;             // entry * unit is a segment's first row
     const int64_t* length =
-        nullptr;  // on the device: rows in the cache, of which the last are those that attend
+        nullptr;  // on the device: rows in the cache; the last of them are the queries' own
 };
 
-// Where the keys and values of a set lie, and how many there are.
+// Location and number of a set's keys and values.
 struct KeySource {
     const void* k = nullptr;
-    const void* v = nullptr;          // null: only the row states m and l are wanted
+    const void* v = nullptr;          // null: only the row states m and l are computed
     h2o_dtype dtype = H2O_F32;        // of both
-    const float* k_scales = nullptr;  // of integers, [keys, key/value heads]
+    const float* k_scales = nullptr;  // with int8 rows, [keys, key/value heads]
     const float* v_scales = nullptr;
     int scale_stride = 0;      // key/value heads
     int64_t row_stride = 0;    // elements from one key to the next
@@ -38,26 +39,26 @@ struct KeySource {
     int64_t v_row_stride = 0;  // of values
     int64_t v_head_stride = 0;
     int sets_per_head = 1;            // set s reads key/value head s / sets_per_head
-    int sets_per_list = 1;            // and the memory s / sets_per_list
+    int sets_per_list = 1;            // set s reads memory set s / sets_per_list
     const int32_t* memory = nullptr;  // [lists, keys]: key j is row memory[list * keys + j]; null: row j
-    int tiles_per_list = 1;           // tile t of the rows has the t / tiles_per_list-th of such memories
-    int last_row = 0;                 // with a memory or a list: the last row that there is
-    KeyList list;                     // takes the place of memory, keys, length and causal
+    int tiles_per_list = 1;           // row tile t uses memory set t / tiles_per_list
+    int last_row = 0;                 // with a memory set or a list: the last valid cache row
+    KeyList list;                     // replaces memory, keys, length and causal
     int keys = 0;
-    const int64_t* length = nullptr;  // on the device; replaces `keys` and puts the last token at length - 1;
-                                      // one a tile of the rows
+    const int64_t* length = nullptr;  // on the device; replaces `keys`, and the last token is at length - 1;
+                                      // one for each row tile
     bool causal = false;              // row of token t sees keys 0 .. first_position + t
     int first_position = 0;
 };
 
-// The rows that attend. With `chunk` > 0 tokens and keys are cut alike, and attention stays inside a chunk.
-// With `tile` > 0 tokens are cut, and each tile has a memory or a length of its own. Never both.
+// The query rows. With `chunk` > 0, tokens and keys are cut alike and attention stays inside a chunk. With
+// `tile` > 0, tokens are cut and each tile has its own memory set or length. At most one of the two is set.
 struct RowSource {
     const void* q = nullptr;  // [tokens, heads, d]
     int tokens = 0;
     int heads = 0;
-    int group = 1;            // query heads a set
-    uint32_t reciprocal = 0;  // of the group, for token_of; 0 for a group of 1
+    int group = 1;            // query heads of a set
+    uint32_t reciprocal = 0;  // of `group`, for token_of; 0 for a group of 1
     int sets = 0;
     int chunk = 0;
     int tile = 0;
@@ -82,29 +83,29 @@ struct AttentionArgs {
     float* m = nullptr;  // [tokens, heads]; may be null
     float* l = nullptr;
 
-    // Fuse with this state before writing; its arrays may be the outputs.
+    // Fuse the result with this state before writing; its arrays may be the outputs.
     const void* with_o = nullptr;
     const float* with_m = nullptr;
     const float* with_l = nullptr;
 
-    // When fusing, the state of this pass alone goes here (for the column sums); may be null.
+    // When fusing: where to write the state of this pass alone, for the column sums; may be null.
     float* own_m = nullptr;
     float* own_l = nullptr;
 
-    // splits > 1, or partial_m set: part p of the keys writes its state at partial_*[p], all float32. With
-    // tiles of rows, a power of two.
+    // With splits > 1, or with partial_m set, part p of the keys writes its state to partial_*[p], all
+    // float32. With row tiles, a power of two.
     int splits = 1;
-    int part_bits = 0;  // of the grid's z, the others are the chunk's or tile's; launch_attention sets them
+    int part_bits = 0;  // in the grid's z; the rest of z counts chunks or tiles; set by launch_attention
     float* partial_o = nullptr;  // [splits, tokens, heads, dv]; null without v
     float* partial_m = nullptr;  // [splits, tokens, heads]
     float* partial_l = nullptr;
 
-    // A step's (step_in_one): with partial_m set, the last block of a row's parts adds them up to o. Zeros,
-    // one for each block of x and y.
+    // For a decode step (step_in_one): with partial_m set, the last block of a row combines the parts into o.
+    // Zeros, one for each block of x and y.
     unsigned* arrivals = nullptr;
 
-    // The row at length - 1, which the launch puts into the keys: [key/value heads, d] and [.., dv], of
-    // `dtype`. Null: it is there.
+    // The row at length - 1, which the launch appends to the cache: [key/value heads, d] and [.., dv], of
+    // `dtype`. Null: the row is already there.
     const void* new_k = nullptr;
     const void* new_v = nullptr;
 };
@@ -115,12 +116,12 @@ struct ColumnSumArgs {
     float scale = 0;
     int head_size = 0;
     h2o_dtype dtype = H2O_F32;
-    int spanned = 1;           // sets s * spanned ... whose sums are those of s
+    int spanned = 1;           // sets s * spanned ... whose sums are added for s
     const float* m = nullptr;  // [tokens, heads]: final state of the rows
     const float* l = nullptr;
 
-    // Sum of key j of s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
-    // Tiles of rows take the place of parts.
+    // Sum of key j of set s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
+    // With row tiles, p counts tiles.
     float* out = nullptr;
     int splits = 1;
     int64_t split_stride = 0;

@@ -26,10 +26,11 @@ h2o_status launch_tile(const AttentionArgs& args, cudaStream_t stream) {
                                      : run(attention_f16<D, DV, WARPS, MT, KEYS, LOOKUP, half>);
 }
 
-// One block of four warps cannot hide its own latencies. Where a multiprocessor has no room for two with
-// whole tiles of keys, halves of them make room: with 100 KB, as on GeForce parts, that is so at the widest
+// One block of four warps cannot hide its own latencies. If two blocks with full key tiles do not fit on a
+// multiprocessor, use half tiles. With 100 KB of shared memory, as on GeForce, this happens at the widest
 // heads.
-constexpr int kLeastShared = 100 * 1024, kReserved = 1024;  // of a multiprocessor; for each block
+constexpr int kLeastShared = 100 * 1024,
+              kReserved = 1024;  // shared memory of a multiprocessor; reserved for each block
 
 template <int D, int DV, Lookup LOOKUP>
 constexpr bool may_need_half() {

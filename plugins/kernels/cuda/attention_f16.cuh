@@ -4,21 +4,20 @@
 // running maximum, the denominator and the unnormalised output in registers (online softmax). Scores live
 // only in registers: the accumulator layout of q k^T is the operand layout of p v.
 //
-// Floor: 4 * d FLOP for each (row, visible key), on the tensor cores; q and o once, and k, v once a block
-// from L2. What keeps it near that floor:
+// Floor: 4 * d FLOP for each (row, visible key) on the tensor cores; q and o are read or written once, k and
+// v once per block from L2. How the kernel stays near it:
 //  - each warp owns 32 rows (MT = 2), so every key fragment read from shared memory feeds two products;
 //    with 16 rows the shared memory would be the limit, not the tensor cores;
 //  - values of a tile arrive while its scores are computed, keys of the next one during softmax and p v;
-//  - rows of a tile lie in shared memory so that no ldmatrix meets a bank twice, and without padding, so that
-//    two blocks of the widest heads fit parts with 100 KB, with KEYS = 32;
-//  - the scale and log2(e) ride on the multiply-add in front of exp2;
-//  - the address of a piece that is copied is one multiply-add, its place in shared memory a constant;
-//  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only
-//    when some row of the warp met a new maximum.
-// Keys lie in order, or a memory or a list names their rows. A row sees those keys of a list that do not come
-// after it.
-// With WARPS = MT = 1 a block is one warp with 16 rows: the decode shape. There the bytes of the cache are
-// the floor, and many such small blocks on a multiprocessor keep enough of them in flight.
+//  - rows of a tile are swizzled in shared memory, so ldmatrix has no bank conflicts; they have no padding,
+//    so two blocks of the widest heads fit into 100 KB with KEYS = 32;
+//  - the scale and log2(e) are folded into the multiply-add before exp2;
+//  - the global address of each copied 16 bytes is one multiply-add; its shared address is a constant;
+//  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only when
+//    a row of the warp has a new maximum.
+// Keys are consecutive rows, or a memory set or a list names them. A query sees the listed keys up to its own
+// position. With WARPS = MT = 1 a block is one warp with 16 rows, for decode. The floor is then the cache's
+// bytes, and many small blocks per multiprocessor keep enough loads in flight.
 #pragma once
 
 #include "arrivals.cuh"
@@ -33,7 +32,7 @@
 namespace h2o::cuda {
 
 enum class Lookup {
-    kNone,    // keys lie in order
+    kNone,    // keys are consecutive rows
     kMemory,  // KeySource::memory
     kList     // KeySource::list
 };
@@ -57,7 +56,7 @@ struct AttentionTile {
         WARPS == 1 && LOOKUP == Lookup::kNone;  // appends its row and combines its parts
 };
 
-// Keys of D and values of DV numbers are stored as S: half, or int8_t.
+// Keys of D and values of DV elements are stored as S: half or int8_t.
 template <int D, int DV, int WARPS, int MT, int KEYS, Lookup LOOKUP, class S>
 __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(const AttentionArgs args) {
     using Tile = AttentionTile<D, DV, WARPS, MT, KEYS, LOOKUP>;
@@ -93,8 +92,9 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             append_last_row<half>(args, k_base, v_base, set, extent.keys);
     }
 
-    // Entries of the memory are fetched two tiles ahead, so that the rows they name can be fetched one ahead.
-    // Past the last key its row is fetched again: its scores are masked, and a copy needs no condition.
+    // Entries of the memory set are fetched two tiles ahead, so the rows that they name can be fetched one
+    // tile ahead. Past the last key its row is fetched again: those scores are masked, so the copy needs no
+    // condition.
     const auto fetch_slots = [&](int tile_key, int slot) {
         static_assert(KEYS <= kThreads || LOOKUP != Lookup::kMemory, "a thread has an entry");
         if (threadIdx.x >= KEYS) return;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                     list_of(keys, extent, set) + key, true);
     };
     // Rows of a list are computed from its entries. A thread loads its entries before it computes the scores
-    // of a tile, and stores the rows into their slots after them, so that the scores hide the wait.
+    // of a tile, and stores the rows after it. The scores hide the latency of the load.
     constexpr int kOwnRows = kListed ? KEYS / kThreads : 1;
     static_assert(!kListed || KEYS % kThreads == 0, "all threads have as many rows");
     const auto load_listed = [&](int tile_key, int (&to)[kOwnRows]) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             row_sum[i][h] = 0;
         }
 
-    // Lane's row of a 16 x 16 operand read by ldmatrix: rows (keys) for q, p and v; keys pairwise for k.
+    // The lane's row of a 16 x 16 operand for ldmatrix: rows (keys) for q, p and v; pairs of keys for k.
     const LanePieces<D> k_lane(k_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
     const LanePieces<DV> v_lane(v_shared, lane % 16, lane / 16);
     const LanePieces<D> q_lane(q_shared, warp * MT * 16 + lane % 16, lane / 16);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         int listed[kOwnRows];  // two tiles ahead
         if constexpr (kListed) load_listed(tile_key + 2 * KEYS, listed);
         copy_wait<0>();
-        __syncthreads();  // keys have landed, and every warp has finished with the values before
+        __syncthreads();  // keys have arrived, and every warp has finished with the previous values
         if (with_values) fetch_values(tile_key, slot);
         copy_commit();
 
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         }
 
         copy_wait<0>();
-        __syncthreads();  // values have landed, and every warp has finished with the keys
+        __syncthreads();  // values have arrived, and every warp has finished with the keys
         const int* const tile_rows = slots + slot * KEYS;
         if constexpr (kGather) slot = next_of(slot);
         if constexpr (kListed) put_listed(next_of(slot), listed);
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
                     top = fmaxf(top, fmaxf(s[i][nn][h * 2], s[i][nn][h * 2 + 1]));
                 top = fmaxf(row_max[i][h], lanes_max<4>(top));
                 grew |= top > row_max[i][h];
-                // A row that has met no key yet has maximum -inf: subtract 0 instead, and exp2(-inf) is 0.
+                // The maximum of a row that has met no key is -inf: subtract 0 instead, and exp2(-inf) is 0.
                 const float offset = top == -INFINITY ? 0.f : top * scale;
                 rescale[i][h] = exp2_fast(row_max[i][h] * scale - offset);
                 row_max[i][h] = top;
@@ -302,8 +302,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         }
     }
 
-    // Each warp writes its own rows. Through shared memory (the rows of q, which only this warp read), so
-    // that a lane stores 16 bytes; float32 parts go straight out.
+    // Each warp writes its own rows. They pass through shared memory (the warp's own rows of q), so that a
+    // lane stores 16 bytes at once; float32 partial results are stored directly.
     unsigned char* staged = shared + warp * MT * 16 * TileRows<D>::kRowBytes;
     if (Tile::kQInRegisters) __syncwarp();
 #pragma unroll
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             }
             const int64_t part =
                 parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;
-            __syncwarp();  // the four lanes of a row have read its state; now it may be overwritten
+            __syncwarp();  // the row's four lanes have read the other state; now it may be overwritten
             if (valid && lane % 4 == 0) {
                 if (parted) {
                     put_between_blocks(args.partial_m + part, m);

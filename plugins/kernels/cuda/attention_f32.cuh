@@ -1,12 +1,12 @@
-// Attention of packed rows to a set's keys in float32, on the ordinary arithmetic units.
+// Attention of packed rows to a set's keys in float32, without tensor cores.
 //
 // A block owns WARPS * 16 packed rows and walks over the keys in tiles of 32. Eight neighbouring lanes share
 // four rows: each computes 4 x 4 scores with keys 8 apart, then 4 rows of output over its share of the
-// columns. Only those eight lanes ever read a row's probabilities, so a warp needs no block barrier for them.
+// columns. Only those eight lanes read a row's probabilities, so they need no block barrier.
 //
-// Floor: 4 * d FLOP for each (row, visible key) as fused multiply-adds. The tile of 4 x 4 reads one word of
-// shared memory for two multiply-adds, which is what bounds it; float32 is the format for checking, not for
-// speed. Masks, parts, fusion and states are those of attention_f16.cuh.
+// Floor: 4 * d FLOP for each (row, visible key) as fused multiply-adds. Shared memory bounds it: the 4 x 4
+// tile reads one word for two multiply-adds. float32 is for checking, not for speed. Masks, parts, fusion and
+// states are those of attention_f16.cuh.
 #pragma once
 
 #include "arrivals.cuh"
@@ -31,7 +31,7 @@ struct AttentionTileF32 {
     static constexpr int kSharedBytes = ((kRows + 2 * kKeyTileF32) * kStride + kRows * kPStride) * 4;
 };
 
-// ROWS rows of D floats into padded shared memory; pointer_of(row) is null for rows that are to be zero.
+// ROWS rows of D floats into padded shared memory; rows whose pointer_of(row) is null become zeros.
 template <int D, int ROWS, int THREADS, class F>
 __device__ __forceinline__ void copy_rows_f32(float* to, const float* somewhere, F&& pointer_of) {
     constexpr int kPieces = D / 4;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void copy_rows_f32(float* to, const float* somewhere,
     }
 }
 
-// Rows row_of(i) of a set, negative ones as zeros. What is not float becomes it on the way.
+// Rows row_of(i) of a set as float32; negative row numbers give zeros.
 template <int D, int ROWS, int THREADS, class S, class F>
 __device__ __forceinline__ void copy_set_rows_f32(float* to, const SetRows<S>& from, F&& row_of) {
     if constexpr (sizeof(S) == 4) {
@@ -86,8 +86,7 @@ __device__ __forceinline__ void dot_4x4(float (&sum)[4][4], const float* a, cons
     }
 }
 
-// Keys and values are stored as S: float, half or int8_t.
-// LISTED: keys are those of KeySource::list.
+// Keys and values are stored as S: float, half or int8_t. LISTED: the keys are those of KeySource::list.
 template <int D, int WARPS, bool LISTED, class S>
 __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs args) {
     using Tile = AttentionTileF32<D, WARPS, LISTED>;
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
 
     float o[4][D / 8] = {};  // columns lane8 * 2 + {0, 1} of every 16
     float row_max[4], row_sum[4] = {};
-    int last_key[4];  // that a row sees; with a list, the last row of the cache
+    int last_key[4];  // keys that a row sees; with a list, the last row of the cache
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         row_max[i] = -INFINITY;
@@ -153,7 +152,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
         if (with_values) fetch_keys(v_shared, v_base, tile_key);
         copy_commit();
 
-        int tile_rows[4];  // the keys that this thread scores, as last_key counts them
+        int tile_rows[4];  // the keys that this thread scores, in the numbering of last_key
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const int key = tile_key + lane8 + 8 * j;
@@ -235,7 +234,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
         }
         const int64_t part =
             parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;
-        __syncwarp();  // the eight lanes of a row have read its state; now it may be overwritten
+        __syncwarp();  // the row's eight lanes have read the other state; now it may be overwritten
         if (!valid) continue;
         if (lane8 == 0) {
             if (parted) {

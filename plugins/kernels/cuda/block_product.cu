@@ -1,17 +1,17 @@
 // BlockProduct: rows times a matrix of 4-bit integers, a block of 32 inputs of a column with one scale.
 //
-// Floor for few rows: the weights' bytes, 0.5625 a weight with float16 scales. A warp owns a stripe of 32
-// columns and reads a block of it as 512 consecutive bytes, 16 a lane: in lane 4 g + t, one word for each of
-// the columns 4 g ... 4 g + 3, with their inputs 8 t ... 8 t + 7. The product is taken transposed, weights
-// for mma_16x8x16's first operand: it sums over inputs, whatever their order, and keeps columns apart, so
-// words 0 and 1 of all lanes are the operands of 16 columns, and words 2 and 3 of 16 more, under an order of
-// inputs in which a lane's eight are its own. Activations are read in that order too, eight consecutive
-// numbers of a row: nothing is shuffled or moved. Integers become halves in registers, exactly, and are
-// rounded once, with their scale, as DequantizeLinear rounds them.
+// Floor for few rows: the weights' bytes, 0.5625 bytes per weight with float16 scales. A warp owns a stripe
+// of 32 columns and reads each block of it as 512 consecutive bytes, 16 per lane. Lane 4 g + t reads one word
+// for each of the columns 4 g ... 4 g + 3, with inputs 8 t ... 8 t + 7. The product is transposed: weights
+// are the first operand of mma_16x8x16. The sum over inputs allows any order of inputs, so each lane can use
+// its own eight. Words 0 and 1 of all lanes are the operands of 16 columns, words 2 and 3 those of the next
+// 16. Activations are read in the same order, eight consecutive elements of a row, so nothing is shuffled.
+// Integers become halves in registers exactly. They are rounded once, with their scale, as DequantizeLinear
+// does.
 //
-// Up to 16 rows: the warps of a block share out a stripe's blocks and join their sums in one order. More
-// rows: 128 of them and 128 columns a block of threads, what they read three blocks of inputs ahead in shared
-// memory. float32 is exact and simple: a thread owns a column.
+// Up to 16 rows: the warps of a thread block share the blocks of a stripe and add their sums in a fixed
+// order. More rows: a thread block computes 128 rows by 128 columns, with operands prefetched into shared
+// memory three blocks of inputs ahead. float32 is exact and simple: a thread owns a column.
 
 #include "checks.h"
 #include "launch.h"
@@ -41,13 +41,13 @@ struct Weights {
     int blocks, outputs;
 };
 
-// A lane's part of one block of a stripe.
+// A lane's share of one block of a stripe.
 struct Piece {
     uint4 words;   // of columns 4 g ... 4 g + 3
     uint2 scales;  // theirs, as halves
 };
 
-// Zeros where there is no such block or no such columns.
+// Zeros outside the matrix.
 __device__ __forceinline__ Piece load_piece(const Weights<half>& w, int block, int stripe, int lane) {
     const int column = stripe + lane / 4 * 4;
     Piece piece = {make_uint4(0, 0, 0, 0), {0, 0}};
@@ -60,7 +60,7 @@ __device__ __forceinline__ Piece load_piece(const Weights<half>& w, int block, i
 }
 
 // The eight integers of a word times their scale, as pairs of halves in the order of their inputs. Four bits
-// u below those of the half 1024 are 1024 + u, four bits higher 1024 + 16 u; the integer is u - 8.
+// u in the low bits of the half 1024 give 1024 + u, and four bits higher 1024 + 16 u; the integer is u - 8.
 __device__ __forceinline__ void unpack(uint32_t word, __half2 scale, uint32_t (&pairs)[4]) {
     const Pair middle(0x64086408u), sixteenth(0x2c002c00u), minus_72(0xd480d480u);
 #pragma unroll
@@ -72,7 +72,7 @@ __device__ __forceinline__ void unpack(uint32_t word, __half2 scale, uint32_t (&
     }
 }
 
-// A block of a stripe as mma takes it: [j] are columns 4 g + 2 j and the next.
+// A block of a stripe as mma operands: [j] has columns 4 g + 2 j and 4 g + 2 j + 1.
 struct Operands {
     uint32_t of[2][2][4];
 };
@@ -95,9 +95,9 @@ __device__ __forceinline__ Operands operands_of(const Piece& piece) {
     return operands;
 }
 
-// sums += rows times a block of a stripe; inputs_of(i) are the lane's eight inputs of row 8 i + g. sums[i][j]
-// are of columns 4 g + 2 j and the next: the first two numbers and the last two, each of rows 8 i + 2 t and
-// the next.
+// sums += rows times a block of a stripe. inputs_of(i) gives the lane's eight inputs of row 8 i + g.
+// sums[i][j] has columns 4 g + 2 j and 4 g + 2 j + 1: the first two values and the last two, each for rows 8
+// i + 2 t and 8 i + 2 t + 1.
 template <int TILES, class F>
 __device__ __forceinline__ void multiply(const Operands& operands, F&& inputs_of,
                                          float (&sums)[TILES][2][4]) {
@@ -112,10 +112,10 @@ __device__ __forceinline__ void multiply(const Operands& operands, F&& inputs_of
     }
 }
 
-// n at most 8 * TILES. Each warp has its sums of the stripe for every kWarps-th block.
+// n is at most 8 * TILES. Each warp sums every kWarps-th block of the stripe.
 template <int TILES>
 __global__ void __launch_bounds__(kThreads) few_rows(const half* x, Weights<half> w, half* y, int n) {
-    constexpr int kAhead = 4;  // blocks of a warp that are under way together
+    constexpr int kAhead = 4;  // blocks that a warp has in flight
     constexpr int kRows = 8 * TILES;
     float* const shared = reinterpret_cast<float*>(dynamic_shared());  // [kWarps, kRows, kStripe]
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -176,8 +176,8 @@ struct Stage {
 };
 constexpr int kStages = 4;
 
-// Tiles that run together are as square as may be, so that what they read is read once: 8 tiles of rows take
-// up one tile of columns after the other.
+// Concurrent blocks form a nearly square region, to reuse what they read: 8 row tiles share one column tile
+// after the other.
 struct Place {
     int row, column;
 };
@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     float sums[kTiles][2][4] = {};
     for (int block = 0; block < w.blocks; ++block) {
         copy_wait<kStages - 2>();
-        __syncthreads();  // this block is there for all, and all are done with the one before
+        __syncthreads();  // this block of inputs has arrived, and all threads have finished with the previous
+                          // one
         const int later = block + kStages - 1;
         if (later < w.blocks) fetch(stages[later % kStages], x, w, n, place, later);
         copy_commit();
@@ -257,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) exact_rows(const float* x, Weights<f
     float sums[kExactRows] = {};
     for (int block = warp; there && block < w.blocks; block += kWarps) {
         const int64_t at = static_cast<int64_t>(block) * w.outputs;
-        // Word t of the column: in every four columns the four words of each stand in one another's place.
+        // Word t of the column: among each four columns, the four words of a column are permuted.
         const auto* const words =
             reinterpret_cast<const uint32_t*>(w.words + at + column / 4 * 4) + column % 4;
         float part[kExactRows] = {};
@@ -315,7 +316,7 @@ h2o_status run(const calls::BlockProduct& call) {
     if (call.n <= 0 || call.K <= 0 || call.N <= 0 || !call.x || !call.weights || !call.scales || !call.y)
         return H2O_BAD_ARGUMENT;
     if (call.K % kBlock != 0 || call.N % 8 != 0) return H2O_UNSUPPORTED;
-    // Kernels number what they read in 32 bits.
+    // Kernels index their inputs with 32 bits.
     if (int64_t{call.K} / kBlock * call.N > INT32_MAX || int64_t{call.n} * call.K > INT32_MAX)
         return H2O_UNSUPPORTED;
     if (call.shape.dtype == H2O_F16)

@@ -1,7 +1,7 @@
-// CachedAttention: every new token against the whole cache, keys split over the device.
+// CachedAttention: every new token attends to the whole cache; the keys are split over the device.
 //
-// Floor for one token: the bytes of the cache up to its length. The grid is fixed by the capacity; how many
-// keys a part takes follows from the length, which only the device reads, and parts beyond it end at once.
+// Floor for one token: the bytes of the cache up to its length. The capacity fixes the grid. The length,
+// which only the device knows, gives the number of keys of each part; unused parts end at once.
 
 #include "attention.h"
 #include "checks.h"
@@ -12,20 +12,20 @@ using namespace h2o::cuda;
 
 namespace {
 
-// Of one token's parts that a warp adds up behind the attention, in less than another launch takes.
+// The most parts of one token that one warp combines after the attention in less time than a launch takes.
 constexpr int64_t kBytesAddedInside = 96 * 1024;
 
-// Of all parts' states. A device with 188 multiprocessors fills itself with parts of 25 MB. The size of a
-// workspace depends on this bound and not on the device, because an engine may run on a larger GPU than the
-// one that it was built on.
+// Limit for the partial states: with it, a device with 188 multiprocessors is full with 25 MB of parts. The
+// workspace size depends on this limit and not on the device, because an engine may run on a larger GPU than
+// it was built on.
 constexpr int64_t kMostPartBytes = 32 << 20;
 
-// No part gets less than one.
+// The smallest part.
 int64_t key_tiles(int capacity) {
     return (capacity + kKeyTile - 1) / kKeyTile;
 }
 
-// Whether values lie in keys is a matter of the cache; workspaces have room for both.
+// Only the cache knows whether values are stored in keys; the workspace has room for both cases.
 BlockForm blocks_of(const h2o_shape& shape, int64_t packed_rows, bool latent) {
     return block_form(packed_rows, shape.head_size, value_size(shape), shape.dtype, latent);
 }
@@ -34,7 +34,8 @@ int64_t states_with_room(const h2o_shape& shape) {
     return kMostPartBytes / (int64_t{4} * (value_size(shape) + 2));
 }
 
-// As many parts as the device runs blocks at once: more would be a second wave, almost as long as the first.
+// As many parts as blocks that the device runs at once: more would need a second wave, which takes almost as
+// long as the first.
 int parts_of(const h2o_shape& shape, int n, int capacity, int processors, bool latent) {
     const int64_t packed = static_cast<int64_t>(n) * (shape.query_heads / shape.kv_heads);
     const BlockForm form = blocks_of(shape, packed, latent);
@@ -48,9 +49,9 @@ int parts_of(const h2o_shape& shape, int n, int capacity, int processors, bool l
     return parts < 1 ? 1 : static_cast<int>(parts);
 }
 
-// How one token's keys are cut, and whether the last part's block adds the parts up. Fewer parts are taken
-// for that where they still give every multiprocessor two blocks. Appended within or not, its numbers are the
-// same.
+// How the keys of one token are split, and whether the last block combines the parts. In that case there are
+// fewer parts, provided that every multiprocessor still gets two blocks. The split does not depend on who
+// appends the row.
 struct Cut {
     int parts;
     bool inside;
@@ -69,7 +70,7 @@ Cut cut_of_one(const h2o_shape& shape, int capacity, int processors, bool latent
     return {parts, false};
 }
 
-// Partial states (parts x rows) of the neediest call with up to n tokens, on any device.
+// The largest number of partial states (parts x rows) of any call with up to n tokens, on any device.
 int64_t most_states(const h2o_shape& shape, int n, int capacity) {
     const int64_t tiles = key_tiles(capacity);
     const int64_t states = (tiles < kMostParts ? tiles : kMostParts) * n * shape.query_heads;
@@ -106,7 +107,7 @@ h2o_status combine(const AttentionArgs& args, const h2o_shape& shape, void* o, c
                                 args.value_size, shape.dtype, o, stream);
 }
 
-// m and l [n, Hq] are the rows' final states; null: nobody asks.
+// m and l [n, Hq] are the rows' final states, or null if nobody asks for them.
 h2o_status attend(cudaStream_t stream, const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
                   const int64_t* length, void* o, float* m, float* l, Workspace& pieces) {
     AttentionArgs attention = last_rows(shape, n, q, kv, length);

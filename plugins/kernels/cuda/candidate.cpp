@@ -1,8 +1,8 @@
-// CandidateScore: votes of a chunk's last rows by their joint softmax over the memory and the chunk.
+// CandidateScore: votes of a chunk's last rows by their joint softmax over memory set and chunk.
 //
-// First the states of those rows over either half of the keys, cut into parts so that a few rows fill the
-// device; the states together are the joint softmax; then column sums of both halves under it. Two passes
-// over the keys, 4 * d FLOP for each (row, key), and no values are read.
+// First come the states of those rows over the memory set and over the chunk, split into parts so that a few
+// rows fill the device. Together they give the joint softmax. Then come the column sums over both under that
+// softmax. Two passes over the keys, 4 * d FLOP for each (row, key); values are not read.
 
 #include "attention.h"
 #include "checks.h"
@@ -49,7 +49,7 @@ h2o_status check(const Candidate& op) {
     return check_tokens(op.shape, op.window);
 }
 
-// `remembered` are the memory's keys.
+// `remembered` is the memory set's keys.
 h2o_status score(cudaStream_t stream, const Candidate& op, const KeySource& remembered, Workspace pieces) {
     const h2o_shape& shape = op.shape;
     const Scratch scratch(shape, op.window, op.n, op.slots, pieces);

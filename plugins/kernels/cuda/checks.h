@@ -1,4 +1,4 @@
-// What every entry point asks of its arguments before anything is launched.
+// Argument checks that every entry point makes before it launches anything.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ inline int value_size(const h2o_shape& shape) {
     return shape.value_size == 0 ? shape.head_size : shape.value_size;
 }
 
-// Heads with rows and keys of their own: score heads, or the key/value heads that those span.
+// Heads with their own rows and keys: score heads, or the key/value heads that a score head spans.
 inline int own_heads(const h2o_shape& shape) {
     return shape.score_heads > shape.kv_heads ? shape.score_heads : shape.kv_heads;
 }
@@ -39,21 +39,21 @@ inline h2o_status check_shape(const h2o_shape* shape) {
     return fits && shape->head_size % whole == 0 && dv % whole == 0 ? H2O_OK : H2O_UNSUPPORTED;
 }
 
-// For operators that want a score head to have one key/value head, or to be a query head.
+// For operators in which a score head must have one key/value head, or be a query head.
 inline h2o_status check_heads(const h2o_shape* shape) {
     const h2o_status status = check_shape(shape);
     if (status != H2O_OK) return status;
     return shape->score_heads >= shape->kv_heads ? H2O_OK : H2O_UNSUPPORTED;
 }
 
-// For those that want values of the keys' size besides.
+// For operators that also need values of the keys' size.
 inline h2o_status check_alike(const h2o_shape* shape) {
     const h2o_status status = check_heads(shape);
     if (status != H2O_OK) return status;
     return value_size(*shape) == shape->head_size ? H2O_OK : H2O_UNSUPPORTED;
 }
 
-// h2o_kv_check, and that the kernels here read it: rows that an int32 can name, not on pages, and not longer
+// h2o_kv_check, plus the limits of the kernels here: row numbers fit an int32, no pages, and rows no longer
 // than the shape's.
 inline h2o_status check_form(const h2o_shape& shape, const h2o_kv& kv) {
     if (kv.rows > INT32_MAX || kv.pages != nullptr) return H2O_UNSUPPORTED;
@@ -68,8 +68,8 @@ inline h2o_status check_kv(const h2o_shape& shape, const h2o_kv* kv, int64_t nee
     return status == H2O_OK ? check_form(shape, *kv) : status;
 }
 
-// Tokens of one chunk or tile, whose packed rows an int32 can count with room for token_of's multiplication;
-// and of a whole call, `all` of them, whose rows of all heads it can.
+// Limits on tokens: the packed rows of one chunk or tile must fit an int32 with room for token_of's
+// multiplication; the rows of all heads of the whole call (`all` tokens) must fit too.
 inline h2o_status check_tokens(const h2o_shape& shape, int64_t tokens, int64_t all) {
     const int64_t group = shape.query_heads / shape.kv_heads, most = int64_t{1} << 31;
     return tokens * group * group < most && all * shape.query_heads < most ? H2O_OK : H2O_UNSUPPORTED;
@@ -93,13 +93,13 @@ inline bool complete(const State& state) {
     return state.o && state.m && state.l;
 }
 
-// Kernels have one type for states that go in and out; those that go in are only read.
+// Kernels have one type for input and output states; input states are only read.
 inline State given(const void* o, const float* m, const float* l) {
     return {const_cast<void*>(o), const_cast<float*>(m), const_cast<float*>(l)};
 }
 
-// How many rows lie between `start` and `length`, where the host knows; 0: none. Numbers in place that the
-// device alone knows are a decode step's, which has one row.
+// The number of rows from `start` to `length` if the host knows it; 0: none. If only the device knows both,
+// the call is a decode step with one row.
 template <class Update>
 int32_t most_rows_of(const Update& call, bool in_place) {
     if (call.start_on_host && call.length_on_host)
@@ -116,13 +116,13 @@ inline size_t element_bytes(h2o_dtype dtype) {
     return dtype == H2O_F16 ? 2 : 4;
 }
 
-// Rows move in pieces of 16 bytes; how many `size` numbers have.
+// Rows move in units of 16 bytes; the number of units in `size` elements.
 inline int pieces_of(const h2o_shape& shape, int size) {
     return static_cast<int>(static_cast<size_t>(size) * element_bytes(shape.dtype) / 16);
 }
 
-// The caller's workspace, handed out in pieces that start on 256 bytes. With no memory behind it, it only
-// counts, so that a query function and the operator it belongs to can share one layout.
+// Divides the caller's workspace into blocks that start on 256 bytes. Without memory it only counts, so a
+// size query and its operator share one layout.
 class Workspace {
   public:
     Workspace() = default;
@@ -155,7 +155,7 @@ inline RowSource rows_of(const h2o_shape& shape, const void* q, int tokens, int 
     return rows;
 }
 
-// What an attention launch over these rows is told of the model.
+// The arguments of an attention launch that follow from the model.
 inline AttentionArgs attention_of(const h2o_shape& shape, const RowSource& rows, const KeySource& keys) {
     AttentionArgs args;
     args.rows = rows;
@@ -167,7 +167,7 @@ inline AttentionArgs attention_of(const h2o_shape& shape, const RowSource& rows,
     return args;
 }
 
-// The column sums of the same rows and keys; a score head's are those of all that it spans.
+// The column sums of the same rows and keys; a score head sums over all that it spans.
 inline ColumnSumArgs column_sums_of(const h2o_shape& shape, const RowSource& rows, const KeySource& keys) {
     ColumnSumArgs args;
     args.rows = rows;
@@ -186,7 +186,8 @@ inline KeySource token_major_keys(const h2o_shape& shape, const void* k, const v
     source.k = k;
     source.v = v;
     source.dtype = shape.dtype;
-    const int apart = v == k ? shape.head_size : value_size(shape);  // values in keys have their stride
+    const int apart =
+        v == k ? shape.head_size : value_size(shape);  // values stored in keys have the keys' stride
     source.row_stride = static_cast<int64_t>(shape.kv_heads) * shape.head_size;
     source.head_stride = shape.head_size;
     source.v_row_stride = static_cast<int64_t>(shape.kv_heads) * apart;
@@ -197,7 +198,7 @@ inline KeySource token_major_keys(const h2o_shape& shape, const void* k, const v
     return source;
 }
 
-// A cache's rows. `values` false: keys alone.
+// A cache's rows. With `values` false, keys alone.
 inline KeySource cache_keys(const h2o_shape& shape, const h2o_kv& kv, bool values, int keys, int sets) {
     KeySource source = token_major_keys(shape, kv.k, values ? kv.v : nullptr, keys, sets);
     source.dtype = kv.dtype;

@@ -1,11 +1,11 @@
 // How much attention each key received, in float16: sum over rows i of exp(s_ij - m_i) / l_i.
 //
-// A block keeps 128 keys of a set as the stationary operand, in registers, and walks over the packed rows in
-// tiles of 64 (of latents 64 keys and tiles of 32, which is what fits), recomputing the scores k q^T with the
-// rows' final m and l. A column sum is then a sum along the accumulator's rows: it stays in registers to the
-// end, needs no atomics, and always adds in one order.
+// A block keeps 128 keys of a set in registers as the stationary operand. It walks over the packed rows in
+// tiles of 64 and recomputes the scores k q^T with the rows' final m and l. For latents, 64 keys and tiles of
+// 32 fit. A column sum is a sum along the accumulator's rows. It stays in registers, needs no atomics and has
+// a fixed order.
 //
-// Floor: 2 * d FLOP for each (row, visible key), half of what attention itself needs; q once a block.
+// Floor: 2 * d FLOP for each (row, visible key), half of attention's; q is read once per block.
 #pragma once
 
 #include <type_traits>
@@ -28,7 +28,7 @@ struct ColumnSumTile {
     static constexpr int kRows = D > kMostTiledHeadSize ? kColumnSumRows / 2 : kColumnSumRows;
     static_assert(kKeys <= kColumnSumKeys && kKeys <= 2 * kRows, "as the host cuts, and two buffers hold");
     static constexpr int kRowBytes = kRows * D * 2;
-    // The keys pass through the two row buffers on their way into registers.
+    // Keys reach the registers through the two row buffers.
     static constexpr int kOffsetsAt = 2 * kRowBytes;
     static constexpr int kSharedBytes = kOffsetsAt + 2 * kRows * 4;
 };
@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
     unsigned char* shared = dynamic_shared();
     const shared_t rows_shared = shared_address(shared);
-    // Of each row of a tile: what is subtracted from its scores in front of exp2, which divides by l too.
+    // For each row of a tile: what is subtracted from its scores before exp2, which includes the division by
+    // l.
     float* offsets = reinterpret_cast<float*>(shared + Tile::kOffsetsAt);
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -56,10 +57,10 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
     float sums[kBlocks][2] = {};
     for (int set = block.first_set; set <= block.last_set; ++set) {
-        if (set != block.first_set) __syncthreads();  // every warp has finished with the rows before
+        if (set != block.first_set) __syncthreads();  // every warp has finished with the previous rows
         const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
         copy_rows<D, Tile::kKeys, kThreads>(rows_shared, k_base, [&](int i) {
-            const int key = min(first_key + i, extent.keys - 1);  // sums of more go nowhere
+            const int key = min(first_key + i, extent.keys - 1);  // surplus sums are discarded
             if constexpr (GATHER) return row_within(list_of(keys, extent, set)[key], keys.last_row);
             return key;
         });
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         };
         const auto keep_state = [&](int stage) {
             if (threadIdx.x >= kRows) return;
-            // A row outside the range, or one that saw nothing: exp2 of minus infinity is zero.
+            // A row outside the range, or one that saw no key: exp2 of minus infinity is zero.
             offsets[stage * kRows + threadIdx.x] =
                 next_l > 0 ? fmaf(next_m, kLog2E, log2f(next_l)) : INFINITY;
         };
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
 
         const auto add_tile = [&](int row, int stage, auto masked) {
             copy_wait<0>();
-            __syncthreads();  // this tile has landed, and every warp has finished with the other buffer
+            __syncthreads();  // this tile has arrived, and every warp has finished with the other buffer
             const bool more = row + kRows < row_end;
             if (more) {
                 fetch_rows(stage ^ 1, row + kRows);
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
             }
             if (more) keep_state(stage ^ 1);
         };
-        // Tiles on the diagonal first: rows from `seen` on see every key of the block.
+        // Diagonal tiles first: rows from `seen` on see every key of the block.
         const int seen =
             extent.causal ? (first_key + Tile::kKeys - 1 - extent.first_position) * rows.group : 0;
         int row = row_begin, stage = 0;

@@ -1,6 +1,6 @@
-// How much attention each key received, in float32: the key-stationary pass of column_sums_f16.cuh on the
-// ordinary arithmetic units. A block keeps 64 keys of a set in shared memory and walks over the packed rows
-// in tiles of 32; eight neighbouring lanes share four keys, and each adds up its own rows in order.
+// How much attention each key received, in float32: the key-stationary pass of column_sums_f16.cuh without
+// tensor cores. A block keeps 64 keys of a set in shared memory and walks over the packed rows in tiles of
+// 32. Eight neighbouring lanes share four keys, and each sums its own rows in order.
 //
 // Floor: 2 * d FLOP for each (row, visible key) as fused multiply-adds.
 #pragma once
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
     const float* q = static_cast<const float*>(rows.q);
     float sums[4] = {};
     for (int set = block.first_set; set <= block.last_set; ++set) {
-        if (set != block.first_set) __syncthreads();  // every warp has finished with the keys before
+        if (set != block.first_set) __syncthreads();  // every warp has finished with the previous keys
         const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
         copy_set_rows_f32<D, Tile::kKeys, kThreads>(k_shared, k_base, [&](int i) {
             const int key = first_key + i;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
             return row_within(list_of(keys, extent, set)[key], keys.last_row);
         });
         for (int row = row_begin; row < row_end; row += kRows) {
-            __syncthreads();  // every warp has finished with the rows before
+            __syncthreads();  // every warp has finished with the previous rows
             copy_rows_f32<D, kRows, kThreads>(q_shared, q, [&](int i) -> const float* {
                 return row + i < extent.rows ? q + row_index(rows, extent, set, row + i) * D : nullptr;
             });

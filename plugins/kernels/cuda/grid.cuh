@@ -1,8 +1,7 @@
-// The grid of the attention and column-sum kernels: how large the host makes it, and what a block of it works
-// on.
+// The grid of the attention and column-sum kernels: its size on the host, and the work of each block.
 //
-// x counts tiles of packed rows (of keys, for column sums), y the sets, z the chunks, or the tiles of tokens
-// that have keys of their own, or the parts of one of them.
+// x counts tiles of packed rows (of keys, for column sums), and y key sets. z counts chunks, or tiles of
+// tokens with their own keys, or parts of one of them.
 #pragma once
 
 #include "attention_args.h"
@@ -12,7 +11,7 @@
 
 namespace h2o::cuda {
 
-// Of a chunk or a tile, where there are any.
+// Of a chunk or a tile, if the launch has them.
 inline int64_t tokens_together(const RowSource& rows) {
     const int cut = rows.chunk + rows.tile;
     return cut > 0 && cut < rows.tokens ? cut : rows.tokens;
@@ -41,15 +40,14 @@ struct Range {
     int begin, end;
 };
 
-// What this block has of `count` things cut into `parts`: whole tiles, and none where it begins past the
-// count.
+// This block's range of `count` items cut into `parts`: whole tiles; empty if it begins past `count`.
 template <int TILE>
 __device__ __forceinline__ Range part_of(int count, int parts, int part) {
     const int size = ((count + TILE - 1) / TILE + parts - 1) / parts * TILE;
     return {part * size, (part + 1) * size};
 }
 
-// Which part of the keys this block has.
+// The part of the keys that this block works on.
 __device__ __forceinline__ int part_index(const AttentionArgs& args) {
     return static_cast<int>(blockIdx.z & ((1u << args.part_bits) - 1));
 }
@@ -57,7 +55,7 @@ __device__ __forceinline__ int part_index(const AttentionArgs& args) {
 struct AttentionBlock {
     Extent extent;
     int set;
-    int first_row, last_row;  // packed; no work where the first is past the extent
+    int first_row, last_row;  // first packed row; no work if it is past the extent
     Range keys;
     bool parted;
     ListedKeys listed;
@@ -73,7 +71,7 @@ __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& a
         block.listed = listed_keys(args.rows, args.keys, block.extent, block.set);
         block.extent.keys = block.extent.first_position = block.listed.keys();
     }
-    // Late rows see most keys: start them first, so that the short blocks fill the gaps at the end.
+    // Late rows see the most keys. They start first, so that short blocks fill the gaps at the end.
     block.first_row = (gridDim.x - 1 - blockIdx.x) * ROWS;
     block.last_row = min(block.first_row + ROWS, block.extent.rows) - 1;
     block.keys = {0, last_key_of(block.extent, args.rows, block.last_row) + 1};
@@ -87,7 +85,7 @@ __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& a
 struct ColumnSumBlock {
     Extent extent;
     int first_set, last_set;
-    int first_key;  // no work where it is past the extent
+    int first_key;  // no work if it is past the extent
     Range rows;     // packed
     bool parted;
 };
@@ -101,7 +99,7 @@ __device__ __forceinline__ ColumnSumBlock column_sum_block(const ColumnSumArgs& 
     block.last_set = block.first_set + args.spanned - 1;
     block.first_key = blockIdx.x * KEYS;
     block.rows = {0, block.extent.rows};
-    if (block.extent.causal) {  // rows before the first key's own see none of these
+    if (block.extent.causal) {  // rows before the first key's own row see none of these keys
         const int first = max(0, (block.first_key - block.extent.first_position) * args.rows.group);
         block.rows.begin = first / ROWS * ROWS;
     }

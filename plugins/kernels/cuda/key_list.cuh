@@ -17,7 +17,7 @@ struct ListedKeys {
     int last_row;        // of the cache
 
     __device__ __forceinline__ int keys() const { return segments * segment + singles; }
-    // The cache row of key `key`; negative where there is none.
+    // The cache row of key `key`; negative if the list has no such key.
     __device__ __forceinline__ int row(int key) const {
         const int single = key - segments * segment;
         if (single >= 0) return single < singles ? entries[segments + single] : -1;
@@ -32,13 +32,13 @@ struct ListedKeys {
     }
 };
 
-// Whether a row at `position` does not see cache row `row`: it comes later, or is none.
+// Whether a query at `position` cannot see cache row `row`, which comes later or does not exist.
 __device__ __forceinline__ bool hidden(int row, int position) {
     return static_cast<unsigned>(row) > static_cast<unsigned>(position);
 }
 
-// Masks a warp's scores s [MT * 16, KEYS], which lie as mma leaves them, of packed rows from `first` on.
-// Their keys are the cache rows `tile_rows`. Few tiles hide a key from any row: the warp asks that first.
+// Masks a warp's scores s [MT * 16, KEYS], in mma layout, of packed rows from `first` on. Their keys are the
+// cache rows `tile_rows`. Few tiles contain a hidden key, so the warp checks for one first.
 template <int MT, int KEYS>
 __device__ __forceinline__ void mask_listed(float (&s)[MT][KEYS / 8][4], const int* tile_rows,
                                             const ListedKeys& listed, const RowSource& rows, int first,

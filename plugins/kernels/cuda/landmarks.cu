@@ -1,7 +1,7 @@
-// LandmarkUpdate: means of blocks of cache rows, kept up to date as rows are written.
+// LandmarkUpdate: means of blocks of cache rows, updated as rows are written.
 //
-// Floor: the new rows, read once. A thread owns one number of a block's means and takes up the block's new
-// rows one after the other, so that rows written in one call or in many give the same bits.
+// Floor: the new rows, read once. A thread owns one element of a block's mean and adds the block's new rows
+// in order. So rows written in one call or in several give the same bits.
 
 #include "checks.h"
 #include "launch.h"
@@ -16,10 +16,10 @@ constexpr int kThreads = 128;
 
 struct Blocks {
     const int64_t *start, *length;
-    int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
+    int size, count, width, rows;  // width: elements of one row, all heads together; rows: of the cache
     int d;
     const float *k_scales, *v_scales;  // of integers
-    bool in_place;                     // blocks without new rows need not be copied
+    bool in_place;                     // blocks without new rows keep their values
 };
 
 template <class S>
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
         const float share = 1.f / static_cast<float>(row - first + 1);
         const float k_new = scaled(k, row * blocks.width + column, blocks.k_scales, blocks.d);
         const float v_new = scaled(v, row * blocks.width + column, blocks.v_scales, blocks.d);
-        // The first row of a block replaces what was there, which may be anything.
+        // The first row of a block overwrites the old value, which is arbitrary.
         key = row == first ? k_new : key + (k_new - key) * share;
         value = row == first ? v_new : value + (v_new - value) * share;
     }

@@ -1,4 +1,4 @@
-// What went wrong in CUDA, kept by thread until somebody asks.
+// The last CUDA error of each thread, kept until the caller asks for it.
 
 #include "launch.h"
 

@@ -1,4 +1,5 @@
-// A step's new row, for attention that does not append it itself: a block a head.
+// Appends a decode step's new row, for attention kernels that do not append it themselves: one block for each
+// head.
 
 #include "attention.h"
 #include "launch.h"
@@ -7,7 +8,7 @@
 namespace h2o::cuda {
 namespace {
 
-constexpr int kThreads = 64;  // a warp for the key, a warp for the value
+constexpr int kThreads = 64;  // one warp for the key, one for the value
 
 template <class T, class S>
 __global__ void __launch_bounds__(kThreads) append_step_row(const AttentionArgs args) {

@@ -1,15 +1,15 @@
-// Attention of packed rows to latents in float16, on tensor cores: one wide key for many query heads, whose
-// first DV numbers are its value.
+// Attention of packed rows to latents in float16, on tensor cores. Many query heads share one wide key, and
+// its first DV elements are its value.
 //
-// A block owns MT * 16 packed rows and walks over the keys in tiles of 32, which are read once for scores and
-// outputs. Outputs of one row alone would fill a lane's registers, so that warps share all rows: four groups
-// of warps score 8 keys each, scores pass through shared memory, where a few threads a row make probabilities
-// of them, and every warp adds up its own columns of all rows' outputs.
+// A block owns MT * 16 packed rows and walks over the keys in tiles of 32, read once for both scores and
+// outputs. The outputs of one row would fill a lane's registers, so all warps share all rows. Four groups of
+// warps score 8 keys each. Scores pass through shared memory, where a few threads per row turn them into
+// probabilities. Every warp then accumulates its own columns of all rows' outputs.
 //
-// Floor: 2 * (D + DV) FLOP for each (row, visible key) on the tensor cores; the cache once for every MT * 16
-// rows. With 16 query heads that is one token, and its floor are the cache's bytes: two tiles of keys are on
-// their way or in use, and a block has 94 KB of shared memory, which leaves room on parts with 100 KB. More
-// rows are taken 64 at a time where 158 KB are there, as on SM80, SM87 and SM90.
+// Floor: 2 * (D + DV) FLOP for each (row, visible key) on the tensor cores; the cache is read once for every
+// MT * 16 rows. With 16 query heads that is one token, so the floor is the cache's bytes. Two tiles of keys
+// are in flight or in use. A block has 94 KB of shared memory, which fits GPUs with 100 KB. Larger blocks of
+// 64 rows need 158 KB, which SM80, SM87 and SM90 have.
 #pragma once
 
 #include "arrivals.cuh"
@@ -29,12 +29,12 @@ struct LatentTile {
     static constexpr int kThreads = kWarps * 32;
     static constexpr int kRows = MT * 16;
     static constexpr int kKeys = kLatentKeys;
-    static constexpr int kKeyGroups = kKeys / 8;                // of warps, 8 keys each
+    static constexpr int kKeyGroups = kKeys / 8;                // groups of warps, 8 keys each
     static constexpr int kScored = MT / (kWarps / kKeyGroups);  // sets of 16 rows that a warp scores
-    static constexpr int kColumns = DV / kWarps;                // of outputs that a warp has
+    static constexpr int kColumns = DV / kWarps;                // output columns of a warp
     static constexpr int kThreadsARow = kThreads / kRows;       // of the softmax
     static constexpr int kKeysAThread = kKeys / kThreadsARow;   // of a row
-    static constexpr int kStride = kKeys + 4;                   // of scores, in floats
+    static constexpr int kStride = kKeys + 4;                   // row stride of scores, in floats
     static constexpr int kQBytes = kRows * D * 2, kKeyBytes = kKeys * D * 2;
     static constexpr int kScoreBytes = kRows * kStride * 4, kShareBytes = kRows * kKeys * 2;
     static constexpr int kKeysAt = kQBytes, kScoresAt = kKeysAt + 2 * kKeyBytes;
@@ -45,7 +45,7 @@ struct LatentTile {
     static_assert(kKeysAThread % 4 == 0, "a thread takes whole vectors of scores");
 };
 
-// Keys are stored as S: half, or int8_t.
+// Keys are stored as S: half or int8_t.
 template <int D, int DV, int MT, class S>
 __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16(const AttentionArgs args) {
     using Tile = LatentTile<D, DV, MT>;
@@ -77,13 +77,14 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     const int32_t* const list = keys.memory ? list_of(keys, extent, set) : nullptr;
     const auto fetch_keys = [&](int tile) {
         copy_rows<D, KEYS, kThreads>(k_shared + tile % 2 * Tile::kKeyBytes, k_base, [&](int row) {
-            const int key = min(key_begin + tile * KEYS + row, key_end - 1);  // scores of more are masked
+            const int key =
+                min(key_begin + tile * KEYS + row, key_end - 1);  // scores of later keys are masked
             return list ? row_within(list[key], keys.last_row) : key;
         });
     };
 
-    // Where this lane's operands lie: of q and p 16 rows, of keys as scores read them 8 keys and four pieces
-    // at a time, and as outputs do the warp's own columns.
+    // Where this lane's operands are: 16 rows of q and p; for scores, 8 keys and four 16-byte units at a
+    // time; for outputs, the warp's own columns of the keys.
     const LanePieces<D> q_lane(q_shared + row_group * Tile::kScored * 16 * TileRows<D>::kRowBytes, lane % 16,
                                lane / 16);
     const int key_row = key_group * 8 + lane % 8;
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     const LanePieces<D> value_lane(k_shared + warp * Tile::kColumns * 2, lane % 16, lane / 16);
     const LanePieces<KEYS> share_lane(shared_address(shares), lane % 16, lane / 16);
 
-    // The row whose softmax this thread works on, with its neighbours.
+    // The row whose softmax this thread computes, with its neighbours.
     const int own_row = threadIdx.x / Tile::kThreadsARow, own_keys = threadIdx.x % Tile::kThreadsARow * kOwn;
     const int packed = first_row + own_row;
     const int last_key = min(last_key_of(extent, rows, min(packed, last_row)), key_end - 1);
@@ -109,11 +110,12 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     for (int tile = 0; tile < tiles; ++tile) {
         const shared_t buffer = tile % 2 * Tile::kKeyBytes;
         copy_wait<0>();
-        __syncthreads();  // keys have landed, and every warp has finished with the tile before
+        __syncthreads();  // keys have arrived, and every warp has finished with the previous tile
         if (tile + 1 < tiles) fetch_keys(tile + 1);
         copy_commit();
 
-        float s[Tile::kScored][2][4] = {};  // two sums each, so that products need not wait for each other
+        float s[Tile::kScored][2][4] =
+            {};  // two accumulators each, so that products do not wait for each other
 #pragma unroll
         for (int j = 0; j < D / 32; ++j) {
             uint32_t b[4];
@@ -199,9 +201,9 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
         }
     }
 
-    // Each row's threads write its state, and tell the warps what its output is multiplied with.
+    // The threads of each row write its state, and publish the factor for its output.
     const int64_t all = static_cast<int64_t>(rows.tokens) * rows.heads;
-    __syncthreads();  // every warp has read the last factors
+    __syncthreads();  // every warp has read the previous factors
     {
         const bool valid = packed <= last_row;
         const int64_t index = valid ? row_index(rows, extent, set, packed) : 0;
@@ -216,7 +218,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
             factor = l > 0 ? factor * weight / l : 0.f;
             with_factor = l > 0 ? with_weight / l : 0.f;
         }
-        __syncwarp();  // the row's lanes have read its state; now it may be overwritten
+        __syncwarp();  // the row's lanes have read the other state; now it may be overwritten
         if (own_keys == 0) {
             factors[own_row] = factor;
             factors[kRows + own_row] = with_factor;

@@ -1,4 +1,4 @@
-// Launching a kernel, and turning whatever went wrong into a status. Nothing here throws or allocates.
+// Launches a kernel and turns any error into a status. Nothing here throws or allocates.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,9 +8,9 @@
 namespace h2o::cuda {
 
 constexpr int kMaxGridYZ = 65535;
-constexpr size_t kDefaultSharedBytes = 48 * 1024;  // more needs an explicit opt-in for each kernel
+constexpr size_t kDefaultSharedBytes = 48 * 1024;  // more than this needs an opt-in for each kernel
 
-// Keeps the error for h2o_cuda_last_error, and leaves none for the next caller of CUDA.
+// Stores the error for h2o_cuda_last_error, and clears it in the CUDA runtime.
 h2o_status status_of(cudaError_t error);
 
 template <class... P, class... A>
@@ -31,8 +31,7 @@ h2o_status launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_by
     return status_of(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
-// Blocks of a kernel that a multiprocessor of this device runs at once; 0 if there is no room for one, or it
-// cannot be asked.
+// Blocks of a kernel that run at once on a multiprocessor; 0 if none fits or the query fails.
 template <class... P>
 int blocks_that_fit(void (*kernel)(P...), int threads, size_t shared_bytes) {
     int blocks = 0;
@@ -46,7 +45,7 @@ int blocks_that_fit(void (*kernel)(P...), int threads, size_t shared_bytes) {
     return error == cudaSuccess ? blocks : 0;
 }
 
-// The same for kernels that run anyway: at least 1.
+// The same for kernels that are launched anyway: at least 1.
 template <class... P>
 int blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes) {
     const int blocks = blocks_that_fit(kernel, threads, shared_bytes);
@@ -78,7 +77,7 @@ h2o_status dispatch_head_size(int d, F&& f) {
     }
 }
 
-// And for values of their own size.
+// The same for head size d and value size dv.
 template <class F>
 h2o_status dispatch_sizes(int d, int dv, F&& f) {
     if (d == 192 && dv == 128) return f(HeadSize<192, 128>());

@@ -1,7 +1,7 @@
 // VerticalSlashAttention: each tile of 64 rows of a head attends to a list of keys.
 //
-// A list begins with segments of 64 keys: the blocks along the tile's diagonals, where one joins the next.
-// The columns that lie in none of them follow. attention_f16.cuh attends to what the list names.
+// A list begins with segments of 64 keys, the blocks along the tile's diagonals; adjacent blocks are merged.
+// Columns outside all segments follow. attention_f16.cuh attends to the listed keys.
 
 #include "attention.h"
 #include "checks.h"
@@ -14,7 +14,7 @@ namespace h2o::cuda {
 namespace {
 
 constexpr int kTile = kListedTileRows;  // tokens, and keys of a segment
-constexpr int kWarps = 4;               // of a block, each with a list of its own
+constexpr int kWarps = 4;               // tiles of a thread block, each with its own list
 constexpr int kThreads = 32 * kWarps;
 
 struct LineArgs {
@@ -27,12 +27,11 @@ struct LineArgs {
     __host__ __device__ __forceinline__ int tiles() const { return (n + kTile - 1) / kTile; }
 };
 
-// Segments in rising order, as one thread would write them: every lane follows them, and the first one
-// writes.
+// Segments in rising order, as one thread would write them: every lane follows them, and lane 0 writes.
 __device__ __forceinline__ int list_segments(const int32_t* distances, int count, int end, int32_t* to) {
     const int lane = threadIdx.x % 32;
     int segments = 0, last = 0;                         // last: the end of the last segment
-    for (int above = count; above >= 0; above -= 32) {  // from the largest; 0 is always among them
+    for (int above = count; above >= 0; above -= 32) {  // in falling order; the last one is always 0
         const int at = above - 1 - lane;
         const int own = at >= 0 ? distances[at] : at == -1 ? 0 : -1;
         for (int i = 0; i < min(32, above + 1); ++i) {
@@ -53,7 +52,7 @@ __device__ __forceinline__ int list_segments(const int32_t* distances, int count
 }
 
 __device__ __forceinline__ bool in_a_segment(const int32_t* segments, int count, int key) {
-    int low = 0;  // segments that begin at the key or before it
+    int low = 0;  // segments that begin at or before the key
     while (low < count) {
         const int middle = (low + count) / 2;
         if (segments[middle] <= key)
@@ -73,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) list_keys(const LineArgs args) {
     int32_t* const entries = args.entries + index * args.stride;
     const int segments = list_segments(args.distances + static_cast<int64_t>(head) * args.slash, args.slash,
                                        start + kTile, entries);
-    __syncwarp();  // the segments are there for every lane
+    __syncwarp();  // every lane can read the segments
     const int32_t* const columns = args.columns + static_cast<int64_t>(head) * args.vertical;
     int singles = 0;
     for (int i = 0; i < args.vertical; i += 32) {
@@ -89,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) list_keys(const LineArgs args) {
     }
 }
 
-// A segment for every distance and for 0, of which no two overlap.
+// One segment for every distance and one for 0; no two overlap.
 int most_entries(int capacity, int vertical, int slash) {
     const int segments = capacity / kTile + 2;
     return (slash + 1 < segments ? slash + 1 : segments) + vertical;

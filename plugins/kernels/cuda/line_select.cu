@@ -1,8 +1,8 @@
-// VerticalSlashSelect: the columns and the diagonals on which some queries' probabilities lie.
+// VerticalSlashSelect: chooses the columns and diagonals that carry most of some queries' probability.
 //
-// States of the queries over all keys, cut into parts as in CandidateScore, then sums under them: by column
-// with the kernel that others have, by distance a thread for each of them, which walks along its diagonal.
-// Three passes over the keys, 6 * d FLOP for each (query, key), and no values are read. One launch chooses.
+// First the states of the queries over all keys, split into parts as in CandidateScore, then sums under them.
+// Columns use the common column-sum kernel. For diagonals, each thread sums along one. Three passes over the
+// keys, 6 * d FLOP for each (query, key); values are not read. One launch chooses.
 
 #include "attention.h"
 #include "checks.h"
@@ -28,7 +28,7 @@ struct LineArgs {
     __device__ __forceinline__ int keys() const { return bounded(*length, n, rows); }
 };
 
-// by_distance [Hq, rows]: thread d of head h adds up what the queries give the key d before them.
+// by_distance [Hq, rows]: thread d of head h sums the probabilities at distance d, over the queries.
 template <int D, class T, class S>
 __global__ void __launch_bounds__(kThreads)
     sum_diagonals(LineArgs args, const T* q, Stored<D, S> k, float* by_distance) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
     float sum = 0;
     for (int from = 0; from < args.n; from += kStaged) {
         const int count = min(kStaged, args.n - from);
-        __syncthreads();  // the queries before have been read
+        __syncthreads();  // the previous queries have been read
         for (int i = threadIdx.x; i < count * D; i += kThreads) {
             const int64_t row = static_cast<int64_t>(from + i / D) * args.heads + head;
             staged[i] = to_float(q[row * D + i % D]) * args.scale;
@@ -69,7 +69,7 @@ struct Wanted {
     int32_t* out;  // [Hq, count]
 };
 
-// One block a head, for its columns and for its distances.
+// One block for each head, first for its columns, then for its distances.
 __global__ void __launch_bounds__(kSelectThreads)
     choose_lines(LineArgs args, Wanted columns, Wanted distances) {
     const Wanted& wanted = blockIdx.y == 0 ? columns : distances;

@@ -1,4 +1,4 @@
-// MemoryAttention and MemoryFusedAttention: attention to M rows a set, gathered or read in place.
+// MemoryAttention and MemoryFusedAttention: attention to M rows per memory set, gathered or read in place.
 
 #include "attention.h"
 #include "checks.h"
@@ -8,8 +8,8 @@ using namespace h2o::cuda;
 
 namespace {
 
-// Column sums over few keys and many rows: the rows are cut into parts so that the device is filled, and
-// the parts are added in a second launch. The cut depends on the shape alone, so results do not vary.
+// Column sums over few keys and many rows: the rows are split into parts to fill the device, and a second
+// launch adds the parts. The split depends only on the shape, so results do not vary.
 constexpr int kBlocksWanted = 256;
 
 int row_parts(const h2o_shape& shape, int n, int slots) {
@@ -29,8 +29,8 @@ struct Scratch {
         const int64_t states = own_state ? static_cast<int64_t>(n) * shape.query_heads : 0;
         m = workspace.take<float>(states);
         l = workspace.take<float>(states);
-        // Not the parts of this very shape but a bound that grows with it: a caller who asks for the largest
-        // n and M has enough for every smaller call.
+        // An upper bound that grows with the shape, not the parts of this shape: a workspace for the largest
+        // n and M fits every smaller call.
         parts = workspace.take<float>(kBlocksWanted * kColumnSumKeys +
                                       static_cast<int64_t>(shape.score_heads) * slots);
     }
@@ -52,7 +52,7 @@ h2o_status sum_columns(const h2o_shape& shape, int n, int slots, const void* q, 
     return launch_sum_of_parts(parts, sums.splits, count, colsum, stream);
 }
 
-// Attention of n rows to the cache rows in `memory`, fused with `intra`.
+// Attention of n rows to the cache rows of `memory`, fused with `intra`.
 AttentionArgs fused_attention(const h2o_shape& shape, int n, int slots, const void* q, const h2o_kv& kv,
                               const int32_t* memory, const State& intra, const State& fused) {
     const int sets = own_heads(shape);
@@ -74,7 +74,7 @@ State intra_of(const Fused& call) {
     return given(call.o_intra, call.m_intra, call.l_intra);
 }
 
-// In place the whole state is fused; else the output alone is wanted.
+// If the output replaces the input, the whole state is fused; otherwise only the output is needed.
 template <class Fused>
 State fused_of(const Fused& call) {
     const bool in_place = call.o == call.o_intra;

@@ -1,5 +1,5 @@
-// A head of a new row as the cache stores it, written by one warp: on its own, or by the attention that reads
-// it first.
+// Stores one head of a new row in the cache's format; called by one warp, alone or in the attention that
+// reads the row.
 #pragma once
 
 #include "attention_args.h"
@@ -8,7 +8,7 @@
 
 namespace h2o::cuda {
 
-// d numbers; integers get a scale, which is no number where one of them is none or infinite.
+// d elements; integers get a scale, which is NaN if an element is NaN or infinite.
 template <class T, class S>
 __device__ __forceinline__ void store_head(const T* in, S* out, float* scale, int d) {
     const int lane = threadIdx.x % 32;
@@ -30,8 +30,8 @@ __device__ __forceinline__ void store_head(const T* in, S* out, float* scale, in
     }
 }
 
-// The last row that there is, of the set's head, before anybody reads it: by the block whose keys it ends.
-// Every block that has it writes the same; for a length that is out of range nobody does.
+// Appends the last row of the set's head before the block reads it. Every block that reads this row writes
+// the same bytes; if the length is out of range, none writes.
 template <class T, class S>
 __device__ __forceinline__ void append_last_row(const AttentionArgs& args, const SetRows<S>& k,
                                                 const SetRows<S>& v, int set, int length) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void append_last_row(const AttentionArgs& args, const
         if (warp == 0) store(k, args.new_k, args.head_size);
         if (warp == (warps > 1 ? 1 : 0) && !latent) store(v, args.new_v, args.value_size);
     }
-    __syncthreads();  // the row is there for every thread of the block
+    __syncthreads();  // the row is visible to every thread of the block
 }
 
 }  // namespace h2o::cuda

@@ -1,4 +1,4 @@
-// Numbers of the model's dtype as float32, and dot products with a query that is float32 already.
+// Elements of the model's dtype as float32, and dot products with float32 queries.
 #pragma once
 
 #include "h2o/kv.h"
@@ -64,7 +64,7 @@ __device__ __forceinline__ float dot(const float* q, const T* k) {
     return sum;
 }
 
-// Calls run with a zero of the type that the rows are stored as, where queries are of type T.
+// Calls `run` with a zero of the rows' storage type; T is the type of the queries.
 template <class T, class Run>
 h2o_status with_stored(const h2o_kv& kv, Run&& run) {
     if (kv.dtype == H2O_I8) return run(int8_t{});
@@ -73,13 +73,13 @@ h2o_status with_stored(const h2o_kv& kv, Run&& run) {
     return H2O_UNSUPPORTED;
 }
 
-// Number `at` of rows of D numbers, each with a scale if they are integers.
+// Element `at` of rows of D elements; integers have a scale for each row.
 template <class S>
 __device__ __forceinline__ float scaled(const S* numbers, int64_t at, const float* scales, int d) {
     return sizeof(S) == 1 ? to_float(numbers[at]) * scales[at / d] : to_float(numbers[at]);
 }
 
-// Keys or values of a cache [rows, heads, D], whatever they are stored as.
+// Keys or values of a cache [rows, heads, D] in any format.
 template <int D, class S>
 struct Stored {
     const S* numbers;

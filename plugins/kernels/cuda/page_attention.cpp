@@ -1,5 +1,5 @@
-// PageAttention: one token's attention to lists of pages, whose rows are the keys of attention_f16.cuh. The
-// keys are split over the device, as those of CachedAttention.
+// PageAttention: one token attends to lists of pages, by way of the listed keys of attention_f16.cuh. The
+// keys are split over the device, as in CachedAttention.
 
 #include "attention.h"
 #include "checks.h"
@@ -14,13 +14,13 @@ int64_t keys_of(const calls::PageAttention& call) {
     return static_cast<int64_t>(call.M) * call.page_size;
 }
 
-// On any device: no part gets less than a tile of keys.
+// An upper bound for every device: a part has at least one tile of keys.
 int most_parts(const calls::PageAttention& call) {
     const int64_t tiles = (keys_of(call) + kKeyTile - 1) / kKeyTile;
     return static_cast<int>(tiles < kMostParts ? tiles : kMostParts);
 }
 
-// As many as fill this device.
+// As many parts as fill this device.
 int parts_of(const calls::PageAttention& call) {
     const h2o_shape& shape = call.shape;
     const int packed = shape.query_heads / shape.score_heads;
@@ -45,7 +45,7 @@ h2o_status check(const calls::PageAttention& call) {
     if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
     if (call.page_size <= 0 || call.M <= 0) return H2O_BAD_ARGUMENT;
     if (!has_tiles(call.shape.head_size)) return H2O_UNSUPPORTED;
-    // Keys are divided by the page's rows as token_of divides.
+    // Keys are divided by the page's rows the way token_of divides.
     return keys_of(call) * call.page_size < int64_t{1} << 31 ? H2O_OK : H2O_UNSUPPORTED;
 }
 

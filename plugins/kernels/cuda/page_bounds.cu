@@ -1,5 +1,7 @@
-// PageBounds: smallest and largest number of each key channel over the rows of every page, kept up to date as
-// rows are written. Floor: the new rows, read once; a thread owns one channel of a page.
+// PageBounds: minimum and maximum of each key channel over the rows of every page, updated as rows are
+// written.
+//
+// Floor: the new rows, read once; a thread owns one channel of a page.
 
 #include "checks.h"
 #include "launch.h"
@@ -14,10 +16,10 @@ constexpr int kThreads = 128;
 
 struct Pages {
     const int64_t *start, *length;
-    int size, count, width, rows;  // width: numbers of one row, all heads together; rows: of the cache
+    int size, count, width, rows;  // width: elements of one row, all heads together; rows: of the cache
     int d;
     const float* scales;  // of integers
-    bool in_place;        // pages without new rows need not be copied
+    bool in_place;        // pages without new rows keep their values
 };
 
 template <class S>
@@ -37,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t row = begin; row < stop; ++row) {
         const int64_t at = row * pages.width + column;
         const float x = scaled(k, at, pages.scales, pages.d);
-        // The first row of a page replaces what was there, which may be anything.
+        // The first row of a page overwrites the old value, which is arbitrary.
         low = row == first ? x : fminf(low, x);
         high = row == first ? x : fmaxf(high, x);
     }

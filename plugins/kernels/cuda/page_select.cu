@@ -1,8 +1,8 @@
-// PageSelect: the last page, and of the others those whose keys may score highest.
+// PageSelect: the last page, and the other pages whose keys may score highest.
 //
-// First the bounds, a warp a page and set, which are read once: what this costs. Then one block a set finds
-// the bound of the last page that gets in, by halving the range of the bounds' bits, and keeps pages in
-// order.
+// First the upper bounds of the scores, one warp for each page and set; this reads the page bounds once, and
+// is the whole cost. Then one block for each set finds the threshold by bisection over the bits of the
+// bounds, and keeps pages in order.
 
 #include <climits>
 
@@ -29,7 +29,7 @@ struct SelectArgs {
     }
 };
 
-// Bits that order as floats do; 0 for what is not a number.
+// Bits that order like the floats; 0 for NaN.
 __device__ __forceinline__ unsigned ordered(float x) {
     const unsigned bits = __float_as_uint(x);
     if (!(x == x)) return 0;
@@ -61,7 +61,7 @@ struct Shared {
     int above[kSelectWarps], equal[kSelectWarps];
 };
 
-// How many threads' `value`s are set, told to all.
+// The number of threads whose `value` is set, returned to all threads.
 __device__ __forceinline__ int block_sum(int value, int* shared) {
     for (int i = 16; i > 0; i /= 2) value += __shfl_xor_sync(kAllLanes, value, i);
     __syncthreads();
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
     if (threadIdx.x == 0) out[wanted] = others;
     if (wanted == 0) return;
-    // The largest bits that at least `wanted` pages reach.
+    // The largest threshold that at least `wanted` pages reach.
     unsigned threshold = 0;
     for (unsigned bit = 0x80000000u; bit != 0; bit >>= 1) {
         int reached = 0;
@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
     int higher = 0;
     for (int i = threadIdx.x; i < others; i += kSelectThreads) higher += bits[i] > threshold;
-    const int equals = wanted - block_sum(higher, shared.count);  // so many at the threshold get in
+    const int equals =
+        wanted - block_sum(higher, shared.count);  // pages to take among those at the threshold
 
     int above_before = 0, equal_before = 0;
     for (int first = 0; first < others; first += kSelectThreads) {
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kSelectThreads)
         const bool above = i < others && bits[i] > threshold, equal = i < others && bits[i] == threshold;
         const unsigned above_lanes = __ballot_sync(kAllLanes, above);
         const unsigned equal_lanes = __ballot_sync(kAllLanes, equal);
-        __syncthreads();  // the counts of the round before have been read
+        __syncthreads();  // the previous counts have been read
         if (lane == 0) {
             shared.above[warp] = __popc(above_lanes);
             shared.equal[warp] = __popc(equal_lanes);

@@ -9,7 +9,7 @@ namespace h2o::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRows = kThreads / 32;  // that a block of combine_parts takes
+constexpr int kRows = kThreads / 32;  // of a combine_parts block
 
 // Floor: the bytes of the parts, read once.
 template <int D, class T>
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) combine_parts(PartStates parts, T* o
     combine_row<D>(parts, row, weights, out + row * D);
 }
 
-// The same for rows of any size: every thread adds up columns of its own.
+// The same for rows of any size: every thread combines its own columns.
 template <class T>
 __global__ void __launch_bounds__(kThreads) combine_parts_any(const float* o, const float* m, const float* l,
                                                               int parts, int64_t rows, int d, T* out) {

@@ -1,6 +1,6 @@
-// The machine instructions that C++ has no word for, one function each; nothing else in these folders is
-// inline assembly. All of them exist from SM80 on, so Orin (SM87) runs the same code as every later GPU.
-// Without nvcc the same names come from the CPU emulation that the tests use.
+// Machine instructions without a C++ equivalent, one function each; no other file here has inline assembly.
+// All of them exist from SM80 on, so Orin (SM87) and later GPUs run the same code. Without nvcc, the CPU
+// emulation of the tests provides the same names.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -19,7 +19,7 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 
 namespace h2o::cuda {
 
-// An address in shared memory, in bytes: 32 bits wide, so that address arithmetic is cheap.
+// An address in shared memory, in bytes. It has 32 bits, so address arithmetic is cheap.
 using shared_t = uint32_t;
 
 __device__ __forceinline__ unsigned char* dynamic_shared() {
@@ -31,7 +31,7 @@ __device__ __forceinline__ shared_t shared_address(const void* pointer) {
     return static_cast<shared_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory without a register; zeros where `valid` is false.
+// Copies 16 bytes from global to shared memory without a register; writes zeros if `valid` is false.
 __device__ __forceinline__ void copy16_async(shared_t to, const void* from, bool valid) {
     const int bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes)
@@ -58,8 +58,8 @@ __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT) : "memory");
 }
 
-// What blocks of one launch tell each other: put by one, taken by another once it knows that the first has
-// published its own. Taken from where all multiprocessors meet, never from what one of them kept.
+// Data that blocks of one launch exchange: one block puts it, another takes it after the first has published
+// it. Reads bypass L1, which may hold stale data.
 template <class T>
 __device__ __forceinline__ void put_between_blocks(T* to, T x) {
     *to = x;
@@ -69,17 +69,18 @@ __device__ __forceinline__ T take_between_blocks(const T* from) {
     return __ldcg(from);
 }
 
-// Before it, what this thread put is for others to see; after it, it sees what others had published.
+// Release and acquire: other threads see what this thread put before the fence, and after it this thread sees
+// what others published.
 __device__ __forceinline__ void fence_between_blocks() {
     __threadfence();
 }
 
-// Counts one more and returns how many there were; after the last of `all` the count is 0 again.
+// Increments and returns the old count; after the last of `all` increments, the count is 0 again.
 __device__ __forceinline__ unsigned count_arrival(unsigned* count, unsigned all) {
     return atomicInc(count, all - 1);
 }
 
-// Four 8x8 matrices of half; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8x8 matrices of half; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], shared_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -94,7 +95,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], share
                  : "memory");
 }
 
-// c [16, 8] += a [16, 16] b [16, 8], half operands, float32 sums.
+// c [16, 8] += a [16, 16] b [16, 8], with half operands and float32 sums.
 __device__ __forceinline__ void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};\n"
@@ -102,7 +103,7 @@ __device__ __forceinline__ void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// (x & mask) | bits, which a compiler makes two instructions of where both are constants.
+// (x & mask) | bits in one instruction; compilers use two if both are constants.
 __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
     uint32_t result;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(result) : "r"(x), "r"(mask), "r"(bits));

@@ -1,9 +1,10 @@
-// QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory.
+// QuerySelect: some of a tile's queries (its votes) score the rows of the past, and the best rows become the
+// tile's memory set.
 //
-// The votes of all tiles are copied next to each other. Then, for all tiles in one launch each, as in
-// CandidateScore: the states of a tile's votes over all keys that it looks at, cut into parts so that a few
-// rows fill the device, and column sums under them: two passes over the keys, 4 * d FLOP for each (vote,
-// key), and no values are read. One launch more ranks the candidates, and one selects.
+// The votes of all tiles are copied next to each other. Then come two launches for all tiles, as in
+// CandidateScore: the states of a tile's votes over all its keys, split into parts so that a few rows fill
+// the device; and the column sums under these states. That makes two passes over the keys, 4 * d FLOP for
+// each (vote, key); values are not read. One more launch ranks the candidates, and one selects.
 
 #include "attention.h"
 #include "checks.h"
@@ -22,7 +23,7 @@ constexpr int kMostRows = 1 << 30;
 
 struct Tiles {
     int n, tile, stride, share, reach;
-    int listed;  // candidates a list; 0: all rows
+    int listed;  // candidates of a list; 0: all rows
     int local, heavy, sink;
 
     int count() const { return static_cast<int>(ceil_div(n, tile)); }
@@ -33,7 +34,7 @@ struct Tiles {
     }
 };
 
-// votes [tiles * votes_of_whole] = rows of q; those that the last tile lacks are left as they are.
+// votes [tiles * votes_of_whole] = rows of q. If the last tile has fewer, the rest keep their old contents.
 __global__ void __launch_bounds__(kCopyThreads)
     take_votes(const uint4* q, int n, int tile, int stride, int votes, int64_t row_pieces, int64_t count,
                uint4* out) {
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(kCopyThreads)
     if (row < n) out[i] = __ldg(q + row * row_pieces + (i - vote * row_pieces));
 }
 
-// How many rows of a sorted list lie below `border`.
+// The number of rows of a sorted list below `border`.
 __device__ __forceinline__ int rows_below(const int32_t* list, int count, int border) {
     int low = 0;
     while (low < count) {
@@ -57,11 +58,11 @@ __device__ __forceinline__ int rows_below(const int32_t* list, int count, int bo
     return low;
 }
 
-// What one tile and score head look at.
+// The rows that one tile and score head look at.
 struct Looked {
-    const int32_t* list;  // or null: place i is row i
+    const int32_t* list;  // or null: entry i is row i
     int filled;           // places
-    int count;            // of them before the tile's local window
+    int count;            // of these, before the tile's local window
     int border;           // first row of that window
 
     __device__ __forceinline__ int position(int i) const { return list ? list[i] : i; }
@@ -77,15 +78,15 @@ __device__ __forceinline__ Looked looked_at(const Tiles& tiles, const int32_t* c
     return {own, tiles.listed, rows_below(own, tiles.listed, border), border};
 }
 
-// Whether two rows of a sorted list lie so close. In a list that is not sorted the answer may be anything,
-// but nothing overflows.
+// Whether two adjacent rows of a sorted list are this close. If the list is not sorted the answer is
+// arbitrary, but nothing overflows.
 __device__ __forceinline__ bool within_reach(int lower, int higher, int reach) {
     return static_cast<unsigned>(higher) - static_cast<unsigned>(lower) <= static_cast<unsigned>(reach);
 }
 
-// bits [tiles, Hs, places] = what score [tiles, Hs, places], with a quarter of what its neighbours have,
-// ranks as. A thread a candidate; z counts tiles, y heads. By itself, for the search below reads it five
-// times.
+// bits [tiles, Hs, places]: the ranking key of score [tiles, Hs, places] plus a quarter of the neighbours'
+// scores. A thread ranks one candidate; z counts tiles, y heads. This is a launch of its own because the
+// search below reads each key five times.
 __global__ void __launch_bounds__(kRankThreads)
     rank_votes(const float* score, int places, const int32_t* candidates, const int64_t* past, Tiles tiles,
                uint32_t* bits) {
@@ -111,7 +112,7 @@ struct Ranked {
     __device__ __forceinline__ uint32_t bits(int i) const { return all[i]; }
 };
 
-// One block a score head and tile.
+// One block for each score head and tile.
 __global__ void __launch_bounds__(kSelectThreads)
     select_by_votes(const uint32_t* bits, int places, const int32_t* candidates, const int64_t* past,
                     Tiles tiles, int32_t* out) {
@@ -234,7 +235,7 @@ bool good(const Tiles& tiles) {
 
 namespace h2o::cuda {
 
-// Without lists it looks at all rows, which takes more than lists do: largest sizes may stand for both.
+// Without lists a tile looks at all rows, which needs more than any list: the largest sizes cover both.
 size_t workspace(const calls::QuerySelect& call) {
     size_t most = 0;
     for (const int32_t listed : {0, call.Mp}) {

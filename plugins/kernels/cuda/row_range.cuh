@@ -1,4 +1,4 @@
-// Which tokens and keys a block works on: host-side arguments resolved for one chunk or tile, and one part.
+// The tokens and keys that a block works on: host-side arguments resolved for one chunk or tile and one part.
 #pragma once
 
 #include "attention_args.h"
@@ -11,18 +11,18 @@ struct Extent {
     int rows;            // its packed rows: tokens * group
     int first_key;       // of the chunk
     int keys;            // of the chunk
-    int first_position;  // token t of the chunk sees keys 0 .. first_position + t of it: all, if not causal
-    int first_list;      // of the tile's memory
+    int first_position;  // token t of the chunk sees keys 0 .. first_position + t; all keys if not causal
+    int first_list;      // of the tile's memory set
     bool causal;
 };
 
-// What is read on the device may be anything while somebody times an operator on memory that nobody filled.
-// It is brought into its range, so that no address leaves the arrays; what comes out of it then is as
-// arbitrary.
+// TensorRT times an operator on uninitialised memory, so integers read on the device may have any value. They
+// are clamped to their range: no address leaves the arrays, and the result is arbitrary.
 __device__ __forceinline__ int bounded(int64_t value, int least, int most) {
     return static_cast<int>(value < least ? least : value > most ? most : value);
 }
-__device__ __forceinline__ int row_within(int row, int last_row) {  // negative rows are large ones, too
+__device__ __forceinline__ int row_within(int row,
+                                          int last_row) {  // as unsigned, negative rows are large too
     return static_cast<int>(min(static_cast<unsigned>(row), static_cast<unsigned>(last_row)));
 }
 
@@ -40,7 +40,7 @@ __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySour
         e.keys = tokens;
         e.first_position = 0;
     } else {
-        // Causal rows are the last of the keys, so that there is a key for each. Others may outnumber the
+        // Causal rows are the last of the keys, so each has a key. Rows without a mask may outnumber the
         // keys.
         const int fewest = keys.causal ? tokens : 1;
         e.keys = keys.length ? bounded(keys.length[piece], fewest, keys.keys) : keys.keys;
@@ -50,24 +50,23 @@ __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySour
     return e;
 }
 
-// row / group without a division, which the loops that fetch rows would feel.
+// row / group without a division, which would slow the loops that fetch rows.
 __device__ __forceinline__ int token_of(const RowSource& rows, int row) {
     return rows.reciprocal ? static_cast<int>(__umulhi(static_cast<uint32_t>(row), rows.reciprocal)) : row;
 }
 
-// Last key that packed row `row` sees.
+// The last key that packed row `row` sees.
 __device__ __forceinline__ int last_key_of(const Extent& e, const RowSource& rows, int row) {
     return min(e.first_position + token_of(rows, row), e.keys - 1);
 }
 
-// Index of packed row `row` of set `set` in [tokens, heads]. The host sees to it that an int holds all of
-// them.
+// Index of packed row `row` of set `set` in [tokens, heads]. The host checks that it fits an int.
 __device__ __forceinline__ int64_t row_index(const RowSource& rows, const Extent& e, int set, int row) {
     const int first = e.first_token * rows.heads + set * rows.group;
     return first + row + token_of(rows, row) * (rows.heads - rows.group);
 }
 
-// The keys or the values of one set from some row on, stored as S.
+// The keys or values of one set, from a given row on, stored as S.
 template <class S>
 struct SetRows {
     const S* first = nullptr;
@@ -75,8 +74,8 @@ struct SetRows {
     const float* scales = nullptr;  // of integers
     int scale_stride = 0;
 
-    // Number `number` of row i. One multiply-add of 32 bits by 32 and 64 more, if the compiler is told so
-    // much: rows and strides are not negative, and the number is the same for many rows.
+    // Element `number` of row i. One instruction for the 32 x 32 + 64 bit multiply-add, provided the compiler
+    // knows that rows and strides are not negative and that `number` is the same for many rows.
     __device__ __forceinline__ const S* at(int i, int number) const {
         return reinterpret_cast<const S*>(reinterpret_cast<const char*>(first + number) +
                                           static_cast<uint64_t>(static_cast<unsigned>(i)) * stride);
@@ -112,12 +111,12 @@ __device__ __forceinline__ SetRows<S> set_values(const KeySource& source, int se
                        row);
 }
 
-// The set's list of rows, where it has one.
+// The set's list of rows, if it has one.
 __device__ __forceinline__ const int32_t* list_of(const KeySource& source, const Extent& extent, int set) {
     return source.memory + static_cast<int64_t>(extent.first_list + set / source.sets_per_list) * extent.keys;
 }
 
-// Sum or maximum over the aligned group of COUNT neighbouring lanes.
+// Sum or maximum over an aligned group of COUNT neighbouring lanes.
 template <int COUNT>
 __device__ __forceinline__ float lanes_max(float x) {
 #pragma unroll

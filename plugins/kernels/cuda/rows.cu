@@ -1,6 +1,5 @@
-// The operators that only move or mix rows: MemoryGather, OnlineSoftmaxFusion, scores by position.
-//
-// Floor of each: its bytes, read and written once. Rows move 16 bytes a thread.
+// The operators that only move or combine rows: MemoryGather, OnlineSoftmaxFusion, scores by position. Floor
+// of each: its bytes, read and written once. A thread moves 16 bytes at a time.
 
 #include "checks.h"
 #include "launch.h"
@@ -12,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// pieces: 16-byte pieces of one row; a cache row holds heads * apart of them.
+// pieces: 16-byte units of one row; cache rows are heads * apart units apart.
 __global__ void __launch_bounds__(kThreads)
     gather_rows(const uint4* cache, const int32_t* memory, uint4* out, int last_row, int64_t slots,
                 int sets_per_head, int heads, int apart, int pieces, int64_t count) {
@@ -25,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
     out[i] = __ldg(cache + (row * heads + head) * apart + piece);
 }
 
-// Weights of two states in their sum; an empty state weighs nothing, whatever its maximum says.
+// The weights of two states in their sum; an empty state has weight zero, whatever its maximum.
 struct Mix {
     float m, l, a, b;
 };
@@ -41,7 +40,7 @@ __device__ __forceinline__ Mix mix_of(float ma, float la, float mb, float lb) {
     return mix;
 }
 
-// What an empty state's output holds is not read into the sum: it may be anything.
+// The output of an empty state is arbitrary and is not added.
 __device__ __forceinline__ float blend(const Mix& mix, float a, float b) {
     return (mix.a > 0 ? mix.a * a : 0.f) + (mix.b > 0 ? mix.b * b : 0.f);
 }
@@ -72,8 +71,7 @@ __host__ __device__ inline int rows_a_block(int pieces) {
     return kThreads / pieces;
 }
 
-// A block owns whole rows, so that the states can be read by all before any is written (the result may be one
-// of the two).
+// A block owns whole rows, so all states are read before any is written (the result may overwrite an input).
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     fuse_states(const T* oa, const float* ma, const float* la, const T* ob, const float* mb, const float* lb,
@@ -94,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
     if (l) l[row] = mix.l;
 }
 
-// The entries of a memory set are distinct, so no two threads meet.
+// The entries of a memory set are distinct, so no two threads write to one address.
 __global__ void __launch_bounds__(kThreads) update_scores(const int32_t* memory, const float* addend,
                                                           int heads, int slots, bool replace, float* score) {
     const int i = blockIdx.x * kThreads + threadIdx.x;

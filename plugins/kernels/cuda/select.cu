@@ -1,10 +1,10 @@
 // MemorySelect: for each score head, the last `local` positions of a chunk and the best of everything else.
-// And all else that a chunk's end has to do with scores and memory sets, in the same launch.
+// The same launch does all other score and memory-set work at the end of a chunk.
 //
-// The memory is sorted and lies before the chunk, so that all candidates stand in order of position.
+// The memory set is sorted and precedes the chunk, so all candidates are in order of position.
 //
-// Floor: the scores, read once; at these sizes (about 1,300 candidates) it is the latency of a few block-wide
-// steps that counts. One block a score head; scores are kept in shared memory when they fit.
+// Floor: the scores, read once; at about 1,300 candidates, the latency of a few block-wide steps dominates.
+// One block for each score head; scores stay in shared memory if they fit.
 
 #include "checks.h"
 #include "h2o/cuda.h"
@@ -28,8 +28,8 @@ struct Candidates {
     }
 };
 
-// Where a memory set goes, [Hs, M] each: `memory`, and, unless they are null, `last` and `set`; its scores go
-// to `set_scores`, unless that is null.
+// Outputs, [Hs, M] each: `memory` and, unless null, `last` and `set`. The scores go to `set_scores`, unless
+// it is null.
 struct NextMemory {
     int32_t* memory;
     int32_t* last;
@@ -42,7 +42,7 @@ struct Step {
     const int64_t* range;  // on the device, or null:
     int start, stop;
     const int32_t* memory;
-    const float* values;  // that the scores of the memory become or grow by; null: they stay
+    const float* values;  // what the scores of the memory set are set to or grow by; null: they stay
     bool replace;
     float* score;
     NextMemory next;
@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
     const Candidates candidates{score, step.memory + first, step.heads,       step.remembered,
                                 start, step.sink,           step.capacity - 1};
 
-    // take_best reads a score, and `put` does, in the thread that changes it here: no barrier is needed.
+    // `take_best` reads a score in the same thread that changes it here, and so does `put`: no barrier is
+    // needed.
     for (int i = threadIdx.x; step.values && i < step.remembered; i += kSelectThreads) {
         float& kept = score[static_cast<int64_t>(candidates.position(i)) * step.heads];
         const float value = step.values[first + i];
@@ -113,7 +114,7 @@ h2o_status run(const calls::MemorySelect& call) {
     Step step = step_of(call.Hs, call.cap, call.Mp, call.local, call.M - call.local, call.sink);
     step.range = call.chunk_range;
     step.memory = call.memory;
-    step.score = const_cast<float*>(call.score);  // without values nothing writes there
+    step.score = const_cast<float*>(call.score);  // without values nothing is written there
     step.next.memory = call.memory_next;
     return run(step, stream);
 }

@@ -1,9 +1,7 @@
-// The best of some candidates by score, for one block.
-//
-// Nothing is sorted. Candidates stand in order of position already, so it is enough to find the score of the
-// last one that gets in, and to keep candidates in order: a radix search over the score's bits, 8 at a time,
-// finds that score and how many of its equals get in; one ordered compaction writes the result, sorted, with
-// ties to the lower position.
+// Selects the best candidates by score, with one block. Nothing is sorted: candidates are already in order of
+// position. A radix search over the bits of the scores, 8 bits at a time, finds the lowest selected score and
+// how many of its equals are selected. One ordered compaction then writes the result, with ties to the lower
+// position.
 #pragma once
 
 #include "launch.h"
@@ -16,9 +14,10 @@ constexpr int kSelectThreads = 512;
 constexpr int kSelectWarps = kSelectThreads / 32;
 constexpr int kKept = 8192;  // candidates whose score bits stay in shared memory
 constexpr int kBins = 256;
-constexpr float kNegligible = 1e-30f;  // so close to float32's end, engines differ in what they round to zero
+constexpr float kNegligible =
+    1e-30f;  // so close to float32's minimum, engines differ in what they flush to zero
 
-// Bits that order as the scores do; above every score for a sink. No score is negative.
+// Bits that order like the scores (which are never negative); a sink ranks above every score.
 __device__ __forceinline__ uint32_t rank_bits(float score, bool sink) {
     if (sink) return 0xffffffffu;
     return __float_as_uint(score >= kNegligible ? score : 0.f) | 0x80000000u;
@@ -26,7 +25,7 @@ __device__ __forceinline__ uint32_t rank_bits(float score, bool sink) {
 
 struct Found {
     int bin;
-    int wanted;  // how many of the bin's entries get in
+    int wanted;  // how many entries of the bin are selected
     int held;    // how many it holds
 };
 
@@ -39,7 +38,7 @@ struct SelectShared {
     int warp_equal[kSelectWarps];  // and at it
 };
 
-// Among `bins`, counted from the top, the one in which the `wanted`-th entry lies. Called by one warp.
+// The bin, counted from the top, that holds the `wanted`-th entry. Called by one warp.
 __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* found) {
     constexpr int kEach = kBins / 32;
     const int lane = threadIdx.x % 32;
@@ -61,8 +60,8 @@ __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* fou
 }
 
 // Calls put(place, position) for each of the best `wanted_total` of `count` candidates, which have
-// position(i) and bits(i); places count from 0 in order of position. One thread does all that concerns a
-// candidate: thread t has the candidates t, t + kSelectThreads and so on.
+// position(i) and bits(i). Places count from 0 in order of position. Thread t handles the candidates t, t +
+// kSelectThreads and so on, and nothing else touches them.
 template <class Candidates, class Put>
 __device__ void take_best(const Candidates& candidates, int count, int wanted_total, SelectShared& shared,
                           Put&& put) {
@@ -89,10 +88,10 @@ __device__ void take_best(const Candidates& candidates, int count, int wanted_to
         prefix |= static_cast<uint32_t>(found->bin) << shift;
         decided |= 0xffu << shift;
         wanted = found->wanted;
-        if (wanted == found->held) break;  // the whole bin gets in: lower bits decide nothing
+        if (wanted == found->held) break;  // the whole bin is selected: lower bits decide nothing
     }
 
-    // Every candidate above `prefix` gets in, and the first `wanted` of those equal to it.
+    // Selects every candidate above `prefix`, and the first `wanted` of those equal to it.
     int above_before = 0, equal_before = 0;
     for (int first = 0; wanted_total > 0 && first < count; first += kSelectThreads) {
         const int i = first + static_cast<int>(threadIdx.x);
@@ -100,7 +99,7 @@ __device__ void take_best(const Candidates& candidates, int count, int wanted_to
         const bool above = i < count && bits > prefix, equal = i < count && bits == prefix;
         const unsigned above_lanes = __ballot_sync(kAllLanes, above);
         const unsigned equal_lanes = __ballot_sync(kAllLanes, equal);
-        __syncthreads();  // the counts of the round before have been read
+        __syncthreads();  // the previous counts have been read
         if (lane == 0) {
             warp_above[warp] = __popc(above_lanes);
             warp_equal[warp] = __popc(equal_lanes);

@@ -1,6 +1,6 @@
-// New rows of the cache, as it stores them; and what else a decode step needs beside attention, so that all
-// of it can be one graph: its row goes to a position that the device reads, and the few numbers that change
-// from step to step reach the device without a copy.
+// Stores new rows in the cache, and does the other work of a decode step beside attention, so that one CUDA
+// graph holds the whole step. The device reads the position of the new row. The few values that change each
+// step reach the device as kernel arguments, without a copy.
 
 #include "checks.h"
 #include "launch.h"
@@ -24,7 +24,7 @@ struct Append {
     __device__ __forceinline__ int64_t row(int i) const { return (position ? *position : first) + i; }
 };
 
-// A warp takes one head of one row, of the keys (y = 0) or of the values.
+// A warp stores one head of one row, of the keys (y = 0) or the values.
 template <class T, class S>
 __global__ void __launch_bounds__(kThreads) append_rows(Append args, const T* k, const T* v, S* k_cache,
                                                         S* v_cache, float* k_scales, float* v_scales) {

@@ -1,8 +1,7 @@
-// SubquadraticAttention: a warp owns one query row of one head.
-//
-// What a row sees is numbered: its window, the global rows, the strides, the landmarks. A lane takes every
-// 32nd of them, so that scores need no work across lanes; then the lanes share out the columns of the values.
-// Neighbouring warps see nearly the same rows, which the caches hold. The same code serves one token.
+// SubquadraticAttention: a warp owns one query row of one head. The visible rows are numbered: window, global
+// rows, strides, landmarks. A lane scores every 32nd of them without exchange between lanes. Then the lanes
+// share the columns of the values. Neighbouring warps see nearly the same rows, which caches serve. One token
+// uses the same code.
 
 #include <cmath>
 
@@ -18,8 +17,8 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kPowers = 31;          // 2^k below every position that an int32 names
-constexpr int kMarks = kPowers + 2;  // distances 0, 1, 2, 4, …, with one to spare
+constexpr int kPowers = 31;          // 2^k below every position that fits an int32
+constexpr int kMarks = kPowers + 2;  // distances 0, 1, 2, 4, …, and one spare
 
 struct PatternArgs {
     h2o_subquadratic pattern;
@@ -30,7 +29,7 @@ struct PatternArgs {
     const int32_t* global_rows;
 };
 
-// What a lane looks at: a row of the cache, or a landmark, or nothing.
+// What a lane scores: a cache row, a landmark, or nothing.
 struct Place {
     int row = -1;
     bool landmark = false;
@@ -40,7 +39,7 @@ __device__ __forceinline__ bool power_of_two(int64_t x) {
     return x > 0 && (x & (x - 1)) == 0;
 }
 
-// The things that the query at `position` may see, by number.
+// The rows and landmarks that the query at `position` may see, by number.
 struct Sight {
     const PatternArgs& args;
     int position, window, powers, marks, newest;

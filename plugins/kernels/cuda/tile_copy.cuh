@@ -1,5 +1,5 @@
-// Tiles of half-precision rows in shared memory: where they lie, how they get there, where ldmatrix finds
-// them.
+// Tiles of half-precision rows in shared memory: their layout, how they are copied, and the addresses for
+// ldmatrix.
 #pragma once
 
 #include "ptx.cuh"
@@ -15,22 +15,23 @@ constexpr int largest_power_of_two_in(int count, int most) {
     return power;
 }
 
-// Rows of D halves, one behind the other, without padding. A row is D / 8 pieces of 16 bytes, and the 32
-// banks hold 8 pieces side by side. ldmatrix reads one piece of 8 consecutive rows at a time: its place
-// within the row is flipped by the row, so that these 8 pieces lie in different banks for every D that is a
+// Rows of D halves, one after the other, without padding. A row is D / 8 units of 16 bytes, and the 32 banks
+// hold 8 units side by side. ldmatrix reads one unit of 8 consecutive rows at a time. The unit's place in its
+// row is XORed with the row number, so that these 8 units lie in different banks for every D that is a
 // multiple of 16.
 template <int D>
 struct TileRows {
     static constexpr int kPieces = D / 8;
     static constexpr int kRowBytes = D * 2;
-    static constexpr int kGroup = largest_power_of_two_in(kPieces, 8);  // pieces that change places
-    static constexpr int kCycle = 8 / kGroup;  // rows that lie in different banks as it is
+    static constexpr int kGroup =
+        largest_power_of_two_in(kPieces, 8);   // units that are permuted among each other
+    static constexpr int kCycle = 8 / kGroup;  // rows that lie in different banks without the swizzle
 
     static constexpr __host__ __device__ int flip(int row) { return row / kCycle % kGroup; }
     static constexpr __host__ __device__ int offset(int row, int piece) {
         return row * kRowBytes + (piece ^ flip(row)) * 16;
     }
-    // Whether any piece of 8 rows lies in 8 different places of the 128 bytes that all banks hold.
+    // Whether the same unit of 8 rows always lies in 8 different places of the 128 bytes that the banks span.
     static constexpr bool spread() {
         for (int piece = 0; piece < kPieces; ++piece) {
             unsigned met = 0;
@@ -41,15 +42,15 @@ struct TileRows {
     }
 };
 
-// What one lane hands to ldmatrix, over and over: the piece `odd` of every pair of pieces, of row `row` and
-// of rows a multiple of 8 later. All such rows are flipped alike, and as the pieces that change places are
-// aligned to their number, going to another pair flips bits of the place too.
+// The addresses that one lane gives to ldmatrix: unit `odd` of every pair of units, of row `row` and of rows
+// a multiple of 8 later. All these rows have the same swizzle. Permuted units are aligned to their number, so
+// going to another pair flips address bits too.
 template <int D>
 class LanePieces {
   public:
     __device__ __forceinline__ LanePieces(shared_t tile, int row, int odd)
         : place_(tile + static_cast<shared_t>(TileRows<D>::offset(row, odd))) {}
-    // Pair `pair`, `rows` rows later; both known to the compiler.
+    // Pair `pair`, `rows` rows later; both are compile-time constants.
     __device__ __forceinline__ shared_t at(int rows, int pair) const {
         return (place_ ^ static_cast<shared_t>(pair % kPlaces * 32)) +
                static_cast<shared_t>(rows * TileRows<D>::kRowBytes + pair / kPlaces * kPlaces * 32);
@@ -64,18 +65,18 @@ class LanePieces {
     shared_t place_;
 };
 
-// Which pieces of a tile one thread copies: the same `WIDE` pieces wide strip, from row to row STEP rows on.
-// As STEP is a power of two, so are few the places within a row that a flip can have: they are worked out
-// once, and what remains of an address is known to the compiler.
+// The units of a tile that one thread copies: always the same one of a strip that is `WIDE` units wide, in
+// every STEP-th row. STEP is a power of two, so the swizzle gives few different places within a row. They are
+// computed once; the rest of an address is a compile-time constant.
 template <int D, int THREADS, int FIRST, int WIDE>
 struct Strip {
     static constexpr int kStep = THREADS / WIDE;
     static constexpr int kPlaces = kStep < 8 ? 8 / kStep : 1;
     static_assert((kStep & (kStep - 1)) == 0, "flips come round");
-    unsigned row, piece;  // of the row, FIRST not counted
+    unsigned row, piece;  // within the row, without FIRST
 
     __device__ __forceinline__ Strip() : row(threadIdx.x / WIDE), piece(threadIdx.x % WIDE) {}
-    // Of the strip's piece in row `row + i * kStep`, relative to that of row 0.
+    // Address of the strip's unit in row `row + i * kStep`, relative to row 0.
     __device__ __forceinline__ int offset(int i) const {
         const int near = i % kPlaces * kStep;
         return TileRows<D>::offset(static_cast<int>(row) + near, FIRST + static_cast<int>(piece)) +
@@ -83,8 +84,8 @@ struct Strip {
     }
 };
 
-// Calls put(to, from, piece) for what this thread copies of a tile [ROWS, D]: pieces of 8 numbers go to `to`,
-// piece `piece` after from = from_at(row, number), the first number of the strip that is the thread's own.
+// Calls put(to, from, piece) for each unit of a tile [ROWS, D] that this thread copies. A unit of 8 elements
+// goes to `to`; it is unit `piece` after from = from_at(row, number), the thread's first element of the row.
 template <int D, int ROWS, int THREADS, int FIRST, int WIDE, int TIMES, class F, class P>
 __device__ __forceinline__ void for_strip(shared_t to, F&& from_at, P&& put) {
     using Own = Strip<D, THREADS, FIRST, WIDE>;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void for_strip(shared_t to, F&& from_at, P&& put) {
     }
 }
 
-// Rows are cut into strips of 128 bytes, which 8 threads copy side by side, and one of what is left.
+// Rows are cut into strips of 128 bytes, which 8 threads copy side by side, and one narrower strip.
 template <int D, int ROWS, int THREADS, class F, class P>
 __device__ __forceinline__ void for_pieces(shared_t to, F&& from_at, P&& put) {
     constexpr int kPieces = TileRows<D>::kPieces, kWhole = kPieces / 8, kRest = kPieces % 8;
@@ -108,7 +109,7 @@ __device__ __forceinline__ void for_pieces(shared_t to, F&& from_at, P&& put) {
     if constexpr (kRest > 0) for_strip<D, ROWS, THREADS, kWhole * 8, kRest, 1>(to, from_at, put);
 }
 
-// ROWS rows of D halves; from_at(i, number) is where number `number` of row i lies.
+// ROWS rows of D halves; from_at(i, number) is the address of element `number` of row i.
 template <int D, int ROWS, int THREADS, class F>
 __device__ __forceinline__ void copy_rows_async(shared_t to, F&& from_at) {
     for_pieces<D, ROWS, THREADS>(to, from_at, [](shared_t place, const half* from, int piece) {
@@ -122,7 +123,7 @@ __device__ __forceinline__ void copy_rows(shared_t to, const SetRows<half>& from
     copy_rows_async<D, ROWS, THREADS>(to, [&](int i, int number) { return from.at(row_of(i), number); });
 }
 
-// Integers become halves on the way, which a thread has to wait for.
+// Integers become halves on the way, so the thread waits for its loads.
 template <int D, int ROWS, int THREADS, class F>
 __device__ __forceinline__ void copy_rows(shared_t to, const SetRows<int8_t>& from, F&& row_of) {
     struct Place {

@@ -1,4 +1,4 @@
-// Sizes of the tiles that blocks work in, for the kernels and for the host code that cuts work into as many.
+// Tile sizes, for the kernels and for the host code that splits work.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace h2o::cuda {
 
-constexpr int kSmallTileRows = 16;  // packed rows of a block of one warp: decode's, and all it takes
+constexpr int kSmallTileRows = 16;  // packed rows of a one-warp block, for decode
 constexpr int kLargeTileRowsF16 = 128;
-constexpr int kListedTileRows = 64;  // of blocks whose keys a list names
+constexpr int kListedTileRows = 64;  // of blocks with listed keys
 constexpr int kLargeTileRowsF32 = 64;
 constexpr int kAnyTileRows = 8;
-constexpr int kLatentKeys = 32;  // of a tile of the latent form
+constexpr int kLatentKeys = 32;  // of a tile of the latent kernel
 constexpr int kLatentRows = 64;  // of its larger blocks
 constexpr int kLatentWarps = 4;  // of its smaller ones
 
-// The largest sizes that any kernel takes.
+// The largest sizes that any kernel supports.
 constexpr int kMostHeadSize = 576;       // of latents
-constexpr int kMostTiledHeadSize = 192;  // of all others with tiles
+constexpr int kMostTiledHeadSize = 192;  // of all other tiled kernels
 constexpr int kMostValueSize = 512;
 constexpr int kMostHeads = 1 << 16;  // of keys and values: the bytes of a row are an int
 
@@ -34,10 +34,10 @@ inline bool small_tile(int64_t packed_rows) {
     return packed_rows <= kSmallTileRows;
 }
 
-// How keys and values of a size are attended to.
+// How keys and values of a size are handled.
 enum class Form {
     kTiles,   // attention_f16.cuh, attention_f32.cuh
-    kLatent,  // latent_f16.cuh: wide keys whose first numbers are the values
+    kLatent,  // latent_f16.cuh: wide keys whose first elements are the values
     kAny      // attention_any.cu
 };
 
