@@ -1,7 +1,7 @@
-"""Products with weights of 4 bits as plugins: BlockProduct in the place of DequantizeLinear and MatMul.
+"""Weights of 4 bits with plugins: replaces DequantizeLinear and MatMul by BlockProduct.
 
-Decode is bound by the bytes of weights. Where TensorRT has no kernel that multiplies with 4 bits as they are, it
-makes floats of them first, in every call.
+The bytes of the weights bound decode. If TensorRT has no kernel for 4-bit weights, it converts them to floats
+in every call.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from h2o_export.engines.plugin_graph import DOMAIN, VERSION, name_as_plugin
 from h2o_runtime.operators import BLOCK_PRODUCT, PRODUCT_BLOCK
 from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, quantized_products
 
-MULTIPLE = 8  # of which the outputs are one
+MULTIPLE = 8  # outputs must be a multiple of this
 
 
 def fits(product: QuantizedProduct) -> bool:
-    """Whether the plugin can take its place, as far as its nodes say: outputs must be a multiple of 8 too."""
+    """Whether BlockProduct can replace the node, as far as the nodes show; outputs must also be a multiple of
+    8.
+    """
     return product.bits == 4 and product.block_size == PRODUCT_BLOCK and not product.transposed
 
 
 def use_block_products(model: Any, folder: Path) -> None:
-    """Rewrite `model`, whose weights lie in files below `folder`.
+    """Rewrite `model`, whose weights are in files below `folder`. The packed words become part of the model.
 
-    The packed words are in the model itself. Offsets are added by a product of their own, which stays as it is.
+    A separate product adds the offsets, and stays as it is.
     """
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -52,7 +54,7 @@ def use_block_products(model: Any, folder: Path) -> None:
 
 
 def pack(q: NDArray[np.int8]) -> NDArray[np.int32]:
-    """Integers from -8 to 7, [N, K] → words [K / 32, N, 4] as BlockProduct's body reads them."""
+    """Integers from -8 to 7, [N, K] → words [K / 32, N, 4] in the layout of BlockProduct."""
     outputs, inputs = q.shape
     eights = q.reshape(outputs, inputs // PRODUCT_BLOCK, 4, 8)
     words = np.zeros(eights.shape[:3], np.uint32)  # [N, K / 32, t]

@@ -1,4 +1,4 @@
-"""The whole build: the selected engines and their manifest, in a folder that appears when all of it is there."""
+"""The whole build: the selected engines and their manifest, in a folder that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ Result = TypeVar("Result")
 
 
 def build(selection: EngineSelection, machine: Machine, progress: Progress) -> EngineManifest:
-    """Build what was selected on `machine` into its folder; `progress` gets the name of each engine as it begins.
+    """Build the selected engines on `machine` into its folder; `progress` gets the name of each engine as its
+    build starts.
 
-    Until the last file is written the folder stays as it was. Raises BackendError, ConfigError or OutputError.
+    The folder does not change until the last file is written. Raises BackendError, ConfigError or
+    OutputError.
     """
     trt = import_tensorrt(machine.target)
     sm = fitting_sm(selection, machine, trt)
@@ -56,12 +58,12 @@ def build(selection: EngineSelection, machine: Machine, progress: Progress) -> E
 def _write_plan(
     builder: PlanBuilder, selection: EngineSelection, engine: EngineSpec, folder: Path
 ) -> EngineSpec:
-    """The engine as it was built, its plan written."""
+    """Build one engine and write its plan; returns its manifest entry."""
     graph = selection.bundle.graph(engine.name)
     source = selection.bundle.path(graph)
     recorded = graph.kind != "attention"
     if not recorded:
-        # The graph with its plugins stays beside the plan, where trtexec and Polygraphy can take it from.
+        # The graph with plugins stays beside the plan, for trtexec and Polygraphy.
         model = plugin_graph(source)
         source = folder / f"{engine.name}.onnx"
         source.write_bytes(model.SerializeToString())
@@ -78,7 +80,9 @@ def _write_plan(
 
 
 def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:
-    """Run `work` in a thread: Ctrl-C reaches this one while TensorRT is busy, and stops it at its next step."""
+    """Run `work` in a thread, so that Ctrl-C reaches the main thread while TensorRT is busy and stops the
+    build at its next step.
+    """
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         try:
@@ -89,7 +93,7 @@ def _interruptible(builder: PlanBuilder, work: Callable[[], Result]) -> Result:
 
 
 def _timing_cache(folder: Path) -> bytes:
-    """Measurements of an earlier build of this bundle, empty where there was none."""
+    """Timings of an earlier build of this bundle; empty if there was none."""
     try:
         return confined(folder, TIMING_CACHE).read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Dense graphs as TensorRT takes them best."""
+"""Rewrites dense graphs for TensorRT."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from h2o_export.engines.table import use_words
 
 
 def prepared(path: Path, block_products: bool) -> bytes:
-    """The graph at `path` in standard operators alone, rewritten for TensorRT.
+    """The graph at `path` in standard operators, rewritten for TensorRT.
 
-    block_products: plugins multiply with weights of 4 bits. External data stay where they are, relative to the
+    block_products: plugins multiply with 4-bit weights. External data stay where they are, relative to the
     folder of `path`.
     """
     model = inliner.inline_local_functions(onnx.load(str(path), load_external_data=False))

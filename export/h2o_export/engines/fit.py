@@ -1,4 +1,4 @@
-"""Whether a machine can build the engines that were selected, and for which GPUs."""
+"""Whether this machine can build the selected engines, and for which GPUs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from h2o_export.engines.selection import EngineSelection
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, ConfigError
 
-OLDEST = (10, 3)  # JetPack 6; the plugins' interfaces begin there too
+OLDEST = (10, 3)  # JetPack 6; the first version with the plugin interfaces used here
 
 
 def fitting_sm(selection: EngineSelection, machine: Machine, trt: Any) -> tuple[int, ...]:
-    """Compute capabilities that the engines will run on.
+    """Compute capabilities on which the engines will run.
 
-    TensorRT measures kernels on the GPU that is there, so it builds for that one only. TensorRT for RTX
-    compiles ahead of time for every GPU it knows. Raises BackendError or ConfigError.
+    TensorRT measures kernels on the installed GPU, so it builds for that GPU only. TensorRT for RTX compiles
+    ahead of time for every GPU it supports. Raises BackendError or ConfigError.
     """
     if machine.target.plugins:
         return (_own_gpu(selection, machine),)

@@ -1,7 +1,7 @@
-"""Products with weights of 8 bits that read the same activations become one, whose columns are split.
+"""Joins products with 8-bit weights that read the same activations into one product, and splits its columns.
 
-TensorRT for RTX joins such products by itself, and to do so makes floats of their integers, inside the plan: q, k,
-v, gate and up then take twice their bytes, or four times. Given them as one, it leaves the integers alone
+TensorRT for RTX joins such products itself, but then stores their weights as floats in the plan: q, k, v,
+gate and up take two to four times their bytes. If they are already one product, it keeps the integers
 (docs/weights.md).
 """
 
@@ -18,9 +18,8 @@ from h2o_runtime.ort.matrices import QuantizedProduct, quantized_products
 
 
 def join_products(model: Any, folder: Path) -> None:
-    """Rewrite `model`, whose weights lie in files below `folder`.
-
-    The joined weights are in the model itself.
+    """Rewrite `model`, whose weights are in files below `folder`. The joined weights become part of the
+    model.
     """
     together: dict[str, list[QuantizedProduct]] = {}
     for product in quantized_products(model.graph):
@@ -37,7 +36,7 @@ def _join(graph: Any, products: Sequence[QuantizedProduct], folder: Path) -> Non
     name = f"{first.product.input[0]}/joined"
 
     def beside(names: Sequence[str], joined: str) -> Any:
-        """Matrices [K, N] of one K as one."""
+        """Matrices [K, N] with the same K, side by side."""
         arrays = [numpy_helper.to_array(tensors[each], str(folder)) for each in names]
         return numpy_helper.from_array(np.concatenate(arrays, axis=1), joined)
 

@@ -1,4 +1,4 @@
-"""From one ONNX file to one plan: TensorRT's parser, builder and their complaints."""
+"""From one ONNX file to one plan: TensorRT's parser, its builder and their error messages."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ class PlanBuilder:
         self._monitor = _make_monitor(self.trt, self.stop)
 
     def load_plugins(self, library: Path) -> None:
-        """Make the library's plugins known to the parser. Raises BackendError when it cannot be loaded."""
+        """Register the library's plugins with the parser. Raises BackendError if it cannot be loaded."""
         self.logger.errors.clear()
         try:
             handle = self.trt.get_plugin_registry().load_library(str(library))
-        except Exception as error:  # the bindings raise what pybind makes of the loader's words
+        except Exception as error:  # pybind's wrapper of the loader's error
             raise BackendError(f"{library}: TensorRT cannot load it: {error}") from error
         if handle is None:
             raise BackendError(f"{library}: TensorRT cannot load it: {self.logger.reason}")
 
     def build(self, model: Path, profiles: Sequence[Profile], recorded: bool = False) -> Any:
-        """The serialized engine, as a buffer. Raises BackendError with TensorRT's first complaint, or Cancelled.
+        """The serialized engine, as a buffer. Raises BackendError with TensorRT's first error message, or
+        Cancelled.
 
-        recorded: it is a dense graph, whose calls are to become part of a CUDA graph.
+        recorded: the graph is a dense graph whose calls become part of a CUDA graph.
         """
         self.logger.errors.clear()
         builder = self._new_builder()
@@ -82,15 +83,15 @@ class PlanBuilder:
     def _new_builder(self) -> Any:
         try:
             return self.trt.Builder(self.logger)
-        except TypeError as error:  # what the bindings make of a driver that does not answer
+        except TypeError as error:  # the bindings' error if the driver does not answer
             raise BackendError(f"TensorRT cannot start on this machine: {self.logger.reason}") from error
 
     def _configure(self, builder: Any, recorded: bool) -> Any:
         config = builder.create_builder_config()
         config.progress_monitor = self._monitor
-        config.clear_flag(self.trt.BuilderFlag.TF32)  # float32 means float32: a bundle's tolerances hold
+        config.clear_flag(self.trt.BuilderFlag.TF32)  # No TF32: a bundle's tolerances assume float32.
         if recorded and hasattr(self.trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
-            # TensorRT for RTX would else allocate scratch memory at run time where shapes are large.
+            # Otherwise TensorRT for RTX allocates scratch memory at run time for large shapes.
             config.set_flag(self.trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
         if self.sm:
             config.num_compute_capabilities = len(self.sm)
@@ -112,7 +113,7 @@ class PlanBuilder:
 
 
 def _make_profile(builder: Any, network: Any, profile: Profile) -> Any:
-    """TensorRT's own object for a profile. Numbers of an input are given only where shapes depend on them."""
+    """A TensorRT optimization profile. Values of an input are given only if shapes depend on them."""
     made = builder.create_optimization_profile()
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
@@ -126,7 +127,7 @@ def _make_profile(builder: Any, network: Any, profile: Profile) -> Any:
 
 
 def _make_monitor(trt: Any, stop: Event) -> Any:
-    """Asked by TensorRT between two steps of a build whether it should go on."""
+    """TensorRT asks this monitor between two build steps whether to continue."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Attention graphs as TensorRT wants them when plugins are to execute their operators."""
+"""Rewrites attention graphs so that plugins execute their operators in TensorRT."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DOMAIN, VERSION = "h2o", "1"
 
 
 def plugin_graph(path: Path) -> onnx.ModelProto:
-    """The graph in `path` with its operators named as plugins and without their function bodies.
+    """The graph in `path` with its operators named as plugins, without their function bodies.
 
-    TensorRT's parser prefers a function body to a plugin of the same name, so the bodies go. It looks a plugin
-    up by attributes of the node; the operators' domain says nothing to it. Raises BundleError.
+    TensorRT's parser prefers a function body to a plugin of the same name, so the bodies are removed. It
+    finds a plugin by attributes of the node and ignores the operator's domain. Raises BundleError.
     """
     try:
         model = onnx.load(path)

@@ -1,8 +1,8 @@
-"""Optimization profiles: for which sizes each graph's engine is tuned, and which it takes at all.
+"""Optimization profiles: the sizes that each graph's engine accepts, and those it is tuned for.
 
-A graph that serves prefill and decode alike has one profile for each, in one engine and over one set of weights.
-Where the profile for decode allows a second row, TensorRT for RTX lays a layer's weights out once for both; with
-one row and no other it keeps most of them a second time (docs/weights.md).
+A graph for both prefill and decode has one profile for each, in one engine with one set of weights. If the
+decode profile allows a second row, TensorRT for RTX stores a layer's weights in one layout for both profiles.
+If it allows exactly one row, TensorRT for RTX stores most weights twice (docs/weights.md).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import Profile, TensorRange
 from h2o_runtime.layers.activations import logits_rows
 
-Range = tuple[int, int, int]  # least, tuned for, most
-STEP_ROWS = 2  # most rows of a decode profile over weights: tuned for 1, and never run with more
+Range = tuple[int, int, int]  # smallest, tuned for, largest
+STEP_ROWS = 2  # largest number of rows in a decode profile with weights: tuned for 1, never run with more
 
 
 @dataclass(frozen=True)
 class ProfileLimits:
-    """The largest sizes that profiles allow. Tokens, all of them."""
+    """The largest sizes that profiles allow. All in tokens."""
 
     context: int  # cache capacity
     batch: int  # B, at most the context
-    head_rows: int  # rows that the head runs on at once
+    head_rows: int  # rows on which the head runs at once
 
     @classmethod
     def of(cls, model: ModelSpec, prefill: PrefillConfig, max_context: int) -> ProfileLimits:
@@ -37,13 +37,13 @@ class ProfileLimits:
         )
 
     def most(self, size: FreeSize) -> int:
-        """The largest that a free size is built for."""
+        """The largest value that a free size is built for."""
         limit = {"rows": self.batch, "logits": self.head_rows, "cache": self.context}.get(size.counts)
         return min(given for given in (limit, size.most) if given is not None)
 
 
 def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...]:
-    """The profiles of one graph of a bundle. A cache is always there as a whole, so its rows are no range."""
+    """The profiles of one graph of a bundle. A cache always has all its rows, so its size is no range."""
     free = graph.free_sizes
     prefill: dict[str, Range] = {}
     for size in free.sizes:
@@ -65,7 +65,7 @@ def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...
 
 
 def _span(tensor: TensorSpec, rows: int, context: int) -> TensorRange:
-    """Of [start, stop) in the cache, or of its stop alone: the numbers of the first rows and of the last ones."""
+    """The smallest and largest values of [start, stop) in the cache, or of its stop alone."""
     first: tuple[int, ...] = (0, 1)
     last: tuple[int, ...] = (context - rows, context)
     if not tensor.shape:

@@ -1,4 +1,4 @@
-"""What is to be built, worked out from the bundle's manifest and the options alone: no TensorRT is needed yet."""
+"""Which engines to build, from the bundle's manifest and the options alone: this needs no TensorRT."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EngineSelection:
 
     @property
     def folder(self) -> Path:
-        """Where the engines will lie."""
+        """The folder for the engines."""
         return self.bundle.folder / "engines" / self.target.name
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _check_block_products(bundle: Bundle, target: Target) -> None:
 
 
 def check_folder(selection: EngineSelection) -> None:
-    """What cannot be replaced is refused before hours of work. Raises OutputError."""
+    """Refuse to replace other files before hours of work. Raises OutputError."""
     if not selection.options.force and (selection.folder / "manifest.json").exists():
         raise OutputError(f"{selection.folder}: engines are there already; add --force to build them again")
     check_output(selection.folder, selection.options.force)
@@ -129,5 +129,5 @@ def check_folder(selection: EngineSelection) -> None:
 def _engine(graph: GraphSpec, limits: ProfileLimits, profiles: int | None) -> EngineSpec:
     made = make_profiles(graph, limits)
     if profiles == 1 and graph.kind != "attention":
-        made = made[-1:]  # that of a batch, which begins at one row
+        made = made[-1:]  # the smallest batch profile starts at one row
     return EngineSpec(name=graph.name, file=f"{graph.name}.plan", profiles=made)

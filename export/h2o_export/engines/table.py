@@ -1,5 +1,8 @@
-"""Looking up rows of int8 in words that TensorRT can look up: it takes integers of 8 bits only right before they
-become floats, and would make floats of a whole table at every call."""
+"""Looks up int8 rows as int32 words.
+
+TensorRT accepts int8 only directly before a conversion to floats, so it would convert a whole table in every
+call.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-BYTES = 4  # of a word: int32, of which every TensorRT looks up rows
+BYTES = 4  # of a word: int32, for which every TensorRT has a lookup
 
 
 def use_words(model: Any) -> None:
-    """Let `model` look rows up in words of int32 over the bytes of its table of int8, where it has one."""
+    """Replace lookups in a table of int8, if `model` has one, by lookups in int32 words over the same
+    bytes.
+    """
     graph = model.graph
     tables = {t.name: t for t in graph.initializer if t.data_type == TensorProto.INT8}
     found = [node for node in graph.node if node.op_type == "Gather" and node.input[0] in tables]
@@ -41,8 +46,8 @@ def use_words(model: Any) -> None:
 def _look_up(gather: Any, columns: int) -> list[Any]:
     """Words [n, D / 4] → their bytes as floats [n, D], each from -128 to 127.
 
-    Mod has the sign of its divisor, so it takes the lowest byte off a word of either sign and leaves a multiple of
-    256, which Div halves eight times without a remainder.
+    Mod has the sign of its divisor, so it gives the lowest byte of a word of either sign. The rest is a
+    multiple of 256, which Div halves eight times without a remainder.
     """
     name = gather.output[0]
     made = [helper.make_node("Gather", gather.input, [f"{name}/word0"], axis=0)]
