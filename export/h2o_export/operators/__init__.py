@@ -1,10 +1,11 @@
-"""The operators of ONNX domain `h2o`, version 1, as functions of standard operators: all of them.
+"""All operators of ONNX domain `h2o`, version 1, as functions of standard operators.
 
-Their bodies, in the modules *_operators, are the specification: any ONNX runtime can execute them, and every kernel
-is compared with them. Their signatures are those of h2o_runtime.operators, which a test compares with these; sizes
-are named there, and G = Hq / Hkv. Arithmetic, states and scores are float32. A state of l = 0, m = -inf is empty.
+The bodies, in the modules *_operators, are the specification. Any ONNX runtime can execute them, and every
+kernel is compared with them. Their signatures are those of h2o_runtime.operators; a test compares the two.
+Sizes are named there, and G = Hq / Hkv. Arithmetic, states and scores are float32. An empty state has l = 0,
+m = -inf.
 
-The bodies are read by onnxscript as source text, so they use its vocabulary: `op` is the ONNX operator set,
+onnxscript reads the bodies as source text, so they use its vocabulary: `op` is the ONNX operator set,
 annotated parameters are attributes, `op.Constant` makes scalars and shapes.
 """
 
@@ -55,12 +56,12 @@ OPERATORS = (
 )
 
 DENSE_OPERATORS = (BlockProduct,)
-# What exported dense graphs name besides standard operators. No kernel is for one of them alone.
+# Functions that exported dense graphs use besides standard operators. None has a kernel of its own.
 DENSE_FUNCTIONS = (RMSNorm, SwiGLU, GeGLU, Rotation)
 
 
 def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:
-    """The operators' bodies, in standard operators alone."""
+    """The operators' bodies, in standard operators only."""
     protos: dict[str, onnx.FunctionProto] = {}
     for operator in operators:
         proto = operator.to_function_proto()
@@ -77,10 +78,10 @@ def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionP
 
 
 def _expanded(call: onnx.NodeProto, callee: onnx.FunctionProto) -> list[onnx.NodeProto]:
-    """The body of `callee` in the place of `call`, a node inside another body.
+    """Inline the body of `callee` at `call`, a node inside another body.
 
-    ONNX lets one function call another. TensorRT's parser, there, takes the attribute `scale` for 0 without a
-    word, and a graph's values for those of the same name inside the body.
+    ONNX lets one function call another. TensorRT's parser handles this wrongly: it silently reads the
+    attribute `scale` as 0, and confuses values of the graph with values of the same name in the body.
     """
     values = dict(zip((*callee.input, *callee.output), (*call.input, *call.output), strict=True))
     attributes = {attribute.name: attribute for attribute in call.attribute}

@@ -1,7 +1,7 @@
 """The operators of exact attention, as functions of standard operators; see h2o_export.operators."""
 
-# mypy takes the bodies for Python and every value for a union of all tensor types.
-# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
+# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
     n = op.Shape(q, start=0, end=1)
     d = op.Shape(q, start=2, end=3)
     kv_heads = op.Shape(k, start=1, end=2)
-    size = op.Min(op.Constant(value_int=chunk_size), n)  # S, or n where that is shorter
+    size = op.Min(op.Constant(value_int=chunk_size), n)  # S, or n if that is shorter
     chunks = op.Div(op.Sub(op.Add(n, size), one), size)  # C
     pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), op.Sub(op.Mul(chunks, size), n), zero, zero, axis=0)
     q_rows = op.Reshape(
@@ -52,7 +52,7 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
     row_sum = op.ReduceSum(weights, minus_one, keepdims=1)
     probabilities = op.Div(weights, row_sum)
     mixed = op.MatMul(probabilities, v_group)  # [C, Hkv, G, S, dv]
-    # Padded queries stand behind the last real one, so they would vote for real keys: leave them out.
+    # Padded queries come after the last real one and would vote for real keys: leave them out.
     rows = op.Mul(chunks, size)  # C*S, padding included
     every = op.Range(op.Constant(value_int=0), op.Squeeze(rows, zero), op.Constant(value_int=1))
     positions = op.Reshape(every, op.Concat(chunks, one, one, size, one, axis=0))
@@ -96,10 +96,10 @@ def MemoryGather(k_cache, v_cache, memory):
 
 @script(h2o, default_opset=op)
 def MemoryAttention(q, k_mem, v_mem, scale: float):
-    """Every query attends to its score head's whole memory.
+    """Every query attends to its score head's whole memory set.
 
-    q [n, Hq, d]; k_mem [Hs, M, d]; v_mem [Hs, M, dv], M ≥ 1
-    → o [n, Hq, dv], m, l [n, Hq], colsum [Hs, M]: this pass's own probabilities, summed over queries.
+    q [n, Hq, d]; k_mem [Hs, M, d]; v_mem [Hs, M, dv], M ≥ 1 → o [n, Hq, dv], m, l [n, Hq], colsum [Hs, M]:
+    the probabilities of this pass alone, summed over queries.
     """
     minus_one = op.Constant(value_ints=[-1])
     n = op.Shape(q, start=0, end=1)
@@ -129,15 +129,16 @@ def MemoryAttention(q, k_mem, v_mem, scale: float):
 
 @script(h2o, default_opset=op)
 def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):
-    """Join two partial softmaxes over disjoint keys (Milakov and Gimelshein, 2018). o [n, Hq, dv]; m, l [n, Hq].
+    """Combine two partial softmaxes over disjoint keys (Milakov and Gimelshein, 2018).
 
-    An empty state changes nothing; two empty states give an empty one with o = 0.
+    o [n, Hq, dv]; m, l [n, Hq]. An empty state changes nothing; two empty states give an empty state with o =
+    0.
     """
     last = op.Constant(value_ints=[-1])
     zero = op.Constant(value_float=0.0)
     one = op.Constant(value_float=1.0)
     m = op.Max(m_a, m_b)
-    # exp is not asked for -inf - -inf: an empty side has weight 0 whatever its maximum says.
+    # Avoid exp(-inf - -inf): an empty state has weight 0 whatever its maximum.
     some_a = op.Greater(l_a, zero)
     some_b = op.Greater(l_b, zero)
     w_a = op.Mul(l_a, op.Exp(op.Where(some_a, op.Sub(m_a, m), zero)))
@@ -164,7 +165,7 @@ def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra,
     slots = op.Shape(memory, start=1, end=2)
     spanned = op.Max(
         op.Div(op.Shape(k_cache, start=1, end=2), score_heads), one
-    )  # key/value heads a score head
+    )  # key/value heads of a score head
     shared = op.Expand(op.Unsqueeze(memory, one), op.Concat(one, spanned, one, axis=0))
     sets = op.Reshape(shared, op.Concat(minus_one, slots, axis=0))
     k_mem, v_mem = h2o.MemoryGather(k_cache, v_cache, sets)
@@ -177,8 +178,8 @@ def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra,
 
 @script(h2o, default_opset=op)
 def CachedAttention(q, k_cache, v_cache, length, scale: float, window: int = 0):
-    """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself,
-    of that the last `window` rows unless it is 0.
+    """Exact attention to a cache. Row r of q [n, Hq, d] is at length - n + r and sees the cache up to itself,
+    or only the last `window` of these rows if `window` is not 0.
 
     k_cache [cap, Hkv, d]; v_cache [cap, Hkv, dv]; length int64 scalar ≥ n → o [n, Hq, dv].
     """

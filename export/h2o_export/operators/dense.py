@@ -1,12 +1,12 @@
-"""What dense graphs consist of besides products, as functions of standard operators.
+"""The functions of dense graphs besides matrix products, made of standard operators.
 
-Graphs name them, so that whoever has one kernel for each knows where it belongs; everybody else runs the bodies.
-Arithmetic is float32, whatever x is. Names must not be those of standard operators: TensorRT's parser looks at the
-name before the domain.
+Graphs name them, so that a runtime with a kernel for one of them can find it; other runtimes execute the
+bodies. Arithmetic is float32, whatever x is. Names must differ from standard operators: TensorRT's parser
+looks at the name before the domain.
 """
 
-# mypy takes the bodies for Python and every value for a union of all tensor types.
-# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
+# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def RMSNorm(x, weight, epsilon: float):
 
 @script(h2o, default_opset=op)
 def SwiGLU(gate, up):
-    """The gate of a feed-forward half (Shazeer, 2020). gate, up [n, K] → silu(gate) · up."""
+    """The gate of an MLP (Shazeer, 2020). gate, up [n, K] → silu(gate) · up."""
     y = op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)
     return y
 
 
 @script(h2o, default_opset=op)
 def GeGLU(gate, up):
-    """The same with GELU, by its approximation with tanh (Hendrycks and Gimpel, 2016).
+    """The same with GELU in its tanh approximation (Hendrycks and Gimpel, 2016).
 
     gate, up [n, K] → gelu(gate) · up; (1 + tanh(z)) / 2 is sigmoid(2z).
     """

@@ -1,7 +1,7 @@
 """The operators of the subquadratic pattern, as functions of standard operators; see h2o_export.operators."""
 
-# mypy takes the bodies for Python and every value for a union of all tensor types.
-# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
+# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 @script(h2o, default_opset=op)
 def LandmarkUpdate(k_cache, v_cache, k_mean, v_mean, start, length, block_size: int):
-    """Means of blocks of cache rows take up the rows start … length - 1; rows before `start` are in them.
+    """Add the rows start … length - 1 to the means of blocks of cache rows; rows before `start` are already
+    included.
 
-    k_cache, v_cache [cap, Hkv, d]; k_mean, v_mean float32 [Nb, Hkv, d], block b of rows b·block_size and on;
-    start, length int64 scalars → k_mean_next, v_mean_next. Of a block that is not full: the mean of what it has.
+    k_cache, v_cache [cap, Hkv, d]; k_mean, v_mean float32 [Nb, Hkv, d], block b begins at row b·block_size;
+    start, length int64 scalars → k_mean_next, v_mean_next. The mean of an incomplete block covers the rows so
+    far.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -33,9 +35,7 @@ def LandmarkUpdate(k_cache, v_cache, k_mean, v_mean, start, length, block_size: 
     share = op.Cast(op.And(member, fresh), to=1)
     first = op.Mul(index, size)
     none = op.Constant(value_int=0)
-    before = op.Unsqueeze(
-        op.Min(op.Max(op.Sub(start, first), none), size), one
-    )  # rows that a mean has, [Nb, 1]
+    before = op.Unsqueeze(op.Min(op.Max(op.Sub(start, first), none), size), one)  # rows in each mean, [Nb, 1]
     after = op.Unsqueeze(op.Min(op.Max(op.Sub(length, first), none), size), one)
     had = op.Cast(before, to=1)
     has = op.Cast(op.Max(after, step), to=1)
@@ -72,12 +72,13 @@ def SubquadraticAttention(
     count_bias: int,
     scale: float,
 ):
-    """Row r of q [n, Hq, d] stands at i = length - n + r and sees, in one softmax and each once:
+    """Attention of a subquadratic pattern. Row r of q [n, Hq, d] is at i = length - n + r. It sees the
+    following in one softmax, each once.
 
-    of the cache [cap, Hkv, d] the tokens i - window … i, those of global_rows int32 [M] up to i, and with
-    `strides` i - 2^k; of the landmarks k_mean, v_mean [Nb, Hkv, d], means of complete blocks, the newest two and
-    with `strides` those 2^k before the newest. `count_bias`: a landmark's score grows by ln(block_size).
-    length int64 scalar ≥ n → o [n, Hq, d].
+    Of the cache [cap, Hkv, d]: the tokens i - window … i, the global_rows int32 [M] up to i, and with
+    `strides` the tokens i - 2^k. Of the landmarks k_mean, v_mean [Nb, Hkv, d], which are means of complete
+    blocks: the newest two, and with `strides` those 2^k before the newest. `count_bias` adds ln(block_size)
+    to a landmark's score. length int64 scalar ≥ n → o [n, Hq, d].
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])

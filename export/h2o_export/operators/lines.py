@@ -1,7 +1,7 @@
 """The operators of vertical-slash attention, as functions of standard operators; see h2o_export.operators."""
 
-# mypy takes the bodies for Python and every value for a union of all tensor types.
-# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
+# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 @script(h2o, default_opset=op)
 def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: int, sink: int, near: int):
-    """The columns and the diagonals on which some queries' probabilities lie.
+    """Choose the columns and diagonals that carry most of some queries' probability.
 
-    q [n, Hq, d] stand at the last n rows below `length`, an int64 scalar, of k_cache [cap, Hkv, d] → columns int32
-    [Hq, vertical], keys of the highest sums over the queries, those below `sink` always among them; distances
-    int32 [Hq, slash] from a query back to a key, likewise, with those below `near`. Both rise; -1 where there are
-    no more. Sums below 1e-30 count as 0, and ties go to the lower number.
+    q [n, Hq, d] are the last n rows below `length`, an int64 scalar, of k_cache [cap, Hkv, d]. → columns
+    int32 [Hq, vertical]: the keys with the highest sums over the queries, always including those below
+    `sink`. distances int32 [Hq, slash], from a query back to a key: the same for diagonals, always including
+    those below `near`. Both rise; -1 fills unused entries. Sums below 1e-30 count as 0, and ties go to the
+    lower number.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -90,13 +91,14 @@ def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: 
 
 @script(h2o, default_opset=op)
 def VerticalSlashAttention(q, k_cache, v_cache, columns, distances, length, scale: float):
-    """Attention to some columns and to blocks of keys along some diagonals, in tiles of 64 rows.
+    """Attention to columns and to blocks of keys along diagonals, in tiles of 64 rows.
 
-    Row r of q [n, Hq, d] stands at length - n + r, row 0 begins a tile. Of the cache [cap, Hkv, d] it sees, up to
-    itself, the keys `columns` int32 [Hq, M], and what its tile sees: with the tile's end e, the 64 keys before
-    max(e - s, 64) for each s < e of `distances` int32 [Hq, D], and for 0. From the largest distance on, a block
-    that begins not behind the end of the run of keys before it extends that by 64 where it reaches further. An
-    entry of -1 is none; both lists rise. length int64 scalar ≥ n → o [n, Hq, d].
+    Row r of q [n, Hq, d] is at length - n + r; row 0 begins a tile. It sees, up to itself, the keys `columns`
+    int32 [Hq, M] of the cache [cap, Hkv, d] and the blocks of its tile. For a tile with end e and each s < e
+    of `distances` int32 [Hq, D], and for s = 0, the block is the 64 keys before max(e - s, 64). Blocks are
+    taken from the largest distance on. A block that begins inside or at the end of the current run extends
+    the run by 64 if it reaches further. Both lists rise; an entry of -1 is unused. length int64 scalar ≥ n →
+    o [n, Hq, d].
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -116,7 +118,7 @@ def VerticalSlashAttention(q, k_cache, v_cache, columns, distances, length, scal
     past = op.Sub(length, count)
     stops = op.Add(past, op.Mul(op.Add(op.Range(none, tiles, step), step), tile))  # [tiles]
 
-    # Where each diagonal's block ends, from the largest distance to 0: [D + 1, Hq, tiles]
+    # The end of each diagonal's block, from the largest distance to 0: [D + 1, Hq, tiles]
     falling = op.Slice(
         op.Cast(distances, to=7), minus_one, op.Constant(value_ints=[-(2**31)]), one, minus_one
     )
@@ -128,7 +130,7 @@ def VerticalSlashAttention(q, k_cache, v_cache, columns, distances, length, scal
 
     @graph()
     def join(before, block_end):
-        """The end of the run so far, and that of the block that this diagonal adds to it."""
+        """The end of the run so far, and the end of the block that this diagonal adds."""
         size = op.Constant(value_int=64)
         further = op.Add(before, size)
         begins = op.Greater(block_end, further)
@@ -140,7 +142,7 @@ def VerticalSlashAttention(q, k_cache, v_cache, columns, distances, length, scal
     start = op.Expand(op.Constant(value_int=-(2**20)), op.Concat(heads, op.Reshape(tiles, one), axis=0))
     last_run, added_ends = op.Scan(start, block_ends, body=join, num_scan_inputs=1)
 
-    # +1 where a block begins and -1 where it ends: their running sum is above 0 inside.
+    # +1 where a block begins and -1 where it ends: their running sum is positive inside blocks.
     ends = op.Transpose(added_ends, perm=[1, 2, 0])  # [Hq, tiles, D + 1]
     width = op.Add(end, op.Constant(value_ints=[128]))
     empty = op.Expand(none, op.Concat(heads, op.Reshape(tiles, one), width, axis=0))

@@ -1,7 +1,7 @@
 """The operators of page selection, as functions of standard operators; see h2o_export.operators."""
 
-# mypy takes the bodies for Python and every value for a union of all tensor types.
-# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
+# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 @script(h2o, default_opset=op)
 def PageBounds(k_cache, k_min, k_max, start, length, page_size: int):
-    """Smallest and largest keys of pages take up the rows start … length - 1; rows before `start` are in them.
+    """Update the minimum and maximum keys of pages with the rows start … length - 1; rows before `start` are
+    already included.
 
-    k_cache [cap, Hkv, d]; k_min, k_max float32 [Nb, Hkv, d], page b of rows b·page_size and on; start, length
-    int64 scalars → k_min_next, k_max_next. The first row of a page replaces what was there.
+    k_cache [cap, Hkv, d]; k_min, k_max float32 [Nb, Hkv, d], page b begins at row b·page_size; start, length
+    int64 scalars → k_min_next, k_max_next. The first row of a page overwrites the old values.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -27,10 +28,10 @@ def PageBounds(k_cache, k_min, k_max, start, length, page_size: int):
     none = op.Constant(value_int=0)
     size = op.Constant(value_int=page_size)
     pages = op.Shape(k_min, start=0, end=1)
-    rows = op.Mul(op.Squeeze(pages, zero), size)  # as many as the pages have
+    rows = op.Mul(op.Squeeze(pages, zero), size)  # as many rows as the pages have
     row = op.Range(none, rows, step)
     fresh = op.And(op.GreaterOrEqual(row, start), op.Less(row, length))
-    # Rows of pages that reach past the cache are those of its end; they are not fresh.
+    # The last page may extend past the cache: those rows repeat the cache's last row and are not fresh.
     last = op.Sub(op.Squeeze(op.Shape(k_cache, start=0, end=1), zero), step)
     keys = op.Cast(op.Gather(k_cache, op.Min(row, last), axis=0), to=1)
     paged = op.Concat(pages, op.Reshape(size, one), op.Shape(k_cache, start=1, end=3), axis=0)
@@ -54,11 +55,11 @@ def PageBounds(k_cache, k_min, k_max, start, length, page_size: int):
 
 @script(h2o, default_opset=op)
 def PageSelect(q, k_min, k_max, length, page_size: int, budget: int, score_heads: int):
-    """For one token the last page, and of the others the budget - 1 whose keys may score highest.
+    """For one token, select the last page and the budget - 1 other pages whose keys may score highest.
 
-    q [1, Hq, d]; k_min, k_max [Nb, Hkv, d]; length int64 scalar → page_list int32 [Hs, budget], rising, -1
-    where there are no more pages. No key of a page scores above its bound, the sum over channels of
-    max(q·k_min, q·k_max); a set's bound is that of its best query head. Ties go to the lower page.
+    q [1, Hq, d]; k_min, k_max [Nb, Hkv, d]; length int64 scalar → page_list int32 [Hs, budget], rising; -1
+    fills unused entries. The bound of a page is the sum over channels of max(q·k_min, q·k_max); none of its
+    keys scores higher. A set uses the bound of its best query head. Ties go to the lower page.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -96,7 +97,7 @@ def PageSelect(q, k_min, k_max, length, page_size: int, budget: int, score_heads
 
 @script(h2o, default_opset=op)
 def PageAttention(q, k_cache, v_cache, page_list, length, page_size: int, scale: float):
-    """One token's attention to the rows of listed pages that lie below `length`; an entry of -1 has none.
+    """Attention of one token to the rows of listed pages below `length`; entries of -1 are unused.
 
     q [1, Hq, d]; k_cache, v_cache [cap, Hkv, d]; page_list int32 [Hs, M]; length int64 scalar → o [1, Hq, d].
     """

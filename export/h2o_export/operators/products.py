@@ -1,7 +1,7 @@
 """The operators of dense graphs, as functions of standard operators; see h2o_export.operators."""
 
-# mypy takes the bodies for Python and every value for a union of all tensor types.
-# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
+# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 @script(h2o, default_opset=op)
 def BlockProduct(x, weights, scales):
-    """Rows times a matrix of 4-bit integers, each block of 32 inputs of an output with a scale.
+    """Rows times a matrix of 4-bit integers; each block of 32 inputs of an output has one scale.
 
-    x [n, K]; weights int32 [Kb, N, 4]; scales [Kb, N] → y [n, N], N a multiple of 8. Four bits of a word are an
-    integer plus 8. Word t of an output's block holds inputs 8t, 8t + 2, 8t + 4, 8t + 6, and then 8t + 1 and so on,
-    from its lowest bits up. In each four outputs the 4 x 4 words are transposed: where word t of output j would be,
-    word j of output t is.
+    x [n, K]; weights int32 [Kb, N, 4]; scales [Kb, N] → y [n, N], N a multiple of 8. Each four bits of a word
+    are an integer plus 8. Word t of an output's block holds, from its lowest bits up, inputs 8t, 8t + 2, 8t +
+    4, 8t + 6, 8t + 1, 8t + 3 and so on. For each four outputs the 4 x 4 words are transposed: word j of
+    output t is stored where word t of output j would be.
     """
     minus_one = op.Constant(value_ints=[-1])
     four = op.Constant(value_ints=[4])
@@ -30,10 +30,10 @@ def BlockProduct(x, weights, scales):
     words = op.Reshape(op.Cast(weights, to=7), op.Concat(blocks, minus_one, four, four, axis=0))
     words = op.Transpose(words, perm=[0, 2, 1, 3])  # [Kb, t, N / 4, j]
     words = op.Reshape(words, op.Concat(blocks, four, op.Constant(value_ints=[1]), outputs, axis=0))
-    # Powers of 16: how far up the bits of inputs 8t, 8t + 1, 8t + 2, … are.
+    # Powers of 16: the bit offsets of inputs 8t, 8t + 1, 8t + 2, …
     place = op.Constant(value_ints=[1, 65536, 16, 1048576, 256, 16777216, 4096, 268435456])
     place = op.Reshape(place, op.Constant(value_ints=[8, 1]))
-    # Mod has the sign of its divisor, so what it leaves is a multiple of it for words of either sign.
+    # Mod has the sign of its divisor, so the rest is a multiple of it for words of either sign.
     shifted = op.Div(op.Sub(words, op.Mod(words, place)), place)  # [Kb, t, 8, N]
     integers = op.Sub(op.Mod(shifted, op.Constant(value_int=16)), op.Constant(value_int=8))
     by_input = op.Reshape(integers, op.Concat(blocks, op.Constant(value_ints=[32]), outputs, axis=0))

@@ -1,7 +1,7 @@
-"""The operators that select a memory, as functions of standard operators; see h2o_export.operators."""
+"""The operators that select memory sets, as functions of standard operators; see h2o_export.operators."""
 
-# mypy takes the bodies for Python and every value for a union of all tensor types.
-# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
+# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 @script(h2o, default_opset=op)
 def CandidateScore(q_window, k, k_mem, scale: float):
-    """Votes of a chunk's last w queries for its memory and its own keys, by one softmax over both.
+    """Votes of a chunk's last w queries for its memory set and its own keys, by one softmax over both.
 
-    q_window [w, Hq, d] belong to the last w rows of k [n, Hkv, d]; k_mem [Hs, M, d], M may be 0
-    → score_mem [Hs, M], score_chunk [n, Hs].
+    q_window [w, Hq, d] belong to the last w rows of k [n, Hkv, d]; k_mem [Hs, M, d], M may be 0 → score_mem
+    [Hs, M], score_chunk [n, Hs].
     """
     zero = op.Constant(value_ints=[0])
     minus_one = op.Constant(value_ints=[-1])
@@ -55,12 +55,12 @@ def CandidateScore(q_window, k, k_mem, scale: float):
 
 @script(h2o, default_opset=op)
 def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
-    """The next memory set: the range's last `local` tokens and the `heavy` best of all other candidates.
+    """The next memory set: the last `local` tokens of the range and the `heavy` best other candidates.
 
-    score [cap, Hs]; memory int32 [Hs, Mp], sorted, all below the range; chunk_range int64 [start, stop]
-    → memory_next int32 [Hs, local + heavy], sorted. Positions below `sink` always win, then the higher score,
-    then the lower index (candidates stand in rising order, and TopK prefers the earlier of equals). A score
-    below 1e-30 counts as 0: so close to float32's end, engines differ in what they round to zero.
+    score [cap, Hs]; memory int32 [Hs, Mp], sorted, all below the range; chunk_range int64 [start, stop] →
+    memory_next int32 [Hs, local + heavy], sorted. Positions below `sink` always win, then the higher score,
+    then the lower position (candidates are in rising order, and TopK prefers the earlier of equals). A score
+    below 1e-30 counts as 0, because engines differ in what they flush to zero.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -104,16 +104,17 @@ def QuerySelect(
     heavy: int,
     sink: int,
 ):
-    """Memory sets of tiles of queries, chosen by themselves: every `stride`-th row of a tile votes, its first too.
+    """Memory sets of query tiles. Every `stride`-th row of a tile votes, including its first.
 
-    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile i
-    chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below past:
-    list i // share is what tile i looks at; of Mp = 0 it looks at every row. Hs may also be a number that divides
-    Hkv: the key/value heads of a score head look at the same rows.
-    → memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best
-    of the others. What a row gets is its softmax probability over all that are looked at, summed over the votes
-    and the score head's query heads; its score adds a quarter of what the rows up to `reach` before and behind it
-    get: queries between two votes look there. Sinks, ties and what is negligible are as in MemorySelect.
+    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile
+    i chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below
+    past: tile i looks at list i // share, or at every row if Mp = 0. If Hs divides Hkv, the key/value heads
+    of a score head look at the same rows. → memory_next int32 [t, Hs, local + heavy], sorted: the last
+    `local` rows below past, and the `heavy` best others.
+
+    The vote for a row is its softmax probability over all rows looked at, summed over the voting rows and the
+    score head's query heads. Its score adds a quarter of the votes of rows at most `reach` away, because the
+    queries between two voting rows look there. Sinks, ties and negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -126,9 +127,9 @@ def QuerySelect(
     kv_heads = op.Shape(k_cache, start=1, end=2)
     score_heads = op.Shape(candidates, start=1, end=2)
     size = op.Reshape(op.Constant(value_int=tile), one)
-    spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads a score head
+    spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads of a score head
     votings = op.Mul(score_heads, spanned)  # Hv = max(Hs, Hkv)
-    # The votes, [t, Hv, w, Hq/Hv, d]. Rows behind the last real one do not vote.
+    # The voting rows, [t, Hv, w, Hq/Hv, d]. Rows after the last real one do not vote.
     missing = op.Sub(op.Mul(tiles, size), n)
     pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), missing, zero, zero, axis=0)
     tiled = op.Reshape(op.Pad(op.Cast(q, to=1), pads), op.Concat(tiles, size, votings, minus_one, d, axis=0))
@@ -137,7 +138,7 @@ def QuerySelect(
     every_row = op.Range(first, op.Squeeze(op.Mul(tiles, size), zero), step)
     grid = op.Reshape(every_row, op.Concat(tiles, one, size, one, one, axis=0))
     real = op.Less(op.Slice(grid, zero, size, op.Constant(value_ints=[2]), steps), n)  # [t, 1, w, 1, 1]
-    # The rows that are looked at, [t, Hs, K].
+    # The rows looked at, [t, Hs, K].
     each_tile = op.Range(first, op.Squeeze(tiles, zero), step)
     listed = op.Gather(op.Cast(candidates, to=7), op.Div(each_tile, op.Constant(value_int=share)), axis=0)
     unlisted = op.Cast(op.Equal(op.Shape(candidates, start=2, end=3), zero), to=7)
@@ -162,7 +163,7 @@ def QuerySelect(
     of_each = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hv, K]
     split = op.Reshape(of_each, op.Concat(tiles, score_heads, spanned, minus_one, axis=0))
     got = op.ReduceSum(split, op.Constant(value_ints=[2]), keepdims=0)  # [t, Hs, K]
-    # By row, with `reach` empty rows before and behind; then what stands around each, itself not.
+    # By row, with `reach` empty rows before and after; then the sum around each row, without itself.
     margin = op.Constant(value_int=reach)
     room = op.Add(
         op.Shape(k_cache, start=0, end=1), op.Mul(op.Reshape(margin, one), op.Constant(value_int=2))
@@ -184,7 +185,7 @@ def QuerySelect(
     ranks = op.Where(op.Less(rows, op.Constant(value_int=sink)), op.Constant(value_float=float("inf")), ranks)
     border = op.Sub(end, op.Constant(value_int=local))
     ranks = op.Where(op.Less(rows, border), ranks, op.Constant(value_float=-1.0))
-    # They stand in rising order, and TopK prefers the earlier of equals.
+    # Candidates are in rising order, and TopK prefers the earlier of equals.
     wanted = op.Reshape(op.Constant(value_int=heavy), one)
     best, where = op.TopK(ranks, wanted, axis=2, largest=1, sorted=1)
     rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
