@@ -1,4 +1,4 @@
-"""Weight formats by name. To add one is a file beside these and a line in `FORMATS`."""
+"""Weight formats by name. A new format is a file in this folder and a line in `FORMATS`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ __all__ = [
 ]
 
 DType: TypeAlias = Literal["float32", "float16"]
-BLOCK_SIZE = 32  # of GGUF too; by the table in docs/weights.md
+BLOCK_SIZE = 32  # also of GGUF; from the table in docs/weights.md
 
-# By the dtype of a model: what is no matrix lies in these, whatever the format of the matrices is.
+# By the dtype of a model: the format of norms, biases and other non-matrices, whatever the matrices' format.
 FLOATS: Mapping[str, Floats] = MappingProxyType(
     {
         "float32": Floats("float32", torch.float32),
         "float16": Floats("float16", torch.float16),
     }
 )
-# For a dtype and a block size, of a table of rows or of a matrix that MatMul reads. "float" is the model's dtype.
+# For a dtype and a block size; for a lookup table or for a matrix that MatMul reads. "float" is the model's
+# dtype.
 FORMATS: Mapping[str, Callable[[DType, int, bool], WeightFormat]] = MappingProxyType(
     {
         "float": lambda dtype, block_size, table: FLOATS[dtype],
@@ -49,7 +50,7 @@ FORMATS: Mapping[str, Callable[[DType, int, bool], WeightFormat]] = MappingProxy
 
 @dataclass(frozen=True)
 class MatrixFormats:
-    """projections: of all layers. table: the embedding, and with it a head that is tied. head: one of its own."""
+    """projections: of all layers. table: the embedding, and a tied head. head: a separate head."""
 
     projections: WeightFormat
     table: WeightFormat
@@ -59,10 +60,11 @@ class MatrixFormats:
 def choose_formats(
     dtype: DType, weights: str, block_size: int, head_weights: str | None, tied: bool
 ) -> MatrixFormats:
-    """`weights` and `head_weights` are keys of FORMATS. Raises ConfigError for what ONNX has no operator for.
+    """`weights` and `head_weights` are keys of FORMATS. Raises ConfigError for a choice that ONNX has no
+    operator for.
 
-    ONNX's Gather knows no int4, so a table has 8 bits at least. A head has no fewer than that either, unless it is
-    asked for: it is read once a token, and its rounding goes straight into the logits.
+    ONNX's Gather has no int4, so a table has at least 8 bits. So does a head, unless `head_weights` asks for
+    less: it is read once per token, and its rounding error goes directly into the logits.
     """
     head = head_weights or ("float" if weights == "float" else "int8")
     if tied and head == "int4":
@@ -80,7 +82,7 @@ def choose_formats(
 
 
 def formats_of(model: ModelSpec) -> MatrixFormats | None:
-    """Those of a bundle; None where all its weights are floats."""
+    """The format of a bundle; None if all its weights are floats."""
     weights = model.weights
     if weights is None or weights.block_size is None:
         return None

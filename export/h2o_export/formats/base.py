@@ -1,4 +1,4 @@
-"""What a weight format is: how a matrix lies in weight files, and what stands for it in a dense graph."""
+"""What a weight format is: how weight files store a matrix, and which nodes of a dense graph read it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from h2o_export.weights import StoredTensor, WeightFile
 
 
 class WeightFormat(Protocol):
-    """A way to keep weight matrices. What is no matrix, norms and biases, is floats in any of them."""
+    """A way to store weight matrices. Norms, biases and other non-matrices are always floats."""
 
     @property
     def name(self) -> str:
-        """As `FORMATS` has it."""
+        """Its name in `FORMATS`."""
 
     @property
     def block_size(self) -> int | None:
-        """Weights that share a scale; None for floats."""
+        """Number of weights that share a scale; None for floats."""
 
     def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
-        """Put into a graph what stands for `weight`, an initializer [out, in] that its nodes read.
+        """Add to a graph the nodes that replace `weight`, an initializer [out, in] that its nodes read.
+        Called once per traced graph.
 
-        Called once a traced graph. Returns the initializers, new ones or `weight` itself, that the tensors of
-        `store` are bound to, in the same order.
+        Returns the initializers, new ones or `weight` itself, for the tensors that `store` writes, in the
+        same order.
         """
 
     def store(
@@ -35,7 +36,9 @@ class WeightFormat(Protocol):
         """Write the checkpoint's tensor `name` to `file`, once a layer. Raises CheckpointError."""
 
     def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The values that `store` keeps, as floats: what a bundle without any further error computes with."""
+        """The values that `store` writes, as floats: what an exact bundle with these weights computes
+        with.
+        """
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        """What a matrix of that shape takes on disk."""
+        """Bytes on disk of a matrix of that shape."""

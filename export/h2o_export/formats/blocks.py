@@ -1,4 +1,6 @@
-"""Weights as small integers, each block of a row with a scale: DequantizeLinear stands before what reads them."""
+"""Weights as small integers with one scale per block of a row; DequantizeLinear comes before the nodes that
+read them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.errors import UnsupportedModelError
 
-OPSET = 21  # blocks in DequantizeLinear, and int4
+OPSET = 21  # first versions with blocks in DequantizeLinear, and int4
 IR_VERSION = 10
-BLOCK_SIZES = (16, 32, 64, 128, 256)  # what MatMulNBits of ONNX Runtime takes
+BLOCK_SIZES = (16, 32, 64, 128, 256)  # block sizes of ONNX Runtime's MatMulNBits
 ROUNDED_AT_ONCE = 1 << 23  # elements
 
 _DTYPES = {4: ir.DataType.INT4, 8: ir.DataType.INT8}
@@ -28,11 +30,11 @@ _FLOATS = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
 
 @dataclass(frozen=True)
 class Blocks:
-    """Symmetric integers of 4 or 8 bits; blocks lie along the inputs of a matrix [out, in].
+    """Symmetric integers of 4 or 8 bits; blocks are along the inputs of a matrix [out, in].
 
     dtype  of the graph, and so of the scales
-    table  for a table of rows that are looked up, and for a head that shares it: stored [out, in] as checkpoints
-           have it. Else stored [in, out], as MatMul wants it and ONNX Runtime fuses it to MatMulNBits.
+    table  for a lookup table and a head tied to it: stored [out, in] as in checkpoints. Otherwise stored [in, out],
+           as MatMul reads it; ONNX Runtime fuses the two nodes to MatMulNBits.
     """
 
     bits: Literal[4, 8]
@@ -79,7 +81,7 @@ class Blocks:
         return stored, self._write_floats(found.scales, file)
 
     def _write_floats(self, values: NDArray[np.float32], file: WeightFile) -> StoredTensor:
-        """One a block of each row, [N, K / block size]."""
+        """One for each block of each row, [N, K / block size]."""
         stored = np.ascontiguousarray(values if self.table else values.T).astype(self.dtype)
         return file.add_array(stored, self._floats, stored.shape)
 
@@ -95,7 +97,7 @@ class Blocks:
         return elements * self.bits // 8 + elements // self.block_size * np.dtype(self.dtype).itemsize
 
     def own(self, checkpoint: Checkpoint, name: str) -> QuantizedTensor | None:
-        """The blocks that a checkpoint has itself, where they can be stored as they are. Raises CheckpointError."""
+        """The checkpoint's own blocks, if they can be stored unchanged. Raises CheckpointError."""
         stored = checkpoint.blocks(name)
         found = None if stored is None else self._of_this_kind(stored.in_floats("float32", name))
         if found is None or found.bits > self.bits or found.block_size % self.block_size:
@@ -106,7 +108,7 @@ class Blocks:
         return own.without_offsets()
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raises UnsupportedModelError for a matrix that is not cut into whole blocks."""
+        """Raises UnsupportedModelError if the matrix does not divide into whole blocks."""
         if shape[1] % self.block_size:
             raise UnsupportedModelError(
                 f"tensor '{name}' has {shape[1]} columns, no multiple of the block size {self.block_size}; "
@@ -114,7 +116,7 @@ class Blocks:
             )
 
     def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
-        """The checkpoint's own blocks where they fit in here as they are, else its floats rounded."""
+        """The checkpoint's own blocks if they can be stored unchanged; otherwise its floats, rounded."""
         self.check(name, shape)
         own = self.own(checkpoint, name)
         return own if own is not None else self._quantize(checkpoint.tensor(name, shape), name)
@@ -123,7 +125,7 @@ class Blocks:
         return quantize(values, self.bits, self.block_size, self.dtype, name)
 
     def _look_up(self, graph: ir.Graph, gather: ir.Node, q: ir.Value, scales: ir.Value) -> None:
-        """Rows of integers and rows of scales are looked up; only they become floats, not the whole table."""
+        """The graph looks up rows of integers and scales; only these become floats, not the whole table."""
         _, indices = gather.inputs
         found = [
             ir.node("Gather", [value, indices], {"axis": 0}, name=f"{value.name}/Gather")
@@ -138,7 +140,7 @@ class Blocks:
         assert gemm.op_type == "Gemm", gemm.op_type
         assert index == 1, index
         floats = self._dequantize(q, scales, f"{gemm.name}/DequantizeLinear")
-        if self.table:  # Gemm transposes it, as it did
+        if self.table:  # Gemm transposed it, too
             graph.insert_before(gemm, floats)
             gemm.replace_input_with(index, floats.outputs[0])
             return
@@ -149,7 +151,7 @@ class Blocks:
         self._replace(graph, gemm, nodes)
 
     def _corrected(self, graph: ir.Graph, gemm: ir.Node, product: ir.Value) -> list[ir.Node]:
-        """What is added to a product of the integers."""
+        """The offset term of the product."""
         return []
 
     def _dequantize(self, q: ir.Value, scales: ir.Value, name: str) -> ir.Node:
@@ -159,7 +161,7 @@ class Blocks:
         )
 
     def _replace(self, graph: ir.Graph, old: ir.Node, nodes: list[ir.Node]) -> None:
-        """`nodes` take the place of `old`; the last one's output has its name."""
+        """`nodes` replace `old`; the output of the last node takes its name."""
         given, made = old.outputs[0], nodes[-1].outputs[0]
         made.name, made.shape, made.type = given.name, given.shape, given.type
         for node in nodes[:-1]:
@@ -175,10 +177,10 @@ class Blocks:
 def quantize(
     values: Tensor, bits: Literal[4, 8], block_size: int, dtype: Literal["float32", "float16"], name: str
 ) -> QuantizedTensor:
-    """Round to the nearest; a few million elements at a time are floats.
+    """Round to nearest; only a few million elements at a time are converted to floats.
 
-    values [N, K] of any float dtype; scales have the precision of `dtype`. Raises CheckpointError for values that
-    are beyond it.
+    values [N, K] of any float dtype; scales have the precision of `dtype`. Raises CheckpointError for values
+    out of its range.
     """
     rows, columns = values.shape
     q = np.empty((rows, columns), np.int8)
@@ -198,14 +200,14 @@ def _round(blocks: Tensor, bits: int, dtype: str, name: str) -> tuple[Tensor, Te
     if bits == 8:
         scale = storable(blocks.abs().amax(dim=2) / 127, dtype, name)
         return _to_integers(blocks, scale, bits), scale
-    # Of 16 values one more is negative than positive: the scale's sign puts the largest element where it is.
+    # 16 values have one more negative than positive: the sign of the scale puts the largest element there.
     largest = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))[..., 0]
     scale = storable(largest / -8, dtype, name)
     return _to_integers(blocks, scale, bits), scale
 
 
 def storable(scale: Tensor, dtype: str, name: str) -> Tensor:
-    """Scales as they will be read back; a block of zeros has one too."""
+    """Scales after rounding to their dtype; a block of zeros has scale 1."""
     stored = to_dtype(scale, getattr(torch, dtype), name).float()
     return torch.where(stored == 0, torch.ones_like(stored), stored)
 
@@ -216,7 +218,7 @@ def _to_integers(blocks: Tensor, scale: Tensor, bits: int) -> Tensor:
 
 
 def pack(q: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """Two integers of 4 bits a byte, the first in its low half, as ONNX has them."""
+    """Two 4-bit integers per byte, the first in the low half, as ONNX stores them."""
     flat = np.ascontiguousarray(q).reshape(-1).view(np.uint8)
     low = np.bitwise_and(flat[0::2], np.uint8(0xF))
     packed: NDArray[np.uint8] = np.bitwise_or(low, np.left_shift(flat[1::2], np.uint8(4)))

@@ -1,4 +1,4 @@
-"""Weights as plain numbers of the model's dtype: nothing stands for them but they themselves."""
+"""Weights as floats of the model's dtype, without further nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from h2o_runtime.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Floats:
-    """float32 or float16, as the activations are."""
+    """float32 or float16, like the activations."""
 
     name: str
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class Floats:
 
 
 def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
-    """Convert weights; a value that is no number, or leaves float16's range, is an error, not a silent one."""
+    """Convert weights. NaN, or a value outside float16's range, raises an error."""
     converted = tensor.to(dtype)
     if not bool(torch.isfinite(converted).all()):
         if not bool(torch.isfinite(tensor).all()):

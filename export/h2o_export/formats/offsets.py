@@ -1,8 +1,8 @@
-"""Weights as integers of 4 bits, each block of a row with a scale and an offset.
+"""Weights as 4-bit integers, with a scale and an offset for each block of a row.
 
-A block's offset adds to a product what the block's inputs come to in all: x · (s q + m) = s (x · q) + m Σ x. So
-sums of the activations' blocks are multiplied with a small matrix of offsets, and what multiplies integers knows
-nothing of it.
+A block's offset adds a multiple of the sum of the block's inputs: x · (s q + m) = s (x · q) + m Σ x. So the
+graph multiplies the block sums of the activations with a small matrix of offsets. The product with integers
+is unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIDDLE, STEPS = 8, 15  # integers are from -8 to 7
 class OffsetBlocks(Blocks):
     """Blocks of a matrix [in, out], with offsets [in / block, out] of the graph's dtype beside the scales.
 
-    The form of GGUF's Q4_1 and Q4_K, and of AWQ and GPTQ with zeros.
+    The layout of GGUF's Q4_1 and Q4_K, and of AWQ and GPTQ with zeros.
     """
 
     @property
@@ -53,7 +53,7 @@ class OffsetBlocks(Blocks):
         return *super()._write(found, file), self._write_floats(offsets, file)
 
     def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
-        """Between each block's least and largest value."""
+        """Between the minimum and maximum of each block."""
         blocks = values.float().reshape(len(values), -1, self.block_size)
         least, most = blocks.amin(dim=2), blocks.amax(dim=2)
         scales = storable((most - least) / STEPS, self.dtype, name)
@@ -74,7 +74,7 @@ class OffsetBlocks(Blocks):
         ]
 
     def _block_sums(self, graph: ir.Graph, x: ir.Value) -> ir.Value:
-        """x [n, K] → [n, K / block size], once for all products that read x."""
+        """x [n, K] → [n, K / block size], shared by all products that read x."""
         name = f"{x.name}/blocks"
         for user, _ in x.uses():
             if user.name == name:
@@ -95,7 +95,9 @@ class OffsetBlocks(Blocks):
 
 
 def holds_offsets(checkpoint: Checkpoint, names: list[str], block_size: int) -> bool:
-    """Whether a matrix among `names` has them in the checkpoint's own files, in blocks that can be kept."""
+    """Whether the checkpoint itself stores a matrix among `names` with offsets, in blocks that can be
+    kept.
+    """
     format = OffsetBlocks(4, block_size, "float32")
     found = (format.own(checkpoint, name) for name in names)
     return any(own is not None and own.offsets is not None for own in found)

@@ -1,4 +1,4 @@
-"""Matrices as small integers in blocks: how checkpoints hand them over and formats take them."""
+"""Matrices as blocks of small integers: the exchange format between checkpoints and weight formats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QuantizedTensor:
     offsets: NDArray[np.float32] | None = None
 
     def dequantize(self) -> NDArray[np.float32]:
-        """The values that it stands for, float32 [N, K]."""
+        """The represented values, float32 [N, K]."""
         rows, columns = self.q.shape
         values = self.q.reshape(rows, -1, self.block_size).astype(np.float32)
         values *= self.scales[..., None]
@@ -39,13 +39,13 @@ class QuantizedTensor:
         return values.reshape(rows, columns)
 
     def in_blocks_of(self, size: int) -> QuantizedTensor:
-        """The same with blocks of `size`, which divides theirs."""
+        """The same with blocks of `size`, which divides the current block size."""
         times = self.block_size // size
         offsets = None if self.offsets is None else np.repeat(self.offsets, times, axis=1)
         return replace(self, block_size=size, scales=np.repeat(self.scales, times, axis=1), offsets=offsets)
 
     def in_floats(self, dtype: str, name: str) -> QuantizedTensor:
-        """With scales and offsets as `dtype` holds them. Raises CheckpointError where it holds them not."""
+        """With scales and offsets rounded to `dtype`. Raises CheckpointError if they are out of its range."""
 
         def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
             stored: NDArray[np.float32] = (
@@ -57,7 +57,7 @@ class QuantizedTensor:
         return replace(self, scales=rounded(self.scales), offsets=offsets)
 
     def without_offsets(self) -> QuantizedTensor | None:
-        """The same values as integers of 8 bits at most; None where an offset is no whole number of steps."""
+        """The same values as integers of at most 8 bits; None if an offset is not a whole number of steps."""
         if self.offsets is None:
             return self
         steps = np.rint(self.offsets / np.where(self.scales == 0, 1, self.scales))
