@@ -1,4 +1,4 @@
-"""Checkpoints by what their path is. To add a kind is a file beside these and its class in `KINDS`."""
+"""Checkpoints by the kind of their path. A new kind is a file in this folder and its class in `KINDS`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from h2o_runtime.errors import CheckpointError
 
 __all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
 
-# The first one that takes a path opens it: a folder of safetensors is what any folder is taken for in the end.
+# The first kind that accepts a path opens it; a folder of safetensors comes last, and accepts any folder.
 KINDS: tuple[type[CheckpointInFiles], ...] = (GGUFCheckpoint, QuantizedCheckpoint, SafetensorsCheckpoint)
 
 
 def open_checkpoint(source: str, context: int | None = None) -> Checkpoint:
-    """Open a path or a hub name, for texts of at most `context` tokens; None: of all that the model is made for.
+    """Open a path or a hub name, for texts of at most `context` tokens; None: the model's maximum.
 
-    Raises ConfigError for more than that, CheckpointError for missing or broken files, UnsupportedModelError for
-    an unknown model.
+    Raises ConfigError if `context` is above that maximum, CheckpointError for missing or broken files,
+    UnsupportedModelError for an unknown model.
     """
     path = locate(source, HUB_PATTERNS)
     for kind in KINDS:

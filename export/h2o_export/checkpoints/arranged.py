@@ -1,4 +1,6 @@
-"""A checkpoint whose files hold a layer's matrices in another arrangement, as if each were a matrix of its own."""
+"""A checkpoint whose files arrange a layer's matrices differently, presented as if each were a separate
+matrix.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint itself, where its files hold everything as it is named here."""
+    """The checkpoint itself, if its files already hold every tensor under its own name."""
     if checkpoint.config.arrangement == AS_HERE:
         return checkpoint
     return ArrangedCheckpoint(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint)
@@ -76,7 +78,7 @@ class _Place:
 
 
 def _place(name: str, config: ModelConfig) -> _Place | None:
-    """None: the files hold the tensor as it is named here."""
+    """None: the files hold the tensor under this name."""
     module, arrangement = name.rpartition(".")[0], config.arrangement
     modules, paired = arrangement.split(arrangement.holder(module)), arrangement.paired(module)
     if len(modules) == 1 and not paired:

@@ -1,4 +1,4 @@
-"""What the exporter asks of a checkpoint, whatever its files are."""
+"""The interface between the exporter and checkpoints of any kind."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Checkpoint(ABC):
     @property
     @abstractmethod
     def config_file(self) -> Path:
-        """Where the configuration was read from, for errors about it."""
+        """The source of the configuration, for error messages."""
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
-        """Tensors that its files hold beside those `used`, by their own names: none is left out unseen."""
+        """Tensors in its files besides those `used`, by their own names, so that none is ignored silently."""
         return frozenset()
 
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor in a float dtype. Raises CheckpointError where it is missing or of another shape."""
+        """One tensor in a float dtype. Raises CheckpointError if it is missing or has another shape."""
 
     def blocks(self, name: str) -> QuantizedTensor | None:
-        """A matrix as the files hold it in blocks of small integers, None where they do not."""
+        """A matrix in the blocks of small integers that the files hold; None if they hold floats."""
         return None
 
     @abstractmethod
@@ -55,20 +55,20 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def write_tokenizer(self, folder: Path) -> None:
-        """Put the tokenizer's files, as the runtime reads them, into `folder`."""
+        """Write the tokenizer's files into `folder`, in the format that the runtime reads."""
 
     @abstractmethod
     def transformers_config(self) -> Any:
-        """The configuration of the same model as transformers has it; raises what transformers raises."""
+        """transformers' configuration of the same model; raises what transformers raises."""
 
 
 class CheckpointInFiles(Checkpoint):
-    """A kind of files that people have. To add one is a class, and its place in `checkpoints.KINDS`."""
+    """A kind of checkpoint files. A new kind is a class and its place in `checkpoints.KINDS`."""
 
     @classmethod
     @abstractmethod
     def takes(cls, path: Path) -> bool:
-        """Whether what lies at `path`, which exists, is of this kind."""
+        """Whether the existing `path` is of this kind."""
 
     @classmethod
     @abstractmethod

@@ -1,4 +1,6 @@
-"""A checkpoint made of another one: the same model, files and identity, with other numbers in some tensors."""
+"""A checkpoint based on another one: the same model, files and identity, with other values in some
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DerivedCheckpoint(Checkpoint):
-    """Everything is `original`'s, but for what a subclass overrides."""
+    """Everything comes from `original`, except what a subclass overrides."""
 
     original: Checkpoint
 

@@ -1,4 +1,4 @@
-"""Where a checkpoint is: a path, or a hub name that is looked up in the hub's cache."""
+"""Locates a checkpoint: a path, or a hub name looked up in the hub's cache."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from h2o_runtime.errors import CheckpointError
 
 
 def locate(source: str, patterns: Sequence[str]) -> Path:
-    """A file or folder as it is; anything shaped like owner/name through the hub's cache.
+    """A file or folder as it is; anything of the form owner/name through the hub's cache.
 
-    Of a hub's repository only files that match `patterns` are fetched. Raises CheckpointError.
+    From a hub repository only files that match `patterns` are fetched. Raises CheckpointError.
     """
     try:
         path = Path(source).expanduser()
         if path.exists():
             return path
-    except (OSError, RuntimeError) as error:  # a name too long, a folder without permission, an unknown ~user
+    except (OSError, RuntimeError) as error:  # for example, a name too long, no permission, an unknown ~user
         raise CheckpointError(f"{source}: cannot be looked up: {error}") from error
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise CheckpointError(f"{source}: no such folder")

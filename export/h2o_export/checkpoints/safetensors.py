@@ -86,7 +86,9 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         return tensor
 
     def read(self, name: str) -> Tensor:
-        """One tensor as it is. The file is opened anew, so no mapping outlives the call. Raises CheckpointError."""
+        """One tensor, unchanged. The file is opened each time, so no mapping outlives the call. Raises
+        CheckpointError.
+        """
         name = self.names.get(name, name)
         file = self.files.get(name)
         if file is None:
@@ -114,7 +116,9 @@ class SafetensorsCheckpoint(CheckpointInFiles):
             file = confined(self.path, name, CheckpointError)
             if file.is_file():
                 shutil.copyfile(file, folder / name)
-        if not (folder / GENERATION).exists():  # transformers then asks config.json, which a bundle has not
+        if not (
+            folder / GENERATION
+        ).exists():  # transformers then reads config.json, which a bundle does not have
             raw = text_config(read_json(self.config_file)) | read_json(self.config_file)
             ends = {key: raw[key] for key in ("bos_token_id", "eos_token_id") if raw.get(key) is not None}
             if ends:
@@ -153,7 +157,11 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path.parent}: has no {path.name}, so it is not a Hugging Face model folder{hint}"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # also numbers too long and brackets nested too deeply
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: is not a JSON object; download it again")
@@ -161,7 +169,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Which file holds each tensor, for one file or for shards with an index."""
+    """The file of each tensor, from one file or from the index of a sharded model."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = read_json(index).get("weight_map")

@@ -1,6 +1,7 @@
-"""The text model inside a folder that holds other models too, such as a vision tower.
+"""The text model inside a folder with further models, such as a vision tower.
 
-transformers describes it in `text_config` of config.json, and before its tensors' names is that of the module.
+transformers describes it in `text_config` of config.json and puts the module's name before its tensors'
+names.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ TEXT = "text_config"
 _OF_ALL = (
     "tie_word_embeddings",
     "quantization_config",
-)  # said of all models of a folder, where they are not of one
-# What names begin with, and with what the text model's own do: of transformers since 4.52, and before.
+)  # applies to all models of a folder, unless one of them sets it
+# Prefixes of all tensors' names and of the text model's: in transformers since 4.52, and before.
 _PREFIXES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
@@ -29,9 +30,8 @@ _PREFIXES = (
 
 
 def text_config(raw: dict[str, Any]) -> dict[str, Any]:
-    """What config.json would say of the text model alone: `raw` itself, where there is no other.
-
-    Raises CheckpointError.
+    """The config.json of the text model alone: `raw` itself if there is no other model. Raises
+    CheckpointError.
     """
     own = raw.get(TEXT)
     if own is None:
@@ -44,9 +44,9 @@ def text_config(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_names(raw: dict[str, Any], stored: Iterable[str], source: str) -> dict[str, str]:
-    """Names of the text model's tensors → names in the files; none where the files hold no other model.
+    """Names of the text model's tensors → names in the files; empty if the files hold no other model.
 
-    Says in the log what is left out. Raises UnsupportedModelError where there is no text model in the files.
+    Logs what is left out. Raises UnsupportedModelError if the files have no text model.
     """
     if raw.get(TEXT) is None:
         return {}

@@ -1,4 +1,4 @@
-"""What llama.cpp calls the families, and what it writes of each in its own words."""
+"""llama.cpp's names for the families and for their metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h2o_export.architecture.families.base import FULL, SLIDING
 from h2o_runtime.limits import MAX_LAYERS
 
 WINDOW = "attention.sliding_window"
-Value = Callable[[str], Any]  # a key after the architecture's name → what the metadata say
+Value = Callable[[str], Any]  # a key after the architecture's name → what the metadata mean
 
 
 def nothing(value: Value) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _granite(value: Value) -> dict[str, Any]:
         "residual_multiplier": value("residual_scale"),
         "logits_scaling": value("logit_scale"),
     }
-    # llama.cpp takes 0 for a missing key, and a layer without a constant for Llama's.
+    # llama.cpp reads a missing key as 0, and a layer without a constant as Llama's.
     said = {word: multiplier for word, multiplier in words.items() if multiplier}
     return said | {"attention_multiplier": value("attention.scale") or None}
 
@@ -61,12 +61,14 @@ def _exaone4(value: Value) -> dict[str, Any]:
 
 
 def _olmo2(value: Value) -> dict[str, Any]:
-    """With a window it is the third version, for llama.cpp as well."""
+    """With a window it is the third version, in llama.cpp too."""
     return {"model_type": "olmo3", **_windows(value)} if value(WINDOW) else {}
 
 
 def _windows(value: Value) -> dict[str, Any]:
-    """Which layers have the window, where the file says it; where not, llama.cpp knows it as we do."""
+    """Which layers have the window, if the file says so; otherwise llama.cpp uses the same default as we
+    do.
+    """
     pattern = value(f"{WINDOW}_pattern")
     if not isinstance(pattern, list):
         return {}
@@ -74,11 +76,11 @@ def _windows(value: Value) -> dict[str, Any]:
 
 
 def _qwen3_moe(value: Value) -> dict[str, Any]:
-    return {"norm_topk_prob": True}  # in llama.cpp always
+    return {"norm_topk_prob": True}  # always, in llama.cpp
 
 
 def _gemma3(value: Value) -> dict[str, Any]:
-    """Of the scale of scores llama.cpp knows that the largest model has one of its own."""
+    """llama.cpp knows that the largest model has its own scale of scores."""
     layers, heads, hidden = (
         value(key) for key in ("block_count", "attention.head_count", "embedding_length")
     )
@@ -100,7 +102,7 @@ _QWEN3_MOE = (
 )
 
 
-# Mistral's models are "llama" too, which is what they compute. DeepSeek's are read in `latent`.
+# Mistral models are "llama" too, because they compute the same. `latent` reads DeepSeek's.
 ARCHITECTURES = {
     "llama": Architecture("llama", MODEL_ARCH.LLAMA, neighbours=True),
     "qwen2": Architecture("qwen2", MODEL_ARCH.QWEN2),

@@ -1,4 +1,4 @@
-"""The types of GGUF that are small integers with one scale a block, and one offset: read as they are.
+"""GGUF types of small integers with a scale, and perhaps an offset, for each block: read without rounding.
 
 The layouts are those of ggml's `block_q8_0`, `block_q5_0`, `block_q4_0`, `block_q4_1` and `block_q4_K`.
 """
@@ -27,7 +27,7 @@ def _q8_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 
 def _q5_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
-    """As Q4_0 with a fifth bit of each element in one word of 32 bits; they are kept as integers of 8 bits."""
+    """Like Q4_0, with the fifth bits of all elements in one 32-bit word; stored here as 8-bit integers."""
     from h2o_export.formats.quantized import QuantizedTensor
 
     blocks = data.reshape(rows, columns // BLOCK, 2 + 4 + BLOCK // 2)
@@ -38,7 +38,7 @@ def _q5_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 
 def _q4_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
-    """A byte has element i of the block below and element i + 16 above, each 8 more than its value."""
+    """A byte holds element i of a block in its low half and element i + 16 in its high half, each plus 8."""
     from h2o_export.formats.quantized import QuantizedTensor
 
     blocks = data.reshape(rows, columns // BLOCK, 2 + BLOCK // 2)
@@ -48,7 +48,7 @@ def _q4_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 
 def _q4_1(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
-    """A float16 scale, a float16 that is the value of 0, and integers from 0 to 15 as in Q4_0."""
+    """A float16 scale, a float16 offset (the value of 0), and integers from 0 to 15 as in Q4_0."""
     from h2o_export.formats.quantized import QuantizedTensor
 
     blocks = data.reshape(rows, columns // BLOCK, 4 + BLOCK // 2)
@@ -58,7 +58,7 @@ def _q4_1(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 
 def _q4_k(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
-    """Eight blocks share two float16, which their scales and their least values are multiples of, of 6 bits."""
+    """Eight blocks share two float16 values; the blocks' scales and minima are 6-bit multiples of them."""
     from gguf.quants import Q4_K
 
     from h2o_export.formats.quantized import QuantizedTensor

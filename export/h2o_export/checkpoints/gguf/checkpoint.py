@@ -39,9 +39,10 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 @dataclass(frozen=True)
 class GGUFCheckpoint(CheckpointInFiles):
-    """`header` has the tensors of all shards; `tokenizer` the text of each file of it.
+    """`header` has the tensors of all shards; `tokenizer` the text of each tokenizer file.
 
-    `own_names` knows a tensor by its name in transformers. Making it takes longer than reading a tensor.
+    `own_names` maps a tensor's name in transformers to its name in the file. Building it takes longer than
+    reading a tensor.
     """
 
     header: Header
@@ -76,9 +77,9 @@ class GGUFCheckpoint(CheckpointInFiles):
         )
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read one tensor as float32. The file is opened anew, so no mapping outlives the call."""
+        """Read one tensor as float32. The file is opened each time, so no mapping outlives the call."""
         entries = [self._stored(name, own) for own in self._own(name)]
-        with np.errstate(all="ignore"):  # whoever stores the values looks for those that are no numbers
+        with np.errstate(all="ignore"):  # the code that stores the values checks for NaN
             values = [gguf.dequantize(_read(entry), entry.kind).reshape(entry.shape) for entry in entries]
         whole = values[0] if len(values) == 1 else latent.joined(*values)
         if whole.shape != shape:
@@ -87,7 +88,7 @@ class GGUFCheckpoint(CheckpointInFiles):
                 f"imply {list(shape)}"
             )
         tensor = torch.from_numpy(np.ascontiguousarray(self._halves(name, whole)))
-        less = self.config.arrangement.lessened(name)  # which llama.cpp's converter has added
+        less = self.config.arrangement.lessened(name)  # added by llama.cpp's converter
         return tensor - less if less else tensor
 
     def blocks(self, name: str) -> QuantizedTensor | None:
@@ -124,11 +125,11 @@ class GGUFCheckpoint(CheckpointInFiles):
         if self.config.rope.factors:
             rope |= self.config.rope.in_transformers()
             rope |= {"original_max_position_embeddings": self.config.max_position_embeddings}
-        # Before its version 5 transformers had other words for the same.
+        # Before version 5, transformers used another name.
         spellings = {"rope_parameters": rope}
         if "rope_theta" in rope:
             spellings |= {"rope_scaling": rope, "rope_theta": rope["rope_theta"]}
-        # A family's own padding token may lie beyond a small vocabulary, and nothing is padded.
+        # The family's padding token may be outside a small vocabulary, and nothing is padded.
         return AutoConfig.for_model(**{**self.raw, **spellings, "pad_token_id": None})
 
     def _stored(self, name: str, own: str) -> TensorEntry:
@@ -139,12 +140,12 @@ class GGUFCheckpoint(CheckpointInFiles):
         return stored if experts is None else latent.one_expert(name, stored, experts.count)
 
     def _own(self, name: str) -> tuple[str, ...]:
-        """The tensors of the file that `name` is in: one, but for W_uk and W_uv."""
+        """The tensors of the file that hold `name`: one, except for W_uk and W_uv."""
         several = latent.own_names(name, self.header.tensors)
         return several or (self.own_names.get_name(latent.mapped(name), (".weight", ".bias")) or name,)
 
     def _halves(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows of q and k in transformers' order. In some families llama.cpp rotates neighbours."""
+        """Rows of q and k in transformers' order. In some families llama.cpp rotates pairs of neighbours."""
         heads = {"q_proj": self.config.query_heads, "k_proj": self.config.kv_heads}.get(name.split(".")[-2])
         if heads is None or not ARCHITECTURES[architecture(self.header)].neighbours:
             return rows
@@ -153,7 +154,7 @@ class GGUFCheckpoint(CheckpointInFiles):
 
 
 def _read(stored: TensorEntry) -> NDArray[np.uint8]:
-    """The tensor's bytes, a row of them for each of its own; [bytes] for a vector."""
+    """The tensor's bytes, one row per row of the tensor; [bytes] for a vector."""
     try:
         data = np.fromfile(stored.path, np.uint8, stored.length, offset=stored.offset)
     except OSError as error:
@@ -164,7 +165,7 @@ def _read(stored: TensorEntry) -> NDArray[np.uint8]:
 
 
 def _read_shards(path: Path) -> tuple[tuple[Path, ...], Header]:
-    """The file and, of a split one, all shards; the header is the first shard's with the tensors of all."""
+    """The file, or all shards of a split one; the header is the first shard's with the tensors of all."""
     named = _SHARD.fullmatch(path.name)
     header = read_header(path)
     count = header.metadata.get("split.count", 0)
@@ -201,7 +202,9 @@ def _read_shards(path: Path) -> tuple[tuple[Path, ...], Header]:
 
 
 def _check_kinds(header: Header) -> None:
-    """Refuse types that cannot be dequantized before hours of work, on one block of zeros each."""
+    """Refuse types that cannot be dequantized before hours of work, by dequantizing one block of zeros of
+    each.
+    """
     kinds: dict[GGMLQuantizationType, str] = {}
     for tensor in header.tensors.values():
         kinds.setdefault(tensor.kind, tensor.name)

@@ -1,4 +1,4 @@
-"""The configuration that a GGUF file's metadata describe, in the words of a Hugging Face `config.json`."""
+"""The configuration in a GGUF file's metadata, in the terms of a Hugging Face `config.json`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = frozenset((ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS))
 
-# (key after the architecture's name, that of config.json); a file without one of them is damaged.
+# (key after the architecture's name, key of config.json); a file without one of them is damaged.
 _REQUIRED = (
     ("context_length", "max_position_embeddings"),
     ("embedding_length", "hidden_size"),
@@ -31,7 +31,7 @@ _REQUIRED = (
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
 )
 
-# Settings that change the arithmetic of a layer: (key, harmless values, what it is).
+# Settings that change a layer's arithmetic: (key, harmless values, description).
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("expert_count", (None, 0), "mixture of experts"),
     (WINDOW, (None, 0), "sliding-window attention"),
@@ -64,10 +64,10 @@ def architecture(header: Header) -> str:
 
 
 def huggingface_config(header: Header) -> dict[str, Any]:
-    """What `config.json` would say of the model.
+    """The `config.json` of the model. A tensor of RoPE factors has no key there: `rope_factors` reads it.
 
-    Scaling by a tensor of factors has no word there: `rope_factors` reads it.
-    Raises CheckpointError for missing metadata, UnsupportedModelError for what changes a layer's arithmetic.
+    Raises CheckpointError for missing metadata, UnsupportedModelError for settings that change a layer's
+    arithmetic.
     """
     name = architecture(header)
     known = ARCHITECTURES[name]
@@ -77,7 +77,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
 
     for key, harmless, what in _REFUSED:
         if key == WINDOW and _covers(value(key), value("context_length")):
-            continue  # every key is in the window
+            continue  # every key is inside the window
         if value(key) not in harmless and key not in known.allowed:
             raise UnsupportedModelError(
                 f"{header.path}: {what} ({name}.{key} = {value(key)!r}) is not supported"
@@ -106,7 +106,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
 
 
 def _by_layer(rope: dict[str, Any], value: Any, known: Architecture) -> dict[str, Any]:
-    """`rope` itself, or where layers with a window have a rotation of their own, that of each kind of layer."""
+    """`rope` itself, or the rotation of each kind of layer if layers with a window have their own."""
     if known.window_base is None:
         return rope
     base = value("rope.freq_base_swa")
@@ -119,7 +119,9 @@ def _covers(window: Any, context: Any) -> bool:
 
 
 def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
-    """The exporter's configuration; `raw` is what `huggingface_config` gave. Raises as `from_huggingface` does."""
+    """The exporter's configuration; `raw` is the result of `huggingface_config`. Raises as `from_huggingface`
+    does.
+    """
     try:
         config = ModelConfig.from_huggingface(raw)
     except (CheckpointError, UnsupportedModelError) as error:
@@ -139,9 +141,8 @@ def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
 
 
 def _rope_factors(header: Header, name: str, rotated: int | None = None) -> NDArray[np.float32] | None:
-    """By what the frequencies of RoPE are divided, float32 [rotated / 2], as Llama 3's scaling is written.
-
-    None: the file has no such tensor.
+    """The divisors of RoPE's frequencies, float32 [rotated / 2], which store Llama 3's scaling. None: the
+    file has no such tensor.
     """
     stored = header.tensors.get(name)
     if stored is None:
@@ -159,7 +160,7 @@ def _rope_factors(header: Header, name: str, rotated: int | None = None) -> NDAr
 
 
 def _head_size(header: Header, raw: dict[str, Any], value: Any) -> tuple[int | None, dict[str, Any]]:
-    """Elements of a head, None where only the quotient tells it; and the share of them that is rotated."""
+    """Elements of a head, None if hidden size / heads gives it; and the share of them that is rotated."""
     partly = FAMILIES[raw["model_type"]].default_rotated is not None
     size, of_v, rotated = (
         value(key) for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")
@@ -195,7 +196,7 @@ def _rope(header: Header, value: Any, latents: bool) -> dict[str, Any]:
     if LONG_FACTORS in header.tensors:
         return {"rope_type": "longrope", "rope_theta": theta} | _longrope(header, value)
     factor = value("rope.scaling.factor") or value("rope.scale_linear") or 1.0
-    kind = value("rope.scaling.type") or "linear"  # llama.cpp's default, which a factor of 1 makes none
+    kind = value("rope.scaling.type") or "linear"  # llama.cpp's default; a factor of 1 means no scaling
     if kind == "none" or (kind == "linear" and factor == 1):
         return {"rope_type": "default", "rope_theta": theta}
     scaling = {"rope_type": kind, "rope_theta": theta, "factor": factor}
@@ -203,7 +204,7 @@ def _rope(header: Header, value: Any, latents: bool) -> dict[str, Any]:
 
 
 def _longrope(header: Header, value: Any) -> dict[str, Any]:
-    """llama.cpp multiplies by the factor that the file says, and by 1 where it says none."""
+    """llama.cpp multiplies by the factor in the file, or by 1 if there is none."""
     long, short = (_rope_factors(header, name) for name in (LONG_FACTORS, SHORT_FACTORS))
     return {
         "long_factor": None if long is None else long.tolist(),
@@ -214,7 +215,9 @@ def _longrope(header: Header, value: Any) -> dict[str, Any]:
 
 
 def _yarn(header: Header, value: Any, latents: bool) -> dict[str, Any]:
-    """What YaRN needs besides its factor. Raises for a file that does not say it, or sets what is not read."""
+    """YaRN's settings besides its factor. Raises if the file lacks one, or has a setting that is not
+    supported.
+    """
     original = value("rope.scaling.original_context_length")
     if original is None:
         raise CheckpointError(

@@ -1,8 +1,8 @@
-"""The header of a GGUF file: its metadata, and where its tensors lie.
+"""The header of a GGUF file: its metadata, and the places of its tensors.
 
-The package `gguf` has a reader too, which believes every length that a file gives: a damaged one keeps it busy
-until memory ends. Here each length is compared with the file before it is used; and an array of strings, of
-which a tokenizer has 100,000 and more, is read at once.
+The package `gguf` has a reader too, but it trusts every length in the file: a damaged file keeps it busy
+until memory runs out. Here each length is compared with the file before use. An array of strings is read at
+once, because a tokenizer has 100,000 and more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor: `shape` as transformers has it, rows first; `offset` and `length` are bytes of the file."""
+    """One tensor. `shape` is in transformers' order, rows first; `offset` and `length` are in bytes."""
 
     path: Path
     name: str
@@ -50,7 +50,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Header:
-    """`metadata` has numbers, booleans, strings, and lists of them."""
+    """`metadata` has numbers, booleans, strings, and lists of these."""
 
     path: Path
     metadata: dict[str, Any]
@@ -58,11 +58,13 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Raises CheckpointError for a file that is not whole, UnsupportedModelError for another version or type."""
+    """Raises CheckpointError for a truncated or damaged file, UnsupportedModelError for another version or
+    type.
+    """
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(path, data).header()
-    except (OSError, ValueError) as error:  # ValueError: mmap, of an empty file
+    except (OSError, ValueError) as error:  # ValueError: mmap of an empty file
         raise CheckpointError(f"{path}: cannot be read: {error}; download it again") from error
 
 
@@ -94,7 +96,7 @@ class _Reader:
         return Header(self._path, metadata, self._placed(stored, metadata))
 
     def _placed(self, stored: list[TensorEntry], metadata: dict[str, Any]) -> dict[str, TensorEntry]:
-        """Tensors by name, with offsets from the beginning of the file instead of that of the data."""
+        """Tensors by name, with offsets from the beginning of the file instead of the data."""
         alignment = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             self._damaged(f"its alignment is {alignment!r}, which is no power of two")
@@ -147,7 +149,7 @@ class _Reader:
         kind, count = self._number("I"), self._number("Q")
         if kind != GGUFValueType.STRING:
             return list(self._numbers(self._code(key, kind), count))
-        self._room(8 * count)  # the least that so many strings take
+        self._room(8 * count)  # the minimum size of this many strings
         return [self._text() for _ in range(count)]
 
     def _code(self, key: str, kind: int) -> str:

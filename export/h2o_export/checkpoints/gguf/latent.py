@@ -1,7 +1,7 @@
-"""DeepSeek's models in GGUF, architecture `deepseek2`: latent attention, and experts whose matrices are stacked.
+"""DeepSeek models in GGUF, architecture `deepseek2`: latent attention, and experts with stacked matrices.
 
-Facts are those of llama.cpp's converter: newer files have W_uk and W_uv as tensors of their own, older ones the
-checkpoint's `kv_b_proj`. Queries and keys stay as transformers has them, neighbours side by side.
+Facts are those of llama.cpp's converter. Newer files have W_uk and W_uv as separate tensors, older ones the
+checkpoint's `kv_b_proj`. Queries and keys are in transformers' order, with rotated neighbours side by side.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 NAME = "deepseek2"
 _EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 _BOTH = re.compile(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight")
-_BIAS = ("e_score_correction_bias", "e_score_correction.bias")  # of a router: in transformers, in gguf's map
+# A tensor of a router: its name in transformers, and in the map of the package gguf.
+_BIAS = ("e_score_correction_bias", "e_score_correction.bias")
+    "e_score_correction_bias",
+    "e_score_correction.bias",
+)  # of a router: its name in transformers, and in gguf's map
 
-# (key after the architecture's name, that of config.json)
+# (key after the architecture's name, key of config.json)
 _EXPERTS = (
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_shared_count", "n_shared_experts"),
@@ -33,7 +37,7 @@ _EXPERTS = (
 
 
 def latent_config(header: Header, raw: dict[str, Any], value: Callable[[str], Any]) -> dict[str, Any]:
-    """What `config.json` says of such layers, besides `raw`. Raises CheckpointError for metadata that lack it."""
+    """The `config.json` keys of such layers, besides `raw`. Raises CheckpointError for missing metadata."""
     rotated = _needed(header, value, "rope.dimension_count")
     key = value("attention.key_length_mla") or _needed(header, value, "attention.key_length")
     if not isinstance(key, int) or not isinstance(rotated, int) or key <= rotated:
@@ -76,18 +80,20 @@ def _experts(header: Header, raw: dict[str, Any], value: Callable[[str], Any]) -
 
 
 def yarn_factors(value: Callable[[str], Any]) -> dict[str, Any]:
-    """llama.cpp's YaRN leaves cosines as they are here; logits grow by a multiple of the context's logarithm."""
+    """llama.cpp's YaRN does not scale cosines here; logits grow with the logarithm of the context."""
     multiplier = value("rope.scaling.yarn_log_multiplier") or 0.0
     return {"attention_factor": 1.0, "mscale_all_dim": 10 * multiplier}
 
 
 def mapped(name: str) -> str:
-    """A tensor's name in transformers as the package gguf knows it."""
+    """gguf's name of a tensor that transformers names `name`."""
     return name.replace(*_BIAS)
 
 
 def own_names(name: str, tensors: dict[str, TensorEntry]) -> tuple[str, ...] | None:
-    """The tensors of the file that a matrix of transformers is in, where it is not one by itself; else None."""
+    """The tensors of the file that hold a matrix of transformers which is not stored on its own; else
+    None.
+    """
     if expert := _EXPERT.fullmatch(name):
         return (f"blk.{expert[1]}.ffn_{expert[3]}_exps.weight",)
     both = _BOTH.fullmatch(name)
@@ -97,7 +103,7 @@ def own_names(name: str, tensors: dict[str, TensorEntry]) -> tuple[str, ...] | N
 
 
 def one_expert(name: str, stored: TensorEntry, experts: int) -> TensorEntry:
-    """Where in the matrices of all experts [E, out, in] the one that `name` asks for lies."""
+    """Where the expert's matrix `name` is inside the matrices of all experts [E, out, in]."""
     expert = _EXPERT.fullmatch(name)
     if expert is None or len(stored.shape) != 3:
         return stored
@@ -112,7 +118,7 @@ def one_expert(name: str, stored: TensorEntry, experts: int) -> TensorEntry:
 
 
 def joined(keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """W_uk [H, r, dn] and W_uv [H, dv, r] as transformers has them together: [H (dn + dv), r]."""
+    """W_uk [H, r, dn] and W_uv [H, dv, r] combined as in transformers: [H (dn + dv), r]."""
     both = np.concatenate((keys.swapaxes(1, 2), values), axis=1)
     return both.reshape(-1, values.shape[2])
 

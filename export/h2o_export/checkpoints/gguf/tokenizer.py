@@ -1,4 +1,4 @@
-"""The tokenizer that a GGUF file's metadata describe, as the files that a Hugging Face folder has for it."""
+"""The tokenizer in a GGUF file's metadata, as the files of a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from h2o_runtime.text import Tokenizer
 
 KINDS = ("gpt2", "llama")  # byte-level BPE; sentencepiece
 _LLAMA3 = ("llama3", "llama-v3", "llama-bpe")
-# Where a word that is a token as a whole is that token, whatever merges would make of it.
+# Tokenizers in which a word that is a token always becomes that token, whatever the merges give.
 _WHOLE_WORDS = (*_LLAMA3, "tekken")
-# How text is cut before merges, for those that transformers takes for GPT-2's: here each digit stands alone.
+# Pre-tokenization for tokenizers that transformers treats as GPT-2's: here each digit is separate.
 _PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
     "smollm": {
         "type": "Sequence",
@@ -32,16 +32,14 @@ _ROLES = {
     "pad_token": "padding_token_id",
 }
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_END_OF_TURN = (
-    "<end_of_turn>"  # of Gemma's chats, which files do not name among these; llama.cpp knows it too
-)
+_END_OF_TURN = "<end_of_turn>"  # ends a turn in Gemma's chats; files do not list it with these, but llama.cpp knows it too
 
 
 def tokenizer_files(header: Header) -> dict[str, str]:
-    """Text of each file by its name in a folder, as `Tokenizer.load` and `ChatTemplate.load` read them.
+    """Text of each file by its name, as `Tokenizer.load` and `ChatTemplate.load` read them.
 
-    Raises CheckpointError where the file has no tokenizer or a broken one, UnsupportedModelError for a kind of
-    tokenizer that is not supported.
+    Raises CheckpointError if the file has no tokenizer or a broken one, UnsupportedModelError for an
+    unsupported kind of tokenizer.
     """
     tokens, pre = _value(header, "tokens"), _value(header, "pre") or "default"
     kind = _value(header, "model")
@@ -71,17 +69,17 @@ def tokenizer_files(header: Header) -> dict[str, str]:
 
 
 def _tokenizer_json(header: Header, pre: str) -> str:
-    """By transformers' conversion, with what it leaves out."""
+    """By transformers' conversion, completed with what that omits."""
     from transformers import PreTrainedTokenizerFast
 
     with tempfile.TemporaryDirectory() as folder:
-        # Alone in a folder: what lies beside the file belongs to other checkpoints.
+        # In a folder of its own: other files beside the GGUF file belong to other checkpoints.
         alone = Path(folder) / "model.gguf"
         alone.symlink_to(header.path.resolve())
         try:
             converted = PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=alone.name)
             described: dict[str, Any] = json.loads(converted.backend_tokenizer.to_str())
-        except Exception as error:  # it raises whatever its parts raise
+        except Exception as error:  # the conversion raises many kinds of errors
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise CheckpointError(
                 f"{header.path}: transformers cannot build its tokenizer: {reason}; download the file again"
@@ -94,7 +92,7 @@ def _tokenizer_json(header: Header, pre: str) -> str:
 
 
 def _templates(header: Header) -> dict[str, str]:
-    """The chat template, and further ones that have names."""
+    """The chat template, and further templates by name."""
     begin = "tokenizer.chat_template"
     found: dict[str, str] = {}
     for key, text in header.metadata.items():
@@ -128,7 +126,7 @@ def _value(header: Header, key: str) -> Any:
 
 
 def _token(header: Header, key: str) -> int | None:
-    """A token's id, where the file names one that its vocabulary has."""
+    """A token's id, if the file names one inside its vocabulary."""
     token = _value(header, key)
     if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < len(_value(header, "tokens")):
         return token

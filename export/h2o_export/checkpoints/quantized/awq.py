@@ -13,12 +13,12 @@ from h2o_export.checkpoints.quantized.method import Method, Read, as_columns
 from h2o_runtime.errors import UnsupportedModelError
 
 BITS = 4
-# Field i of a word has column (0, 2, 4, 6, 1, 3, 5, 7)[i]; this is the field of each column.
+# Bits i of a word hold column (0, 2, 4, 6, 1, 3, 5, 7)[i]; this is the inverse.
 _FIELDS = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 class AWQ(Method):
-    """qweight int32 [K, N / 8], qzeros int32 [G, N / 8], scales [G, N]; groups are runs."""
+    """qweight int32 [K, N / 8], qzeros int32 [G, N / 8], scales [G, N]; groups are consecutive rows."""
 
     name: ClassVar[str] = "awq"
 

@@ -1,4 +1,4 @@
-"""A Hugging Face folder whose `config.json` has a `quantization_config`, or an older one beside it."""
+"""A Hugging Face folder with a `quantization_config` in `config.json`, or in an older file beside it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ OWN_FILES = ("quantize_config.json", "quant_config.json")  # of older versions o
 
 @dataclass(frozen=True)
 class QuantizedCheckpoint(SafetensorsCheckpoint):
-    """Packed matrices are unpacked by `method`, one at a time; everything else is read as from any folder."""
+    """`method` unpacks packed matrices, one at a time; all other tensors are read as from any folder."""
 
     method: Method
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
-        """What lies beside a packed matrix belongs to it, but for a bias other than AutoGPTQ's zeros."""
+        """Further tensors of a packed module belong to it, except a bias. AutoGPTQ writes biases of zeros,
+        which are ignored.
+        """
         return frozenset(name for name in super().unused(used) if not self._belongs_to_packed(name))
 
     def _belongs_to_packed(self, name: str) -> bool:
@@ -56,7 +58,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
         try:
             return _settings(path) is not None
         except CheckpointError:
-            return False  # for the plain kind to complain about
+            return False  # safetensors.py reports the error
 
     @classmethod
     def open(cls, path: Path, source: str) -> QuantizedCheckpoint:
@@ -77,7 +79,9 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
         return checkpoint
 
     def check_packed_once(self) -> None:
-        """Raises CheckpointError for a matrix that is there twice: one of the two is not the model's."""
+        """Raises CheckpointError for a matrix that is stored twice: only one of the two belongs to the
+        model.
+        """
         for name in self.files:
             module, _, kind = name.rpartition(".")
             packed = self.method.integers(module, self.files) if kind == "weight" else None
@@ -88,7 +92,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
                 )
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read one tensor: in its stored dtype, or in float32 where it is packed."""
+        """Read one tensor: in its stored dtype, or in float32 if it is packed."""
         matrix = self._matrix(name)
         if matrix is None:
             return super().tensor(name, shape)
@@ -97,7 +101,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
                 f"{self.source}: tensor '{name}' has shape {list(matrix.q.shape)} unpacked, but config.json "
                 f"implies {list(shape)}"
             )
-        with np.errstate(all="ignore"):  # whoever stores the values looks for those that are no numbers
+        with np.errstate(all="ignore"):  # the code that stores the values checks for NaN
             return torch.from_numpy(matrix.dequantize())
 
     def blocks(self, name: str) -> QuantizedTensor | None:
@@ -121,7 +125,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
             if str(error).startswith(str(self.path)):
                 raise
             raise type(error)(f"{self.source}: tensor '{name}': {error}") from error
-        except (ValueError, IndexError) as error:  # shapes that do not fit each other
+        except (ValueError, IndexError) as error:  # shapes that do not match
             raise CheckpointError(
                 f"{self.source}: the packed tensors of '{module}' do not fit each other: {error}"
             ) from error
@@ -133,9 +137,9 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
 
 
 def _settings(folder: Path) -> Any:
-    """What `quantization_config` says; None for a checkpoint that is not quantized. Raises CheckpointError.
+    """The `quantization_config`; None for a checkpoint that is not quantized. Raises CheckpointError.
 
-    Before config.json had a place for them, AutoGPTQ and AutoAWQ wrote files of their own, AutoAWQ in other words.
+    Before config.json had this key, AutoGPTQ and AutoAWQ wrote their own files, AutoAWQ with other keys.
     """
     settings = read_json(folder / "config.json").get("quantization_config")
     if settings is None and (folder / OWN_FILES[0]).is_file():

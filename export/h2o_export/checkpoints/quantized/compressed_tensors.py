@@ -76,7 +76,7 @@ class CompressedTensors(Method):
         )
 
     def _check_groups(self, columns: int, groups: int) -> None:
-        """Raises CheckpointError where no group of config.json has so many scales for a row."""
+        """Raises CheckpointError if no group of config.json has this many scales per row."""
         counts = {1 if size is None else -(-columns // size) for size in self._group_sizes}
         if counts and groups not in counts:
             sizes = sorted(size for size in self._group_sizes if size is not None)
@@ -87,7 +87,9 @@ class CompressedTensors(Method):
 
 
 def _group_size(weights: Mapping[str, Any]) -> int | None:
-    """Columns that share a scale; None where a row or a matrix has one scale. Raises CheckpointError."""
+    """Number of columns that share a scale; None if a row or the matrix has one scale. Raises
+    CheckpointError.
+    """
     size = weights.get("group_size")
     if size is None or size == -1:
         return None
@@ -97,20 +99,20 @@ def _group_size(weights: Mapping[str, Any]) -> int | None:
 
 
 def _for_each_row(values: NDArray[Any], rows: int) -> NDArray[Any]:
-    """[N, G] as it is; one value for all, whatever its shape, as [N, 1]."""
+    """[N, G] as it is; a single value, whatever its shape, as [N, 1]."""
     if values.size == 1:
         return np.full((rows, 1), values.item(), values.dtype)
     return values.reshape(rows, -1)
 
 
 def _groups(module: str, names: Mapping[str, Any], read: Read, count: int) -> NDArray[np.int64] | None:
-    """The groups of act-order, if there is one: without, the index is missing or -1 throughout."""
+    """The group index of act-order, if present: otherwise the tensor is missing or -1 throughout."""
     index = read(f"{module}.weight_g_idx") if f"{module}.weight_g_idx" in names else None
     return None if index is None or bool(np.all(index < 0)) else runs_or_groups(index, count)
 
 
 def _unpacked(module: str, read: Read, zeros: NDArray[Any] | None) -> tuple[Integers, Integers | None]:
-    """Packed integers, and zeros, are stored with half of their range added."""
+    """Packed integers and zeros are stored with half of their range added."""
     words, shape = read(f"{module}.weight_packed"), read(f"{module}.weight_shape")
     rows, columns = (int(size) for size in shape.ravel()[:2])
     bits = next((bits for bits in (4, 8) if words.shape == (rows, -(-columns * bits // 32))), None)

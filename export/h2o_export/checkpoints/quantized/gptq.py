@@ -11,15 +11,15 @@ from h2o_export.checkpoints.quantized.grouped import Grouped, runs_or_groups, un
 from h2o_export.checkpoints.quantized.method import Method, Read, as_columns
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-BITS = (2, 4, 8)  # those that fill a word; 3 bits lie across words
-# By the file's format: what is added to a stored zero. The first one stored zeros less one.
+BITS = (2, 4, 8)  # bit widths that divide a word; 3-bit fields cross word boundaries
+# What is added to a stored zero, by the file's format: the first format stored zeros minus one.
 _ADDED = {"gptq": 1, "gptq_v2": 0}
 
 
 class GPTQ(Method):
     """qweight int32 [K * bits / 32, N], qzeros int32 [G, N * bits / 32], scales [G, N], g_idx [K].
 
-    With act-order the columns of a group lie anywhere, where `g_idx` says.
+    With act-order the columns of a group are scattered; `g_idx` gives each column's group.
     """
 
     name: ClassVar[str] = "gptq"
@@ -45,7 +45,7 @@ class GPTQ(Method):
         words, scales = read(f"{module}.qweight"), as_columns(read(f"{module}.scales"))
         index = read(f"{module}.g_idx") if f"{module}.g_idx" in names else None
         bits, rest = self._bits, 0
-        if index is not None:  # one module may have other bits than all
+        if index is not None:  # one module may have its own bit width
             bits, rest = divmod(32 * len(words), max(index.size, 1))
         if rest or bits not in BITS:
             raise CheckpointError(

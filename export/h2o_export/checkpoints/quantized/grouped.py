@@ -1,4 +1,4 @@
-"""What every method of packing comes to: integers whose columns share a scale and a zero in groups."""
+"""The common result of all packing methods: integers whose columns share a scale and a zero by group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Grouped:
     groups: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        """Raises CheckpointError where the parts do not fit each other."""
+        """Raises CheckpointError if the tensors do not match each other."""
         (rows, columns), groups = self.q.shape, self.scales.shape[-1]
         fits = self.scales.shape == self.zeros.shape == (rows, groups) and groups > 0
         if self.groups is None:
@@ -47,7 +47,7 @@ class Grouped:
             )
 
     def dequantize(self) -> NDArray[np.float32]:
-        """Exact for scales of 16 bits: the product of such a scale and an integer of 8 fits a float32."""
+        """Exact for 16-bit scales: a float32 holds the product of such a scale and an 8-bit integer."""
         if self.groups is not None:
             shifted = (self.q - self.zeros[:, self.groups]).astype(np.float32)
             shifted *= self.scales[:, self.groups]
@@ -57,9 +57,9 @@ class Grouped:
         return runs.reshape(self.q.shape)
 
     def blocks(self) -> QuantizedTensor | None:
-        """The same values in blocks; None where integers have more than 8 bits, or groups are scattered.
+        """The same values in blocks; None if integers have more than 8 bits, or groups are scattered.
 
-        4 bits where they do, with offsets unless all zeros are in the middle.
+        Uses 4 bits if they suffice, with offsets unless all zeros are in the middle.
         """
         from h2o_export.formats.quantized import QuantizedTensor
 
@@ -80,21 +80,21 @@ class Grouped:
         return None
 
     def _runs(self) -> Integers:
-        """Integers less their zeros, [N, G, K / G]."""
+        """Integers minus their zeros, [N, G, K / G]."""
         rows, groups = self.scales.shape
         runs: Integers = self.q.reshape(rows, groups, -1) - self.zeros[..., None]
         return runs
 
 
 def unpack(words: NDArray[Any], bits: int) -> Integers:
-    """Integers [R, C * 32 / bits] of `bits` bits, the lowest first, out of 32-bit words [R, C]."""
+    """Unpack `bits`-bit integers [R, C * 32 / bits], lowest bits first, from 32-bit words [R, C]."""
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
     fields = (words.astype(np.int32).view(np.uint32)[..., None] >> shifts) & np.uint32((1 << bits) - 1)
     return fields.astype(np.int16).reshape(len(words), -1)
 
 
 def runs_or_groups(index: NDArray[Any], groups: int) -> NDArray[np.int64] | None:
-    """The group of each column, [K]; None where they are equal runs, so that nothing depends on the index."""
+    """The group of each column, [K]; None if the groups are equal runs, so that the index is not needed."""
     columns = index.size
     if columns % groups == 0 and np.array_equal(index, np.arange(columns) // (columns // groups)):
         return None

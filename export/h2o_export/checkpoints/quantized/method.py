@@ -1,4 +1,4 @@
-"""What a method of packing is asked for."""
+"""The interface of packing methods."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from numpy.typing import NDArray
 
 from h2o_export.checkpoints.quantized.grouped import Grouped
 
-# Reads a tensor by its whole name: 16-bit floats come as float32, integers as they are.
+# Reads a tensor by its full name: 16-bit floats as float32, integers unchanged.
 Read = Callable[[str], NDArray[Any]]
 
 
 class Method(ABC):
-    """A way to pack the matrix of a linear module into several tensors. K inputs, N outputs, G groups."""
+    """A way to pack a linear module's matrix into several tensors. K inputs, N outputs, G groups."""
 
     name: ClassVar[str]  # `quant_method` of config.json
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """settings: the object `quantization_config`. Raises UnsupportedModelError for what is not read here."""
+        """settings: the object `quantization_config`. Raises UnsupportedModelError for unsupported
+        settings.
+        """
         self.settings = settings
 
     @abstractmethod
     def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
-        """The tensor with the module's integers; None where it is not packed, and its weight a tensor of floats.
-
-        `names` are those of all tensors.
+        """The tensor with the module's integers; None if the module has a float weight. `names` are those of
+        all tensors.
         """
 
     @abstractmethod
