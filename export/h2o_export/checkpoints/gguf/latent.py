@@ -23,9 +23,6 @@ _EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up|down)
 _BOTH = re.compile(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight")
 # A tensor of a router: its name in transformers, and in the map of the package gguf.
 _BIAS = ("e_score_correction_bias", "e_score_correction.bias")
-    "e_score_correction_bias",
-    "e_score_correction.bias",
-)  # of a router: its name in transformers, and in gguf's map
 
 # (key after the architecture's name, key of config.json)
 _EXPERTS = (

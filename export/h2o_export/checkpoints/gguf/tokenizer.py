@@ -32,7 +32,7 @@ _ROLES = {
     "pad_token": "padding_token_id",
 }
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_END_OF_TURN = "<end_of_turn>"  # ends a turn in Gemma's chats; files do not list it with these, but llama.cpp knows it too
+_END_OF_TURN = "<end_of_turn>"  # of Gemma's chats; files do not list it with these, llama.cpp knows it too
 
 
 def tokenizer_files(header: Header) -> dict[str, str]:
