@@ -1,4 +1,4 @@
-"""Where the runtime's arrays lie and what can be done to them there: the host's memory, or a GPU's."""
+"""The memory of the runtime's arrays, on the host or on a GPU, and the operations on it."""
 
 from h2o_runtime.devices.base import Device, Flow
 from h2o_runtime.devices.host import HostDevice

@@ -1,7 +1,7 @@
-"""The contract between the runtime and the place where its arrays lie.
+"""The interface between the runtime and the memory of its arrays.
 
-On a GPU work is only enqueued: a call returns before its result exists. What the host may look at comes from
-`download`, which waits.
+On a GPU, calls only enqueue work and return before the result exists. `download` waits and returns what the
+host may read.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from h2o_runtime.schedule import Span
 
 
 class Device(Protocol):
-    """Makes arrays, and moves their content. Calls take effect in the order in which they are made."""
+    """Allocates arrays and copies their contents. Calls take effect in the order in which they are made."""
 
     name: str
-    memory: str  # where its addresses point, in ONNX Runtime's words
+    memory: str  # the device of its addresses, as ONNX Runtime names it
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
-        """Raises BackendError when there is not enough memory."""
+        """Raises BackendError if memory runs out."""
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
         """As `empty`, with all elements 0."""
 
     def upload(self, source: NDArray[Any], target: Tensor) -> None:
-        """target = source, of the same shape and dtype. The source may be changed at once."""
+        """target = source, of the same shape and dtype. The caller may change the source at once."""
 
     def download(self, source: Tensor) -> NDArray[Any]:
-        """What `source` holds, on the host. Waits; on the host it is the array itself. Only to be read."""
+        """The contents of `source` on the host, read-only. Waits; on the host it is the array itself."""
 
     def copy(self, source: Tensor, target: Tensor) -> None: ...
 
@@ -43,43 +43,46 @@ class Device(Protocol):
         """All elements 0."""
 
     def write_integers(self, target: Tensor, values: Sequence[int]) -> None:
-        """target = values, at most 8 of them, int64. Dense graphs that come now see them. Never waits."""
+        """target = values, at most 8 int64 values. Later dense graphs see them. Never waits."""
 
     def flow(self, tiles: list[Span]) -> Flow:
-        """For one prefill whose dense graphs run on these rows at a time."""
+        """For one prefill whose dense graphs run on this many rows at a time."""
 
     def stopwatch(self, phases: Sequence[str]) -> Stopwatch:
         """For one prefill, with the policy's phases."""
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
-        """Memory of the host that it copies from and to fastest."""
+        """The host memory with the fastest copies to and from the device."""
 
     def transfers(self, drop: Callable[[NDArray[Any]], None]) -> Transfers:
-        """Copies beside its work. `drop` may be told what of the host's memory is not needed for a while."""
+        """Copies that run beside the device's work. `drop` may be called with host memory that is not needed
+        for a while.
+        """
 
     def synchronize(self) -> None:
         """Wait for all work."""
 
 
 class Flow(Protocol):
-    """Order between dense graphs and attention within one prefill, where the two can run at the same time.
+    """Orders dense graphs and attention within one prefill, if the two can run at the same time.
 
-    A layer's attention begins when its first rows are there, and the next layer's dense graph need not wait
-    for attention to other rows than its own.
+    A layer's attention starts when its first rows are ready. The next layer's dense graph waits only for
+    attention to its own rows.
     """
 
     def layer(self, dense: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Around one layer. `dense(i)` runs its dense graph on tile i; the flow calls it once a tile, in order.
+        """Around one layer. `dense(i)` runs its dense graph on tile i; the flow calls it once per tile, in
+        order.
 
-        When, is the flow's own choice: some before attention begins, others while it goes on. It may wait, so that
-        the host never is far ahead.
+        The flow chooses when: some tiles before attention starts, others during it. It may wait, so that the
+        host is never far ahead.
         """
 
     def needs(self, stop: int) -> None:
-        """Attention goes on with rows below `stop`: the layer's dense graph must be done with them."""
+        """Attention continues with rows below `stop`: the layer's dense graph must have finished them."""
 
     def finished(self, stop: int) -> None:
         """Attention output of all rows below `stop` is final in this layer."""
 
     def join(self) -> None:
-        """Dense graphs and attention that come now follow all dense graphs and all attention before."""
+        """Later dense graphs and attention come after all earlier dense graphs and attention."""

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 class CudaDevice:
     """Arrays on the first GPU that the process sees.
 
-    Everything but dense graphs runs in the attention lane. The dense lane waits for an `upload`, and a `download`
-    for both lanes; the other calls leave the order between the two to a `CudaFlow`.
-
-    Raises h2o_plugins.NativeKernelsMissing on construction where the module was not built, BackendError where
-    there is no GPU.
+    All work except dense graphs runs in the attention lane. The dense lane waits for an `upload`, and a
+    `download` waits for both lanes. For other calls, a `CudaFlow` orders the two lanes. Raises
+    h2o_plugins.NativeKernelsMissing on construction if the module was not built, BackendError if there is no
+    GPU.
     """
 
     name = "cuda"
@@ -48,7 +47,7 @@ class CudaDevice:
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> CudaArray:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         try:
-            # Whole multiples: the emulation aligns the end of what it is asked for, not the beginning.
+            # Whole multiples: the emulation aligns the end of an allocation, not its beginning.
             owner = self.module.Memory(max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT)
         except MemoryError:
             free, total = self.module.memory_info()
@@ -74,7 +73,7 @@ class CudaDevice:
         self.lanes.order(self.lanes.attention, self.lanes.dense)
 
     def download(self, source: CudaArray) -> NDArray[Any]:
-        """The array is the device's: it holds until the next download."""
+        """The device owns the array: it is valid until the next download."""
         flat = self._downloads.take(source.nbytes)
         result: NDArray[Any] = flat.view(source.dtype).reshape(source.shape)
         self.lanes.join()
@@ -102,7 +101,7 @@ class CudaDevice:
         return CudaStopwatch(self.lanes, self._timing_events, phases)
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
-        """Raises BackendError when there is not enough that can be pinned."""
+        """Raises BackendError if not enough memory can be pinned."""
         try:
             memory: NDArray[np.uint8] = self.module.PinnedMemory(nbytes).array()
         except (MemoryError, self.module.CudaError) as error:
@@ -120,7 +119,7 @@ class CudaDevice:
 
 
 class _Staging:
-    """Pinned host memory that one copy at a time passes through. Grows to the largest copy."""
+    """A pinned host buffer for one copy at a time. Grows to the largest copy."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -128,14 +127,14 @@ class _Staging:
         self._free: Event = device.module.Event()
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """Its first bytes, once the last copy is done with them."""
+        """Its first bytes, once the last copy has finished with them."""
         self._free.synchronize()
         if len(self._bytes) < nbytes:
             self._bytes = self._device.module.PinnedMemory(nbytes).array()
         return self._bytes[:nbytes]
 
     def release(self, lane: Stream) -> None:
-        """The copy that was enqueued last on `lane` is the one to wait for."""
+        """Wait for the last copy on `lane` before the buffer is used again."""
         self._free.record(lane)
 
 

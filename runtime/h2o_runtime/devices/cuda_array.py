@@ -1,4 +1,4 @@
-"""An array in a GPU's memory, as far as the runtime needs one: rows can be cut out, nothing can be computed."""
+"""An array in a GPU's memory: it gives views of rows, and computes nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-ALIGNMENT = 256  # bytes: where new arrays begin, and TensorRT wants all that it reads and writes
+ALIGNMENT = 256  # bytes: alignment of new arrays; TensorRT needs it for all inputs and outputs
 
 
 def address_of(array: Any) -> int:
-    """Where the content of a NumPy array or a CudaArray begins."""
+    """The address of a NumPy array's or a CudaArray's contents."""
     if isinstance(array, CudaArray):
         return array.address
     address: int = array.__array_interface__["data"][0]
@@ -20,7 +20,7 @@ def address_of(array: Any) -> int:
 
 
 class CudaArray:
-    """C-contiguous. Views keep the memory that they look into."""
+    """C-contiguous. Views keep the memory alive that they refer to."""
 
     __slots__ = ("_owner", "address", "dtype", "shape")
 

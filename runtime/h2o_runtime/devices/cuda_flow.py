@@ -1,4 +1,4 @@
-"""Order and time of one prefill's two lanes on a GPU."""
+"""Orders and times the two lanes of one prefill on a GPU."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from h2o_runtime.schedule import Span
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Event
 
-# Tiles, and batches of attention, that the host may be ahead of the GPU: enough to keep it busy, and soon over
-# when cancelled.
+# Tiles and attention batches that the host may be ahead of the GPU: enough to keep it busy, and few enough to
+# finish soon after a cancellation.
 AHEAD = 2
 
 
 class CudaFlow:
-    """Events between the lanes: a tile's attention follows its dense graph, and the other way round.
+    """Events between the lanes: a tile's attention follows its dense graph, and the next layer's dense graph
+    follows it.
 
-    While the attention lane is at work on some tiles, the dense lane has the layer's next ones, or the next
-    layer's first ones. So that neither runs dry, the host enqueues them in turn: what attention needs, attention,
-    and as many tiles ahead. All dense graphs of a layer first would keep attention waiting for the last of them.
+    While the attention lane works on some tiles, the dense lane computes the layer's next tiles, or the next
+    layer's first. To keep both busy, the host enqueues in turn what attention needs, attention, and the same
+    number of tiles ahead. If all dense graphs of a layer came first, attention would wait for the last of
+    them.
     """
 
     def __init__(self, lanes: Lanes, tiles: list[Span]) -> None:
@@ -39,10 +41,10 @@ class CudaFlow:
         self._dense: Callable[[int], None] = lambda tile: None
         self._enqueued = len(
             tiles
-        )  # of this layer's dense graphs; outside of a layer nothing is left to enqueue
-        self._wanted = 0  # tiles of this layer that attention has asked for
-        self._ahead = 1  # tiles that it asked for last
-        self._finished = 0  # tiles of this layer whose attention is done
+        )  # of this layer's dense graphs; outside a layer nothing is left to enqueue
+        self._wanted = 0  # tiles of this layer that attention asked for
+        self._ahead = 1  # tiles in its last request
+        self._finished = 0  # tiles of this layer with finished attention
 
     @contextmanager
     def layer(self, dense: Callable[[int], None]) -> Iterator[None]:
@@ -52,12 +54,12 @@ class CudaFlow:
         self._enqueue(len(self._stops))
 
     def _enqueue(self, tiles: int) -> None:
-        """All dense graphs of the layer up to the tile before `tiles`."""
+        """Enqueue the layer's dense graphs up to tile `tiles` - 1."""
         lane = self._lanes.dense
         for tile in range(self._enqueued, min(tiles, len(self._stops))):
             pace = self._pace[self._started % AHEAD]
             pace.synchronize()
-            lane.wait(self._attention_done[tile])  # of the layer before
+            lane.wait(self._attention_done[tile])  # of the previous layer
             self._dense(tile)
             self._dense_done[tile].record(lane)
             pace.record(lane)
@@ -84,7 +86,7 @@ class CudaFlow:
 
 
 class CudaStopwatch:
-    """Pairs of events around pieces of work. The events are the device's, and serve one prefill at a time."""
+    """Pairs of events around phases of work. The device owns the events; they serve one prefill at a time."""
 
     def __init__(self, lanes: Lanes, events: list[Event], phases: Sequence[str]) -> None:
         self._lanes = lanes

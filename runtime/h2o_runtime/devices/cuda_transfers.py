@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from h2o_plugins._cuda import Event, Stream
     from h2o_runtime.devices.transfers import Runs
 
-MOST_EVENTS = 64  # of marks: older ones stand for what the newest stands for
+MOST_EVENTS = 64  # of marks: the newest one covers all older ones
 
 
 class CudaTransfers:
-    """A stream of its own. Nobody waits on the host; how long lanes stood still is not known."""
+    """Copies on a stream of its own. The host never waits, so the time that lanes waited is unknown."""
 
     busy = waited = None
 

@@ -1,4 +1,4 @@
-"""The host's own memory: every call is done when it returns."""
+"""The host's own memory: every call is complete when it returns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class HostDevice:
 def _aligned(
     make: Callable[[int, DTypeLike], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """So that a vector of the kernels never lies in two lines of the processor, and a cache is in huge pages."""
+    """So that a vector load never crosses a cache line, and a cache uses huge pages."""
     size = math.prod(shape) * dtype.itemsize
     align = HUGE_PAGE if size >= HUGE_PAGE else LINE
     room = make(size + align, np.uint8)
@@ -73,7 +73,7 @@ def _aligned(
 
 
 class HostFlow:
-    """Nothing to order: whatever was called before is done. A layer's dense graphs all run first."""
+    """Nothing to order: earlier calls are complete. A layer's dense graphs all run first."""
 
     def __init__(self, tiles: int = 0) -> None:
         self._tiles = tiles

@@ -1,4 +1,4 @@
-"""The two streams that a GPU's work goes down, and the order between them."""
+"""The two streams of a GPU's work, and the order between them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """`dense` is for dense graphs, `attention` for attention and all that belongs to it.
+    """`dense` is for dense graphs, `attention` for attention and related work.
 
-    Attention is a chain of small launches, beside dense graphs that fill the GPU: so it goes first.
+    Attention is a chain of small launches beside dense graphs that fill the GPU, so it has the higher
+    priority.
     """
 
     def __init__(self, module: ModuleType) -> None:
@@ -24,18 +25,18 @@ class Lanes:
         self._mark: Event = module.Event()
 
     def join(self) -> None:
-        """Each lane goes on only when both are done with what they have now."""
+        """Each lane continues only when both have finished their current work."""
         self.order(self.dense, self.attention)
         self.order(self.attention, self.dense)
 
     def order(self, first: Stream, second: Stream) -> None:
-        """What `second` gets from now on comes after what `first` has so far."""
+        """Later work on `second` waits for the work so far on `first`."""
         self._mark.record(first)
         second.wait(self._mark)
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """All work goes down the dense lane: where nothing can overlap, and where it is recorded."""
+        """All work uses the dense lane: if nothing can overlap, and while recording."""
         attention = self.attention
         self.attention = self.dense
         try:
@@ -44,6 +45,6 @@ class Lanes:
             self.attention = attention
 
     def synchronize(self) -> None:
-        """Wait until both are done."""
+        """Wait until both lanes are idle."""
         self.dense.synchronize()
         self.attention.synchronize()

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def resolve_device(name: str, backend: str) -> DeviceName:
-    """Which device is meant: "auto" takes a GPU where the backend can use it.
+    """The device for `name`: "auto" is a GPU if the backend can use it.
 
     Raises ConfigError for an unknown name or a backend that cannot run there.
     """
@@ -33,7 +33,7 @@ def resolve_device(name: str, backend: str) -> DeviceName:
 
 
 def make_device(name: str, backend: str) -> Device:
-    """The device that `resolve_device` names. Raises BackendError where the GPU or its kernels are missing."""
+    """The device that `resolve_device` names. Raises BackendError if the GPU or its kernels are missing."""
     if resolve_device(name, backend) == "cpu":
         return HostDevice()
     from h2o_runtime.devices.cuda import CudaDevice

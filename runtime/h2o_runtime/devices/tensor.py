@@ -1,9 +1,10 @@
-"""What an array on a device is."""
+"""The type of an array on a device."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-# A C-contiguous array on a device: a NumPy array on the host, a CudaArray on a GPU. Both have shape, dtype and
-# nbytes, reshape, and give views of rows: array[start:stop], array[index].
+# A C-contiguous array on a device: a NumPy array on the host, a CudaArray on a GPU.
+#
+# Both have shape, dtype, nbytes and reshape, and give views of rows: array[start:stop], array[index].
 Tensor: TypeAlias = Any

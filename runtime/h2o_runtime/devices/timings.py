@@ -1,4 +1,4 @@
-"""Where the time of a prefill goes."""
+"""Measures how the time of a prefill divides into phases."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-DENSE = "dense"  # the phase of dense graphs; all others are named by the policy
+DENSE = "dense"  # the phase of dense graphs; the policy names all others
 
 
 class PrefillTimer:
-    """Seconds by phase, summed over layers and tiles. Measures by the host's clock."""
+    """Seconds by phase, summed over layers and tiles. Measured with the host's clock."""
 
     def __init__(self, phases: Sequence[str] = ()) -> None:
-        """phases: those that count from 0 even where they never come."""
+        """phases: phases that are reported even if they take no time."""
         self.seconds: dict[str, float] = dict.fromkeys((DENSE, *phases), 0.0)
 
     def add(self, phase: str, seconds: float) -> None:
@@ -29,17 +29,17 @@ class PrefillTimer:
             self.add(phase, time.perf_counter() - begin)
 
     def read(self) -> PrefillTimer:
-        """What was measured so far; it does not grow any more."""
+        """The measurements so far, as a copy that no longer changes."""
         copy = PrefillTimer()
         copy.seconds = dict(self.seconds)
         return copy
 
 
 class Stopwatch(Protocol):
-    """Measures phases of work; they may overlap where the device lets them."""
+    """Measures phases of work; they may overlap if the device allows it."""
 
     def measure(self, phase: str) -> AbstractContextManager[None]:
         """Around work of one phase."""
 
     def read(self) -> PrefillTimer:
-        """What was measured so far. May wait for the device."""
+        """The measurements so far. May wait for the device."""

@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device's that go on while the device works."""
+"""Copies between host memory and a device's memory that run while the device works."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from h2o_runtime.devices.tensor import Tensor
 
-BLOCK_BYTES = 4 << 20  # bytes that are copied at once
+BLOCK_BYTES = 4 << 20  # bytes per copy
 Array = NDArray[Any]
-Runs: TypeAlias = Sequence[tuple[int, int]]  # of rows: the first, and the one behind the last; rising
+Runs: TypeAlias = Sequence[tuple[int, int]]  # of rows: the first one, and one past the last; rising
 
 
 class Transfers(Protocol):
-    """Copies are made in the order in which they are asked for, one after the other.
+    """Copies run one after the other, in the order of the requests.
 
     loaded, stored  bytes so far, to the device and from it
-    busy, waited    seconds that copies took, and that the device's work stood still for them; None: not known
+    busy, waited    seconds that copies took, and that the device's work waited for them; None: not known
     """
 
     loaded: int
@@ -36,26 +36,28 @@ class Transfers(Protocol):
     def waited(self) -> float | None: ...
 
     def load(self, source: Array, target: Tensor, runs: Runs | None = None) -> None:
-        """Ask for target = source, an array of `host`, of the same shape and dtype; with `runs` of these rows
-        alone."""
+        """Enqueue target = source, where source is a `host` array of the same shape and dtype; with `runs`,
+        these rows only.
+        """
 
     def store(self, source: Tensor, target: Array) -> None:
-        """Ask for target = source."""
+        """Enqueue target = source."""
 
     def follow(self) -> None:
-        """Copies that are asked for from now on come after all that the device was given so far."""
+        """Later copies wait for all work given to the device so far."""
 
     def mark(self) -> int:
-        """Stands for all copies so far."""
+        """A mark that stands for all copies so far."""
 
     def wait(self, mark: int) -> None:
-        """What the device is given from now on comes after the copies of `mark`."""
+        """Later work of the device waits for the copies of `mark`."""
 
 
 class HostTransfers:
-    """A thread that copies. The device is the host: what it was given is done, and it waits by waiting here.
+    """A thread that copies. The device is the host: its earlier work is complete, and it waits by waiting
+    here.
 
-    `drop` is told of the host's rows that were copied, which are not needed for a while.
+    `drop` is called with the host's copied rows, which are not needed for a while.
     """
 
     def __init__(self, drop: Callable[[Array], None] = lambda rows: None) -> None:
@@ -102,7 +104,7 @@ class HostTransfers:
 
 @dataclass(frozen=True)
 class _Copy:
-    """target = source in these runs of rows; host is the one of the two that is the host's."""
+    """target = source in these runs of rows; `host` is the one of the two in host memory."""
 
     source: Array
     target: Array
@@ -110,7 +112,9 @@ class _Copy:
     runs: Runs
 
     def make(self, drop: Callable[[Array], None]) -> None:
-        """Of what lies apart the whole extent is dropped once: that costs no more than a single block."""
+        """For scattered runs, the whole extent is dropped once: this costs no more than dropping one
+        block.
+        """
         rows, done, since = max(1, BLOCK_BYTES // max(self.source[:1].nbytes, 1)), 0, -1
         for begin, end in self.runs:
             for start in range(begin, end, rows):
@@ -126,7 +130,7 @@ class _Copy:
 
 
 class _Progress:
-    """How far the thread is. An error of it is raised where somebody waits."""
+    """The thread's progress. An error of the thread is raised in the call that waits."""
 
     def __init__(self) -> None:
         self.busy = 0.0
@@ -156,5 +160,5 @@ def _copy_all(queue: SimpleQueue[_Copy], progress: _Progress, drop: Callable[[Ar
             copy.make(drop)
         except BaseException as raised:
             error = raised
-        del copy  # nothing is held while it waits
+        del copy  # it holds no reference while it waits
         progress.step(time.perf_counter() - begin, error)
