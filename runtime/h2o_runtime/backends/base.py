@@ -1,4 +1,4 @@
-"""The contract between the layer loop and whatever executes dense graphs."""
+"""The interface between the layer loop and the backends that execute dense graphs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class StepTensors:
-    """What a step of R rows reads and writes, always in the same memory, whose first R rows are used.
+    """The inputs and outputs of a step of R rows, always in the same memory; its first R rows are used.
 
     tokens, positions  int64 [most]
-    lengths            int64 [most]: of each row's cache, with that row
+    lengths            int64 [most]: of each row's cache, including that row
     caches             uint8 [most, layers, 64]: entries of `h2o_runtime.ort.kv_entry`; rows are appended there
     logits             float32 [most, vocab]
     shapes             of attention, in every layer
@@ -41,10 +41,10 @@ class StepTensors:
 
 
 class Backend(Protocol):
-    """Executes the graphs of one bundle that hold weights.
+    """Executes the dense graphs of one bundle.
 
-    most_rows   rows that one call takes at most
-    recordable  whether its calls can be recorded into a CUDA graph, after each has run once
+    most_rows   the most rows of one call
+    recordable  whether its calls can be recorded into a CUDA graph after a first run
     """
 
     name: str
@@ -52,31 +52,32 @@ class Backend(Protocol):
     recordable: bool
 
     def activate(self, only: Sequence[str] | None = None) -> None:
-        """Load every one, or those named in `only`.
-
-        Raises BackendError when its library is not installed, BundleError for bad files.
+        """Load all dense graphs, or those named in `only`. Raises BackendError if the backend's library is
+        not installed, BundleError for bad files.
         """
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         """Run one graph. All arrays are C-contiguous and the caller's; results are written in place.
 
-        The free dimension n is read off the arrays. An output array may be any slice of a larger one, so a
-        layer's k and v go straight into the cache.
+        The arrays determine the free dimension n. An output array may be any slice of a larger one, so a
+        layer's k and v are written directly into the cache.
         """
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
-        """`infer` for the one row of a decode step, always on these arrays: all names are looked up now.
+        """`infer` for the one row of a decode step, with these arrays in every call: names are resolved once,
+        here.
 
-        Where the backend is `recordable`, the call that is returned can be recorded.
+        If the backend is `recordable`, the returned call can be recorded.
         """
 
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
-        """A decode step through all layers, attention included, as one call that is always on these arrays; it is
-        given the number of rows. A row's logits are bit for bit the same whatever rows are beside it.
+        """A decode step through all layers, including attention, as one call with the same arrays each time;
+        its argument is the number of rows.
 
-        None: it can only run its graphs one by one.
+        A row's logits are the same bits whatever other rows are in the step. None: the backend can only run
+        its graphs one by one.
         """
         return None
 
     def deactivate(self) -> None:
-        """Give back sessions and memory."""
+        """Free sessions and memory."""

@@ -29,22 +29,23 @@ from h2o_runtime.process import default_threads
 
 log = logging.getLogger(__name__)
 
-# What lies between two products of an MLP takes at most so much on a CPU, but for calls of few rows. More rows are
-# hardly faster, take more memory, and what they leave is out of every cache when it is read.
+# Limit of an MLP's intermediate activations on a CPU, except for calls of few rows. More rows are hardly
+# faster and take more memory, and their results leave every cache before they are read.
 BETWEEN_BYTES, FEW_ROWS = 32 << 20, 512
 STEP = "decode step"
 
 
 def rows_on_cpu(model: ModelSpec) -> int:
-    """How many rows of a prompt dense graphs are given at once."""
+    """The number of prompt rows in one call of a dense graph."""
     return max(FEW_ROWS, BETWEEN_BYTES // (2 * 4 * max(model.intermediate_size, 1)))
 
 
 class OnnxRuntimeBackend:
-    """One session a dense graph, and on the CPU one more for a whole decode step where it can be a single graph.
+    """One session per dense graph, and on the CPU one more for a whole decode step, if it can be a single
+    graph.
 
-    On the CPU graphs are rewritten as they are loaded, by `dense_form`: see h2o_runtime.ort.native,
-    .integer_products and .fusion. Weights that stay as they are stay in the bundle's files and are mapped.
+    On the CPU graphs are rewritten on loading, by `dense_form`: see h2o_runtime.ort.native, .integer_products
+    and .fusion. Unchanged weights stay in the bundle's files and are mapped.
     """
 
     name = "onnxruntime"
@@ -64,12 +65,13 @@ class OnnxRuntimeBackend:
         on_cpu = self.device.memory == "cpu"
         self.dense_form = _dense_form(bundle.manifest, self.threads, dense_form) if on_cpu else "exact"
         self._sessions: dict[str, BoundSession] = {}
-        self._native_graphs: dict[str, RewrittenGraph] = {}  # those whose products are our own
+        self._native_graphs: dict[str, RewrittenGraph] = {}  # sessions with native products
 
     def activate(self, only: Sequence[str] | None = None) -> None:
-        """Load all graphs that hold weights, or those named in `only`.
+        """Load all graphs with weights, or those named in `only`.
 
-        The largest come first: while one is rewritten it is in memory several times, beside all that are there.
+        The largest come first: during its rewriting a graph is in memory several times, beside all graphs
+        loaded so far.
         """
         manifest = self.bundle.manifest
         self._unnamed = False
@@ -87,7 +89,7 @@ class OnnxRuntimeBackend:
         session = self._loaded(graph)
         try:
             session.run(inputs, outputs)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise _failed(graph, error) from error
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
@@ -101,7 +103,7 @@ class OnnxRuntimeBackend:
         folder = self.bundle.path(self.bundle.graph(names[0])).parent
         try:
             session = BoundSession(self._open(step, folder))
-        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise _failed(STEP, error) from error
 
         @functools.cache
@@ -151,11 +153,11 @@ class OnnxRuntimeBackend:
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
             else:
-                session = open_session(str(path), threads=1, device=self.device)  # they would be idle
+                session = open_session(str(path), threads=1, device=self.device)  # its threads would be idle
             return BoundSession(session, self.device.memory)
         except BackendError:
             raise
-        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
             ) from error
@@ -174,7 +176,7 @@ def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:
 
 
 def _read(path: Path) -> Any:
-    """A ModelProto, whose weights stay in their files."""
+    """A ModelProto whose weights stay in their files."""
     try:
         import onnx
     except ImportError:
@@ -185,9 +187,9 @@ def _read(path: Path) -> Any:
 
 
 def _rewritten(model: Any, path: Path, dense_form: DenseForm, threads: int) -> RewrittenGraph:
-    """The graph from `path` as ONNX Runtime's CPU runs it fastest, and weights that it only names.
+    """The graph from `path`, rewritten for ONNX Runtime's CPU, and the weights that it only names.
 
-    Those that stay as they are stay in their files.
+    Unchanged weights stay in their files.
     """
     weights: Mapping[str, NDArray[Any]] = {}
     native = dense_form == "native" and takes(model.graph)

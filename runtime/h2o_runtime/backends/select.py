@@ -20,7 +20,7 @@ def make_backend(
 ) -> Backend:
     """For at most `context` tokens; `dense_form` is how ONNX Runtime multiplies on a CPU.
 
-    Raises ConfigError for an unknown name, and for a form that would do nothing.
+    Raises ConfigError for an unknown name, and for a dense form that would have no effect.
     """
     check_dense_form(dense_form, name, device.memory == "cpu", bundle.manifest.model.quantized)
     if name == "onnxruntime":
@@ -37,8 +37,8 @@ def make_backend(
 
 
 def check_dense_form(dense_form: DenseChoice, backend: str, on_cpu: bool, quantized: bool) -> None:
-    """Raises ConfigError for a form that does nothing there."""
-    if dense_form in ("auto", "exact"):  # which ask for nothing
+    """Raises ConfigError for a dense form that has no effect there."""
+    if dense_form in ("auto", "exact"):  # defaults
         return
     if backend != "onnxruntime" or not on_cpu:
         raise ConfigError(

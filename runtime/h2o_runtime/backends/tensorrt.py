@@ -21,11 +21,12 @@ from h2o_runtime.operators import BLOCK_PRODUCT, DOMAIN, VERSION
 
 
 class TensorRTBackend:
-    """One engine a dense graph, with one context for a single token and one for more.
+    """One engine per dense graph, with one context for a single token and one for more. An engine's weights
+    are on the device once for both.
 
-    An engine's weights are on the device once for both. Engines run one after the other, so all contexts share
-    one piece of scratch memory, as large as the hungriest needs. Inputs and outputs are bound where they lie, the
-    caches too; TensorRT wants them at multiples of 256 bytes, and what lies elsewhere passes through a buffer.
+    Engines run one after the other, so all contexts share one scratch buffer of the largest size that any of
+    them needs. Inputs and outputs, including caches, are bound in place. TensorRT needs addresses that are
+    multiples of 256 bytes; other arrays are copied through a buffer.
     """
 
     recordable = True
@@ -42,7 +43,9 @@ class TensorRTBackend:
         self._loader: _Loader | None = None
 
     def activate(self, only: Sequence[str] | None = None) -> None:
-        """Load the engines of all dense graphs, or of those named in `only`. Raises what `open_engines` raises."""
+        """Load the engines of all dense graphs, or those named in `only`. Raises what `open_engines`
+        raises.
+        """
         if self._loader is None:  # every plan file is read once, for its hash
             machine = Machine.here(self.name)
             engines = open_engines(self.bundle, machine, self._context)
@@ -86,16 +89,16 @@ class TensorRTBackend:
                 lane.copy(placed[name].address, array.address, array.nbytes)
 
     def whole_step(self, tensors: StepTensors) -> None:
-        """A recorded step is one call already."""
+        """A recorded step is already one call."""
 
     def deactivate(self) -> None:
-        self._device.synchronize()  # contexts must not go while they run
+        self._device.synchronize()  # contexts must not be freed while they run
         self._engines.clear()
         self._scratch = None
 
 
 class AlignedBuffers:
-    """One buffer a tensor name, made when the name is first met at an address that TensorRT refuses."""
+    """One buffer per tensor name, allocated when the name first has an address that TensorRT refuses."""
 
     def __init__(self, device: CudaDevice, most_rows: int) -> None:
         self._device = device
@@ -103,7 +106,7 @@ class AlignedBuffers:
         self._buffers: dict[str, CudaArray] = {}
 
     def place(self, name: str, array: CudaArray) -> CudaArray:
-        """The array itself where it is aligned, else as many rows of its buffer."""
+        """The array itself if it is aligned, otherwise as many rows of its buffer."""
         if array.address % ALIGNMENT == 0:
             return array
         if name not in self._buffers:
@@ -123,13 +126,13 @@ class _Loader:
         self._runtime = trt.Runtime(self._logger)
 
     def _load_plugins(self, library: Path) -> None:
-        """The process may have them already, and the registry takes a plugin once."""
+        """The process may have them already, and the registry accepts a plugin only once."""
         registry = self._trt.get_plugin_registry()
         if registry.get_creator(BLOCK_PRODUCT.name, str(VERSION), DOMAIN) is not None:
             return
         try:
             handle = registry.load_library(str(library))
-        except Exception as error:  # the bindings raise what pybind makes of the loader's words
+        except Exception as error:  # pybind's wrapper of the loader's error
             raise BackendError(f"{library}: TensorRT cannot load it: {error}") from error
         if handle is None:
             raise BackendError(f"{library}: TensorRT cannot load it: {self._logger.reason}")
@@ -149,9 +152,10 @@ class _Loader:
 
 
 class _Engine:
-    """One engine and its contexts: that of decode is for recorded steps and nothing else.
+    """One engine and its contexts; the decode context serves recorded steps only.
 
-    Each has its profile, or both the engine's only one, which contexts share since TensorRT 10.
+    Each context has its own profile, or both share the engine's only one, which TensorRT allows since version
+    10.
     """
 
     def __init__(
@@ -171,7 +175,7 @@ class _Engine:
             context = _make_context(trt, engine, name)
             if context is None:
                 raise fail("create_execution_context")
-            index = names.index(name) if name in names else 0  # the only one serves both
+            index = names.index(name) if name in names else 0  # one profile serves both
             try:
                 context.set_optimization_profile_async(index, stream)
             except RuntimeError:
@@ -184,10 +188,11 @@ class _Engine:
 
 
 def _make_context(trt: Any, engine: Any, profile: str) -> Any:
-    """A context on memory of ours; None where TensorRT fails.
+    """A context on memory of ours; None if TensorRT fails.
 
-    TensorRT for RTX compiles kernels for the shapes that it meets, and runs general ones until they are ready. For
-    a token that is worth the wait, since its recording keeps what it began with; prompts are of every length.
+    TensorRT for RTX compiles kernels for the shapes it meets, and runs general kernels until they are ready.
+    A decode step waits for its compiled kernels, because a recording keeps the kernels it started with.
+    Prompts do not wait, because their lengths vary.
     """
     strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
     if not hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):
@@ -202,7 +207,7 @@ def _make_context(trt: Any, engine: Any, profile: str) -> Any:
 
 
 class _Context:
-    """What lies where it lay in the last run stays bound."""
+    """Arrays at the same address as in the last run stay bound."""
 
     def __init__(self, context: Any, fail: Callable[[str], BackendError]) -> None:
         self._context = context
