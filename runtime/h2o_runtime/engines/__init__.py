@@ -1,4 +1,4 @@
-"""TensorRT engines of a bundle: what was built, and whether it fits the machine that wants to load it."""
+"""TensorRT engines of a bundle: what was built, and whether it fits this machine."""
 
 from h2o_runtime.engines.load import EngineSet, open_engines
 from h2o_runtime.engines.machine import TARGETS, Machine, Target

@@ -1,7 +1,7 @@
-"""Opening a bundle's engines, after every reason not to has been looked for.
+"""Opens a bundle's engines after checking every reason why they might not fit.
 
-TensorRT's own words about an engine that does not fit come late, and speak of magic tags and safety
-versions. Here each misfit is one sentence that says what differs and what to do.
+TensorRT reports a misfit late, and in terms of magic tags and safety versions. Here each misfit is one
+sentence that says what differs and what to do.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from h2o_runtime.files.confined import confined
 
 @dataclass(frozen=True)
 class EngineSet:
-    """Engines that fit this machine and this bundle, whole and unaltered."""
+    """Engines that fit this machine and this bundle, complete and unchanged."""
 
     folder: Path
     manifest: EngineManifest
 
     def plan(self, name: str) -> Path:
-        """The plan file of the engine that was built from graph `name`."""
+        """The plan file of the engine built from graph `name`."""
         for engine in self.manifest.engines:
             if engine.name == name:
                 return confined(self.folder, engine.file)
@@ -39,9 +39,8 @@ def open_engines(
 ) -> EngineSet:
     """The engines of `bundle` for `machine`; reads every plan file once, for its hash.
 
-    Raises BundleError for engines that are missing, broken or built from another state of the bundle,
-    BackendError where they do not fit the machine, ConfigError where they are too small for `context` or
-    `batch_size` tokens.
+    Raises BundleError if engines are missing, broken or built from another state of the bundle; BackendError
+    if they do not fit the machine; ConfigError if they are too small for `context` or `batch_size` tokens.
     """
     folder = bundle.folder / "engines" / machine.target.name
     manifest = EngineManifest.read(folder)

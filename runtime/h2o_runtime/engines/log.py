@@ -1,4 +1,4 @@
-"""TensorRT's log in Python's."""
+"""TensorRT's log as Python logging."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ log = logging.getLogger(__name__)
 
 
 def make_logger(trt: Any) -> Any:
-    """A logger for TensorRT's objects: what it calls information is for -vv. Keeps the errors' first lines.
+    """A logger for TensorRT's objects, whose information messages appear with -vv. Keeps the first lines of
+    errors.
 
-    Its `errors` is the list of them, to be cleared before a call whose failure is to be explained by `reason`.
+    Clear `errors` before a call whose failure `reason` should explain.
     """
     levels = {
-        trt.ILogger.Severity.INTERNAL_ERROR: logging.INFO,  # the caller raises; here they would appear twice
+        trt.ILogger.Severity.INTERNAL_ERROR: logging.INFO,  # the caller raises it; here it would appear twice
         trt.ILogger.Severity.ERROR: logging.INFO,
         trt.ILogger.Severity.WARNING: logging.INFO,
     }
@@ -31,7 +32,7 @@ def make_logger(trt: Any) -> Any:
 
         @property
         def reason(self) -> str:
-            """Why the last call failed, in TensorRT's words."""
+            """TensorRT's reason for the failure of the last call."""
             return self.errors[0] if self.errors else "it gives no reason; -v shows its log"
 
     return Logger()

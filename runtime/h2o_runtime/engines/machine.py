@@ -17,13 +17,15 @@ from h2o_runtime.names import TargetName
 
 @dataclass(frozen=True)
 class Target:
-    """One of the two TensorRTs. `modules` are its import names: pip's parts come without the first of them."""
+    """One of the two TensorRTs. `modules` are its import names; pip installs a part of it without the first
+    of them.
+    """
 
     name: TargetName
     title: str
     modules: tuple[str, ...]
     missing: str
-    plugins: bool  # whether its networks can hold the attention plugins
+    plugins: bool  # whether its networks can contain the attention plugins
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
@@ -52,7 +54,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Machine:
-    """`sm` is the first GPU's compute capability (87 for 8.7), None where there is no NVIDIA GPU."""
+    """`sm` is the first GPU's compute capability (87 for 8.7), None without an NVIDIA GPU."""
 
     target: Target
     tensorrt: str
@@ -61,7 +63,7 @@ class Machine:
 
     @classmethod
     def here(cls, target: str, plugins: Path | None = None) -> Machine:
-        """This machine. Raises BackendError when the target's package or the plugin library is missing."""
+        """This machine. Raises BackendError if the target's package or the plugin library is missing."""
         chosen = find_target(target)
         version = str(import_tensorrt(chosen).__version__)
         library = find_plugins(plugins) if chosen.plugins else None
@@ -92,7 +94,7 @@ def import_tensorrt(target: Target) -> Any:
 
 
 def find_plugins(path: Path | None) -> Path:
-    """The plugin library: `path`, else the one that was installed with this package. Raises BackendError."""
+    """The plugin library: `path`, otherwise the one installed with this package. Raises BackendError."""
     if path is None:
         library = tensorrt_plugins()
         if library is None:
@@ -107,7 +109,9 @@ def find_plugins(path: Path | None) -> Path:
 
 
 def compute_capability() -> int | None:
-    """Of the first GPU, 87 for 8.7; None without an NVIDIA driver or without a GPU. Asks the driver itself."""
+    """The first GPU's, 87 for 8.7; None without an NVIDIA driver or without a GPU. Asks the driver
+    directly.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -22,7 +22,9 @@ class _Strict(BaseModel):
 
 
 class TensorRange(_Strict):
-    """What one input may be: its shapes, or the numbers in it where TensorRT derives other shapes from them."""
+    """The allowed range of one input: its shapes, or its values if TensorRT derives other shapes from
+    them.
+    """
 
     min: tuple[int, ...]
     opt: tuple[int, ...]
@@ -30,7 +32,7 @@ class TensorRange(_Strict):
 
 
 class Profile(_Strict):
-    """One optimization profile: an engine is tuned for `opt` and takes everything from `min` to `max`."""
+    """One optimization profile: an engine is tuned for `opt` and accepts sizes from `min` to `max`."""
 
     name: Literal["prefill", "decode"]
     shapes: dict[str, TensorRange]
@@ -44,9 +46,10 @@ class EngineSpec(_Strict):
 
 
 class EngineManifest(_Strict):
-    """`sm` are compute capabilities as NVIDIA writes them in SM87; `plugins` is the library's SHA-256.
+    """`sm` are compute capabilities in NVIDIA's form without a dot, as in SM87; `plugins` is the library's
+    SHA-256.
 
-    int4: with "plugin" dense engines too need that library.
+    int4: with "plugin", dense engines need that library too.
     """
 
     format: int = FORMAT
@@ -57,9 +60,9 @@ class EngineManifest(_Strict):
     dtype: Literal["float32", "float16"]
     max_context: int = Field(gt=0)
     batch_size: int = Field(gt=0)
-    prefill: PrefillSettings  # what the attention engines were built for, where there are any
+    prefill: PrefillSettings  # what the attention engines were built for, if there are any
     int4: Int4Products = "tensorrt"
-    checkpoint: str  # SHA-256 of the checkpoint, as the bundle's manifest has it
+    checkpoint: str  # SHA-256 of the checkpoint, from the bundle's manifest
     bundle: str  # SHA-256 of the bundle's graphs and weights
     engines: tuple[EngineSpec, ...]
     files: dict[str, FileSpec]
@@ -69,7 +72,9 @@ class EngineManifest(_Strict):
 
     @classmethod
     def read(cls, folder: Path) -> EngineManifest:
-        """Raises BundleError when nothing was built there, or the manifest is broken or of another format."""
+        """Raises BundleError if nothing was built there, or the manifest is broken or has another format
+        version.
+        """
         path = folder / MANIFEST
         again = f"build again: h2o-build {folder.parent.parent} --target {folder.name} --force"
         try:
@@ -80,7 +85,11 @@ class EngineManifest(_Strict):
             ) from None
         except PermissionError as error:
             raise unreadable(path, error) from error
-        except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # also numbers too long, brackets too deep
             raise BundleError(f"{path}: cannot be read as JSON ({error}); {again}") from error
         found = raw.get("format") if isinstance(raw, dict) else None
         if found != FORMAT:
@@ -94,7 +103,9 @@ class EngineManifest(_Strict):
 
 
 def bundle_sha256(bundle: Manifest) -> str:
-    """One hash of a bundle's graphs and weights, made of the hashes in its manifest: no file is read."""
+    """One hash of a bundle's graphs and weights, computed from the hashes in its manifest: no file is
+    read.
+    """
     digest = hashlib.sha256()
     for name, spec in sorted(bundle.files.items()):
         if name.startswith("onnx/"):
