@@ -1,4 +1,4 @@
-"""Opening a bundle: its manifest, and the check that every file is there, whole, and what the manifest says."""
+"""Opens a bundle: reads its manifest, and checks that every file is there, complete and as described."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ class Bundle:
 
     @classmethod
     def open(cls, folder: str | Path, check_graphs: bool = True) -> Bundle:
-        """Read the manifest, compare file sizes and graphs with it; hashes are for `verify`.
+        """Read the manifest and compare file sizes and graphs with it; `verify` checks hashes.
 
-        Without `check_graphs` graphs are left to whoever compares them one by one.
-
-        Raises BundleError that names the first file which is missing, has another size, is not in the folder,
-        or holds another graph than the manifest says.
+        Without `check_graphs` the caller compares the graphs one by one. Raises BundleError with the first
+        file that is missing, has another size, is outside the folder, or holds another graph than the
+        manifest says.
         """
         bundle = cls(Path(folder), Manifest.read(Path(folder)))
         bundle._check_files()
@@ -47,7 +46,7 @@ class Bundle:
         raise BundleError(f"{self.folder}: the manifest lists no graph '{name}'; {AGAIN}")
 
     def small_graphs(self, layer: int) -> tuple[GraphSpec, ...]:
-        """Those that a layer's kind has beside the dense graphs."""
+        """The graphs of a layer's kind besides the dense graphs."""
         end = f"_{layer:02d}"
         small = (graph for graph in self.manifest.weighty_graphs() if graph.kind != "dense")
         return tuple(graph for graph in small if graph.name.endswith(end))
@@ -61,7 +60,7 @@ class Bundle:
         ]
 
     def verify(self) -> None:
-        """Raises BundleError where a file's content is not what the exporter wrote. Reads everything."""
+        """Raises BundleError if a file's content is not what the exporter wrote. Reads everything."""
         altered = self.altered_files()
         if altered:
             more = f", nor that of {len(altered) - 1} more files" if altered[1:] else ""
@@ -88,7 +87,7 @@ class Bundle:
                 )
 
     def _check_graph(self, graph: GraphSpec) -> None:
-        """Name, interface, operator sets and weight files, as the graph's own file has them."""
+        """Name, interface, operator sets and weight files, according to the graph's own file."""
         path = self.path(graph)
         found = GraphFile.read(path)
         if found.name != graph.name:
@@ -118,7 +117,7 @@ class Bundle:
 
 
 def _check_model(folder: Path, manifest: Manifest) -> None:
-    """Without a look at any graph: does the manifest agree with itself, and with this version?"""
+    """Checks the manifest alone: whether it agrees with itself and with this version."""
     path = folder / "manifest.json"
     if manifest.opset.get(DOMAIN, VERSION) != VERSION:
         raise BundleError(
@@ -145,7 +144,7 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
 
 
 def _row_shapes(model: ModelSpec, index: int) -> dict[str, tuple[int, ...]]:
-    """What one token takes in the tensors of a dense graph, which stands behind layer `index` - 1."""
+    """Bytes per token of the tensors of a dense graph, which follows layer `index` - 1."""
     hidden = (model.hidden_size,)
     shapes: dict[str, tuple[int, ...]] = {"residual": hidden, "residual_out": hidden}
     shapes["logits"] = (model.vocab_size,)

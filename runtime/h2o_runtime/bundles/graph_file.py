@@ -1,6 +1,7 @@
-"""What an ONNX file says of itself, read without the package onnx, which not every device has.
+"""Reads the description of an ONNX file without the package onnx, which not every device has.
 
-Only the outermost parts of the protocol buffer are looked at; nodes are skipped, and weights lie in other files.
+Only the outermost messages of the protocol buffer are read; nodes are skipped, and weights are in other
+files.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Interface = dict[str, tuple[str, tuple[int | str, ...]]]  # name → dtype and s
 
 @dataclass(frozen=True)
 class GraphFile:
-    """external  names of the files that hold its weights, relative to its own folder"""
+    """file names of its weights, relative to its own folder"""
 
     name: str
     opsets: dict[str, int]
@@ -39,7 +40,7 @@ class GraphFile:
 
     @classmethod
     def read(cls, path: Path) -> GraphFile:
-        """Raises BundleError where `path` is no ONNX file."""
+        """Raises BundleError if `path` is not an ONNX file."""
         try:
             model = list(_fields(memoryview(path.read_bytes())))
             graph = list(_fields(_bytes(_last(model, _MODEL_GRAPH))))
@@ -61,7 +62,9 @@ class GraphFile:
 
 
 def _fields(data: memoryview) -> Iterator[Field]:
-    """Number and content of every field of a message. Raises ValueError and IndexError for what is none."""
+    """Number and content of every field of a message. Raises ValueError or IndexError if it is not a
+    message.
+    """
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -80,7 +83,7 @@ def _fields(data: memoryview) -> Iterator[Field]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number and where the next field begins."""
+    """A number, and the offset of the next field."""
     value = shift = 0
     while shift < 64:
         byte = data[at]
@@ -96,7 +99,7 @@ def _all(fields: list[Field], number: int) -> list[memoryview]:
 
 
 def _last(fields: list[Field], number: int, default: int | bytes = b"") -> int | memoryview | bytes:
-    """The content of a field that comes once; protocol buffers let the last one count."""
+    """The content of a field that occurs once; in protocol buffers the last occurrence counts."""
     return next((content for found, content in reversed(fields) if found == number), default)
 
 

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a bundle holds. Written by the exporter, read by everything else."""
+"""`manifest.json`: the contents of a bundle. The exporter writes it, everything else reads it."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class TensorSpec(_Strict):
 
 
 class FreeSize(_Strict):
-    """A size that a graph's tensors leave open.
+    """A free size of a graph's tensors.
 
-    counts  rows: tokens of a call; logits: tokens whose logits are asked for at once; cache: rows of the caches;
-            slots: entries of a list of rows
-    most    the largest, where the bundle settles it
+    counts  rows: tokens of a call; logits: tokens whose logits are computed at once; cache: rows of the
+            caches; slots: entries of a list of rows
+    most    the largest value, if the bundle fixes it
     """
 
     name: str
@@ -62,7 +62,7 @@ class FreeSize(_Strict):
 
 
 class FreeSizes(_Strict):
-    """What a graph can be asked to run on.
+    """The sizes that a graph accepts.
 
     spans  inputs int64 that hold rows of the cache: [start, stop), or where it stops alone
     step   whether decode runs the graph too, with one row
@@ -76,8 +76,8 @@ class FreeSizes(_Strict):
 class GraphSpec(_Strict):
     """A graph of a bundle.
 
-    kind  dense: from one layer's attention to the next; latent, layer: a step of a layer's kind beside the dense
-          graphs; attention: what has no weights
+    kind  dense: from one layer's attention to the next; latent, layer: a step of a layer's kind beside the
+          dense graphs; attention: an attention graph, without weights
     """
 
     name: str
@@ -90,7 +90,9 @@ class GraphSpec(_Strict):
 
     @property
     def free_sizes(self) -> FreeSizes:
-        """`free`, or what the tensors tell of it; they do not tell how many rows an attention graph can have."""
+        """`free`, or what the tensors show of it; they do not show how many rows an attention graph can
+        have.
+        """
         if self.free is not None:
             return self.free
         names = dict.fromkeys(
@@ -104,7 +106,7 @@ class GraphSpec(_Strict):
         )
 
     def _counted(self, name: str) -> FreeSize:
-        """A free size by the names that there were."""
+        """A free size under the names of earlier versions."""
         if name == "n":
             logits = any(tensor.name == "logits" for tensor in self.outputs)
             return FreeSize(name=name, counts="logits" if logits else "rows")
@@ -125,17 +127,17 @@ class CheckpointSpec(_Strict):
 
 
 class Validation(_Strict):
-    """Errors against the checkpoint under transformers, measured at export.
+    """Errors relative to the checkpoint under transformers, measured at export.
 
-    Where weights are integers, errors are against the checkpoint with its weights rounded alike, and what that
-    rounding costs is `quantization_error`: relative, of the logits.
+    With integer weights, the reference is the checkpoint with equally rounded weights; `quantization_error`
+    is the relative error of the logits that the rounding causes.
     """
 
     tokens: int
     reference: str
     max_abs_error: float
     max_abs_value: float
-    relative_error: float  # Frobenius norm of the error over that of the reference
+    relative_error: float  # Frobenius norm of the error divided by that of the reference
     tolerance: float
     layers: tuple[float, ...]  # relative error of each layer's hidden states
     passed: bool
@@ -158,12 +160,12 @@ class Manifest(_Strict):
         return tuple(graph for graph in self.graphs if graph.kind == "dense")
 
     def weighty_graphs(self) -> tuple[GraphSpec, ...]:
-        """All that hold weights, which a backend executes."""
+        """All graphs with weights; a backend executes them."""
         return tuple(graph for graph in self.graphs if graph.kind != "attention")
 
     @property
     def identity(self) -> str:
-        """SHA-256 over its graphs and weights: the same numbers come out of bundles that share it."""
+        """SHA-256 over its graphs and weights: bundles with the same hash compute the same numbers."""
         files = {name: file.sha256 for name, file in self.files.items() if name.startswith("onnx/")}
         return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
@@ -172,7 +174,7 @@ class Manifest(_Strict):
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Raises BundleError when there is no manifest, or it is broken, or from another format."""
+        """Raises BundleError if the manifest is missing or broken, or has another format version."""
         path = folder / MANIFEST
         try:
             if folder.is_file():
@@ -192,7 +194,11 @@ class Manifest(_Strict):
             raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
         except PermissionError as error:
             raise unreadable(path, error) from error
-        except (OSError, ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # also numbers too long, brackets too deep
             raise BundleError(
                 f"{path}: cannot be read as JSON ({error}); export the checkpoint again"
             ) from error
@@ -219,5 +225,5 @@ def file_sha256(path: Path) -> str:
 
 
 def unreadable(path: Path, error: OSError) -> BundleError:
-    """A file that is there, or may be: to export or build it again would not help."""
+    """A file that exists or may exist: another export or build would not help."""
     return BundleError(f"{path}: cannot be read: {error.strerror}; check its permissions and its folder's")
