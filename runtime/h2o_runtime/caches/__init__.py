@@ -1,4 +1,6 @@
-"""Caches own where keys and values lie. To add one is a file beside these and its class in `CACHES`."""
+"""Caches own the layout of keys and values. A new cache is a file in this folder and its class in
+`CACHES`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cache is given and what it must do. It owns the layout of keys and values, and nothing else."""
+"""The interface of a cache. It owns the layout of keys and values, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Rows:
     """Rows start … stop - 1 of the cache, which one call writes.
 
-    at  int64 [1] on the device, of a decode step: the row itself, where a recording reads it. `start` and `stop`
-        say nothing then if the step is recorded
+    at  int64 [1] on the device, of a decode step: the row itself, where a recording reads it. In a recorded
+        step, `start` and `stop` are meaningless.
     """
 
     start: int
@@ -40,32 +40,34 @@ class LayerStore(Protocol):
 
     in_turns: bool = False
 
-    restores: bool = False  # whether saved rows always come back by `restore`
+    restores: bool = False  # whether `restore` is how saved rows always come back
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
-        """Where the dense graph writes the rows: its outputs by their names, "k" and "v" [rows, Hkv, d]; no "v"
-        where values are a part of keys.
+        """Where the dense graph writes the rows: its outputs by name, "k" and "v" [rows, Hkv, d]; no "v" if
+        values are stored in keys.
 
-        The same place for the same rows while the layer is open, and whole: rows that were written one after
-        the other can be read as one array. For the row of a decode step always the same place.
+        While the layer is open, the same rows have the same place, and it is contiguous: rows written one
+        after the other can be read as one array. The row of a decode step always has the same place.
         """
 
     def commit(self, rows: Rows) -> None:
-        """The rows are written: bring them into the cache's own layout."""
+        """The rows are written: move them into the cache's own layout."""
 
     def uncommitted(self, rows: Rows) -> dict[str, Tensor] | None:
-        """A step's row where the dense graph wrote it, if whoever attends may bring it into the cache, which then
-        is not asked to `commit` it. None: only the cache itself can."""
+        """A step's row where the dense graph wrote it, if the caller may move it into the cache itself
+        instead of calling `commit`. None: only the cache can move it.
+        """
         return None
 
     def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
-        """Rows first … length - 1 of as many as `length` as they are stored, by their names in `KV.tensors`."""
+        """Rows first … length - 1 as they are stored, by their names in `KV.tensors`."""
         return {name: rows[first:] for name, rows in self.view(length).stored_rows(length).items()}
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
-        """The rows from `first` on become these, which are named and stored as in `KV.tensors`.
+        """Replace the rows from `first` on by these, named and stored as in `KV.tensors`.
 
-        Only asked where `restores`, or of a cache that stores rows otherwise than they are computed.
+        Called only if `restores` is set, or for a cache that stores rows in another format than the model
+        computes.
         """
         raise AssertionError("asked of a cache that stores rows as they are computed")
 
@@ -73,8 +75,11 @@ class LayerStore(Protocol):
         """The first `length` rows as kernels read them."""
 
     def fetch(self, pages: Tensor, page_rows: int) -> None:
-        """A step is about to read these pages of the rows before its own, where `KVStore.read_in_pages` named the
-        layer. int32, of `page_rows` rows each; -1 is none."""
+        """A step is about to read these pages of the earlier rows; called if `KVStore.read_in_pages` named
+        the layer.
+
+        int32, of `page_rows` rows each; -1 is none.
+        """
         return
 
     def attended(self, q: Tensor) -> None:
@@ -83,11 +88,11 @@ class LayerStore(Protocol):
 
 
 class RetainedRows(Protocol):
-    """Rows of a sequence that waits where they lie, while its store goes on with another. Nobody writes them."""
+    """Rows of a waiting sequence, in place, while its store continues with another. Nobody writes them."""
 
     @property
     def blocks(self) -> dict[int, int]:
-        """Bytes of every block of memory that they are in, by its number; sequences can share blocks."""
+        """Bytes of every memory block that holds them, by block number; sequences can share blocks."""
         ...
 
     def stored_rows(self, layer: int) -> dict[str, Tensor]:
@@ -95,13 +100,13 @@ class RetainedRows(Protocol):
         ...
 
     def go_on(self, store: KVStore) -> None:
-        """They become the rows of a store's sequence, and stay what they are for the one that waits.
+        """Make them the rows of a store's sequence; for the waiting sequence they do not change.
 
-        It is the store that they were retained by, or one `beside` it.
+        The store must be the one that retained them, or one `beside` it.
         """
 
     def release(self) -> None:
-        """It waits no more."""
+        """The sequence no longer waits."""
 
 
 class KVStore(Protocol):
@@ -115,50 +120,57 @@ class KVStore(Protocol):
     at_once: int | None = None
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
-        """A layer to write and read. Layers are opened in turn, one at a time."""
+        """A layer to write and read. Layers are opened one at a time."""
 
     def read_in_pages(self, layers: frozenset[int]) -> None:
-        """Of these layers a step reads nothing of the rows before its own but what it asks for with
-        `LayerStore.fetch`."""
+        """In these layers, a step reads only those earlier rows that it requests with `LayerStore.fetch`."""
         return
 
     def before_step(self, past: int, rows: int = 1) -> None:
-        """A step is about to write `rows` rows of every layer, `past` the first. Never recorded. More than one only
-        where there are `fixed_rows`."""
+        """A step is about to write `rows` rows of every layer; `past` is the first. Never recorded.
+
+        More than one row only if `fixed_rows` gives a result.
+        """
         return
 
     @property
     def earliest(self) -> int:
-        """The earliest row that a prompt can go on at: layers with a window may not have what others see."""
+        """The earliest row from which a prompt can continue: layers with a window may have dropped earlier
+        rows.
+        """
         return 0
 
     def truncate(self, rows: int) -> None:
-        """Rows from `rows` on are needed no more: of no layer, and before others are written in their place."""
+        """Rows from `rows` on are no longer needed in any layer; called before others are written in their
+        place.
+        """
         return
 
     def retain(self, rows: int) -> RetainedRows | None:
-        """The first `rows` rows, which stay while another sequence takes its turn. None: they would have to be
-        copied elsewhere."""
+        """Keep the first `rows` rows in place while another sequence takes its turn. None: they would have to
+        be copied elsewhere.
+        """
         return None
 
     def beside(self) -> KVStore | None:
-        """A store of one more sequence in the same memory, which must have been made large enough. None: each
-        sequence has memory of its own."""
+        """A store for one more sequence in the same memory, which must be large enough. None: each sequence
+        needs memory of its own.
+        """
         return None
 
     def fixed_rows(self) -> Sequence[KV] | None:
-        """Every layer's rows on the device, if all of these tensors always lie where they are, the table of pages
-        among them, and all that a step has to do after `before_step` is to append its own rows. None: `open`
-        tells more."""
+        """Every layer's rows on the device, if these tensors, including the page table, never move, and if a
+        step after `before_step` only appends its own rows. None: use `open`.
+        """
         return None
 
     def report(self) -> dict[str, Any]:
-        """What it did, in numbers for reports."""
+        """What the store did, in numbers for reports."""
         return {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are reserved on the device."""
+        """Bytes reserved on the device."""
         ...
 
 
@@ -184,14 +196,14 @@ class Cache(ABC):
 
     @property
     def most_rows(self) -> int | None:
-        """Beyond so many tokens it forgets some. None: never."""
+        """The number of tokens beyond which it drops some. None: never."""
         return None
 
     @abstractmethod
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
-        """For `capacity` rows. `providers` are those that will read it, one a layer."""
+        """For `capacity` rows. `providers` are the readers, one per layer."""
 
     def new_pool(
         self,
@@ -201,21 +213,21 @@ class Cache(ABC):
         device: Device,
         providers: Sequence[AttentionProvider],
     ) -> KVStore:
-        """As `new_store`, with `spare_bytes` more for rows of other sequences, where it can hold them.
+        """As `new_store`, with `spare_bytes` more for rows of other sequences, if the cache can hold them.
 
-        Those are of sequences that wait, and of stores `beside` it.
+        These are waiting sequences, and the sequences of stores `beside` it.
         """
         return self.new_store(model, capacity, device, providers)
 
     @classmethod
     def variants(cls, model: ModelSpec) -> Iterator[Cache]:
-        """Itself under settings that take differently much memory, as h2o-export lists them."""
+        """Variants of itself with different memory needs, which h2o-export lists."""
         yield cls()
 
     def stored_dtype(self, model: ModelSpec) -> str:
-        """What a row's numbers are kept as, which a saved session must have too."""
+        """The format of stored numbers; a saved session must have the same."""
         return model.dtype
 
     @abstractmethod
     def store_bytes(self, model: ModelSpec, context: int) -> int:
-        """What the store takes on the device for `context` tokens."""
+        """Bytes of the store on the device for `context` tokens."""

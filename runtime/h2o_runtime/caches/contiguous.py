@@ -1,4 +1,6 @@
-"""One array of keys and one of values a layer, row by row. Dense graphs write straight into it, where they can."""
+"""One array of keys and one of values per layer, row by row. Dense graphs write directly into it if the
+format allows.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Contiguous(StoredCache):
 
 
 class ContiguousStore(KVStore):
-    """Of each layer `capacity` rows as `formats` say, on the device; of one with a window only the last."""
+    """`capacity` rows of each layer in the given formats, on the device; for a layer with a window, the last
+    rows only.
+    """
 
     def __init__(
         self,
@@ -101,7 +105,9 @@ class ContiguousStore(KVStore):
 
 
 class LayerRows(LayerStore):
-    """Opening it costs nothing: it is always there. `fresh` is None where dense graphs write where rows stay."""
+    """Opening is free: the layer is always present. `fresh` is None if dense graphs write directly into the
+    cache.
+    """
 
     def __init__(
         self,

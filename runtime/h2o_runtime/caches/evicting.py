@@ -1,10 +1,9 @@
-"""Forgetting on purpose: beyond so many tokens the one goes that attention saw least.
+"""A cache that evicts: beyond a given number of tokens, it drops the token that attention saw least.
 
-Every layer chooses for itself, and a new row takes the place of the one that goes: attention asks for no order. A
-key keeps the rotation of the position at which it was read.
-
-A prompt is read with all of its rows, one layer at a time, and what stays of a layer is chosen when it is done:
-the prompt's last tokens vote as if they had been generated.
+Every layer chooses separately. A new row takes the place of the evicted one, because attention does not
+depend on row order. A key keeps the rotation of the position at which it was read. A prompt is read with all
+of its rows, one layer at a time. When a layer is done, it chooses the rows to keep: the prompt's last tokens
+vote as if they had been generated.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 
-VOTERS = 64  # last tokens of a prompt that say which of it is heavy
+VOTERS = 64  # last tokens of a prompt, whose attention chooses the heavy hitters
 HALF = "half"
 
 
 @dataclass(frozen=True)
 class Evicting(Contiguous):
-    """Memory is reserved for `cache_tokens` rows a layer, and for one layer of the whole context."""
+    """Memory is reserved for `cache_tokens` rows per layer, and for one layer of the whole context."""
 
     title: ClassVar[str] = "forgetting"
     shared_values: ClassVar[bool] = False
@@ -68,7 +67,7 @@ class Evicting(Contiguous):
 
     @classmethod
     def serves(cls, settings: Mapping[str, Any]) -> bool:
-        """Raises ConfigError where another cache was chosen too."""
+        """Raises ConfigError if another cache was chosen too."""
         tokens, cache = settings.get("cache_tokens", 0), settings.get("cache", cls.name)
         if tokens and cache != cls.name:
             raise ConfigError(f"`cache_tokens` needs `cache={cls.name}`, not {cache}", field="cache_tokens")
@@ -97,7 +96,9 @@ class Evicting(Contiguous):
 
 
 class EvictingStore(KVStore):
-    """keys[layer], values[layer]: [rows, Hkv, d]; one layer's whole prompt; on the host what rows are of."""
+    """keys[layer], values[layer]: [rows, Hkv, d]; one layer's whole prompt; on the host, the tokens of the
+    rows.
+    """
 
     def __init__(
         self, cache: Evicting, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
@@ -114,9 +115,9 @@ class EvictingStore(KVStore):
             device.empty((model.kv_heads, 0), np.int32),
             device.empty((model.kv_heads, 0), np.float32),
         )
-        self.places = device.zeros((layers + 1,), np.int64)  # a layer's row of the step; the length
+        self.places = device.zeros((layers + 1,), np.int64)  # each layer's row of the step; the length
         self.memory = Memory(layers, rows, cache.rule)
-        self._unread = 0  # rows of `seen` that the memory has not heard of
+        self._unread = 0  # rows of `seen` not yet added to the scores
         self._layers = [_Layer(self, layer) for layer in range(layers)]
 
     def open(self, layer: int) -> _Layer:
@@ -129,7 +130,7 @@ class EvictingStore(KVStore):
         self._unread = length
 
     def settle(self) -> None:
-        """The memory hears what the last step saw."""
+        """Add what the last step's attention saw to the scores."""
         if self._unread:
             self.memory.saw(self.device.download(self.seen)[:, : self._unread].sum(axis=2))
             self._unread = 0
@@ -141,7 +142,7 @@ class EvictingStore(KVStore):
 
 
 class _Layer(LayerStore):
-    """Open for a prompt from the first target for several rows on, until it is closed."""
+    """Open for a prompt, from the first `target` of several rows until closed."""
 
     def __init__(self, store: EvictingStore, layer: int) -> None:
         self._store, self._layer = store, layer
@@ -192,7 +193,9 @@ class _Layer(LayerStore):
         self._queries = q
 
     def _keep(self) -> None:
-        """Choose what stays of the prompt. Waits for the device: the next layer overwrites the prompt's rows."""
+        """Choose the rows of the prompt to keep. Waits for the device: the next layer overwrites the prompt's
+        rows.
+        """
         store = self._store
         store.settle()
         chosen = store.memory.read(self._layer, self._score())
@@ -205,7 +208,7 @@ class _Layer(LayerStore):
         store.device.synchronize()
 
     def _score(self) -> Float64:
-        """Of every token so far: what it had, and the votes of the prompt's last ones."""
+        """The score of every token so far: its own sum and the votes of the prompt's last tokens."""
         store, end = self._store, self._end
         score: Float64 = np.zeros(end)
         score[: self._begin] = store.memory.score[self._layer, : self._begin]

@@ -1,8 +1,8 @@
-"""Which tokens a layer keeps when it may keep only so many.
+"""Which tokens a layer keeps if it may keep only a given number.
 
-H2O (Zhang et al., 2023, "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models"): of
-the tokens before a recent window that goes first whose probabilities, summed over all queries since it came, are
-lowest. Newcomers have small sums, which is what the window is for.
+H2O (Zhang et al., 2023, "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
+Models"): among the tokens before a recent window, the one with the lowest sum of probabilities over all later
+queries is evicted. New tokens have small sums; the window protects them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rule:
-    """recent: newest tokens that stay; keep: first tokens of the text that stay."""
+    """recent: newest tokens that are never evicted; keep: first tokens of the text that are never evicted."""
 
     recent: int
     keep: int
 
     def may_go(self, tokens: IntArray, end: int) -> NDArray[np.bool_]:
-        """Of `tokens` of any shape, each its place in a text of `end`: which may be forgotten."""
+        """For `tokens` of any shape, positions in a text of length `end`: whether each may be evicted."""
         return (tokens >= self.keep) & (tokens < end - self.recent)
 
     def victims(self, tokens: IntArray, score: Float64, end: int) -> IntArray:
-        """Of each layer's tokens [layers, rows] the row that goes first → [layers]. Of equals the older token goes.
+        """The row to evict in each layer, for tokens [layers, rows] → [layers]. Of equals the older token is
+        evicted.
 
-        Raises ValueError for scores that are not numbers, and where all tokens are protected.
+        Raises ValueError for scores that are not numbers, and if all tokens are protected.
         """
         free = self.may_go(tokens, end)
         if np.isnan(score).any() or not free.any(axis=1).all():
@@ -41,10 +42,10 @@ class Rule:
         return oldest
 
     def survivors(self, score: Float64, rows: int) -> IntArray:
-        """Of a text's tokens 0, 1, 2, … [n] those `rows` that stay, rising. Of equals the newer one stays."""
+        """Choose `rows` of a text's tokens 0, 1, 2, … [n] to keep, rising. Of equals the newer one stays."""
         n = len(score)
         ranked = np.where(self.may_go(np.arange(n), n), score, np.inf)
-        order = np.lexsort((np.arange(n), ranked))  # the first to go comes first
+        order = np.lexsort((np.arange(n), ranked))  # the first to be evicted comes first
         return np.sort(order[n - rows :]) if n > rows else np.arange(n)
 
 
@@ -61,14 +62,14 @@ class Memory:
         self.score: Float64 = np.zeros((layers, rows), np.float64)
 
     def read(self, layer: int, score: Float64) -> IntArray:
-        """A text of len(score) tokens was read → those that stay, rising: row i is of the i-th."""
+        """Start with a text of len(score) tokens → the tokens to keep, rising: row i holds the i-th."""
         chosen = self.rule.survivors(score, self.rows)
         self.tokens[layer, : len(chosen)] = chosen
         self.score[layer, : len(chosen)] = score[chosen]
         return chosen
 
     def place(self, token: int) -> IntArray:
-        """The row that the text's next token gets in every layer → [layers]."""
+        """The row of the text's next token in every layer → [layers]."""
         layers = np.arange(len(self.tokens))
         if token < self.rows:
             row = np.full(len(layers), token)
@@ -78,5 +79,5 @@ class Memory:
         return row
 
     def saw(self, probabilities: NDArray[np.float32]) -> None:
-        """What the newest token's queries saw of the first rows, [layers, some rows]."""
+        """Add what the newest token's queries saw of the first rows, [layers, some rows]."""
         self.score[:, : probabilities.shape[1]] += probabilities

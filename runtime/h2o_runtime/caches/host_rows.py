@@ -1,4 +1,4 @@
-"""Keys and values of all layers in the host's memory, or in a file that is mapped into it."""
+"""Keys and values of all layers in host memory, or in a mapped file."""
 
 from __future__ import annotations
 
@@ -29,19 +29,17 @@ class HostRows:
 
 
 class MappedRows(HostRows):
-    """In a file that nobody else sees: its name goes as soon as it is open, its space when the process ends."""
+    """In a private file: its name is removed once it is open, its space freed when the process ends."""
 
     def __init__(self, path: Path, layers: int, row: tuple[int, int, int], dtype: Any) -> None:
-        """Raises OutputError where the file exists already, cannot be made, or the disk has not the room."""
+        """Raises OutputError if the file already exists or cannot be created, or if the disk is too small."""
         nbytes = 2 * layers * int(np.prod(row)) * np.dtype(dtype).itemsize
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 with suppress(OSError):
                     os.unlink(path)
-                os.posix_fallocate(
-                    file, 0, nbytes
-                )  # what does not fit is known now, not in the middle of a prompt
+                os.posix_fallocate(file, 0, nbytes)  # report a full disk now, not in the middle of a prompt
                 self._map = mmap.mmap(file, nbytes)
             finally:
                 os.close(file)
@@ -56,7 +54,9 @@ class MappedRows(HostRows):
         self._begin = np.frombuffer(self._map, np.uint8).ctypes.data
 
     def drop(self, rows: Array) -> None:
-        """Its pages leave this process; the system writes them when it likes, and has them at hand while it can."""
+        """Release its pages from this process; the system writes them back when it likes, and caches them
+        while it can.
+        """
         start = (rows.ctypes.data - self._begin) // mmap.PAGESIZE * mmap.PAGESIZE
         stop = rows.ctypes.data - self._begin + rows.nbytes
         self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)

@@ -1,11 +1,9 @@
-"""Layers that live on the host: the device holds the few that are at work.
+"""Layers stored on the host; the device holds only those that are at work.
 
-Every layer has its turn in one of the ring's buffers. While it is at work, those of the layers before it are stored
-and those of the layers behind it are loaded, in one order of copies: a buffer's rows are stored when its layer is
-done, and only then another layer is loaded over them.
-
-Of a layer that a step reads in pages only those are loaded, once it is known which: nothing of it is asked for
-ahead.
+The layers take turns in a ring of buffers. While a layer is at work, earlier layers are stored and later ones
+loaded, in one order of copies: a buffer's rows are stored when its layer is done, and only then the next
+layer is loaded over them. If a step reads a layer in pages, only the selected pages are loaded, and nothing
+is prefetched.
 """
 
 from __future__ import annotations
@@ -31,7 +29,9 @@ from h2o_runtime.model import ModelSpec
 
 @dataclass(frozen=True)
 class Offload(Cache):
-    """Device memory is reserved for `ring_buffers` layers of the whole context, host memory for all."""
+    """Device memory is reserved for `ring_buffers` layers of the whole context, host memory for all
+    layers.
+    """
 
     name: ClassVar[str] = "offload"
     title: ClassVar[str] = "layers on the host"
@@ -44,7 +44,7 @@ class Offload(Cache):
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
-        """Raises ConfigError on a CPU without a file, OutputError where the file cannot be."""
+        """Raises ConfigError on a CPU without a file, OutputError if the file cannot be created."""
         if device.name == "cpu" and not self.cache_file:
             raise ConfigError(
                 "`cache=offload` on a CPU saves no memory without a file: give `cache_file`, or leave it out",
@@ -65,9 +65,9 @@ class Offload(Cache):
 
 
 class Buffer:
-    """One of the ring. Once the copies of `mark` are made, its first `rows` rows are those of `layer`.
+    """One buffer of the ring. After the copies of `mark`, its first `rows` rows are those of `layer`.
 
-    Behind them it may have pages of that layer, for the step that is at work.
+    Behind them it may hold pages of that layer for the current step.
     """
 
     def __init__(self, like: dict[str, Any], device: Device) -> None:
@@ -76,7 +76,7 @@ class Buffer:
 
 
 class OffloadStore(KVStore):
-    recordable = False  # how much is copied changes from step to step
+    recordable = False  # the amount copied changes from step to step
 
     def __init__(self, host: HostRows, buffers: int, device: Device, provider: AttentionProvider) -> None:
         self.host = host
@@ -86,7 +86,7 @@ class OffloadStore(KVStore):
         self.device, self.provider = device, provider
         self.in_pages = frozenset[int]()
         self.transfers = device.transfers(host.drop)
-        self.past = 0  # rows before that of the step
+        self.past = 0  # rows before the step's own
         self._layers = [_Layer(self, layer) for layer in range(len(host.layers))]
 
     def open(self, layer: int) -> _Layer:
@@ -101,12 +101,12 @@ class OffloadStore(KVStore):
             self.prefetch_step(layer, past)
 
     def prefetch_step(self, layer: int, past: int) -> None:
-        """Have loaded what a step surely reads of a layer."""
+        """Load what a step certainly reads of a layer."""
         if layer not in self.in_pages:
             self.prefetch(layer, past)
 
     def prefetch(self, layer: int, rows: int) -> None:
-        """Have the first `rows` rows of a layer loaded into its buffer, which the device has done with."""
+        """Load the first `rows` rows of a layer into its buffer, which the device has finished with."""
         buffer = self.ring[layer % len(self.ring)]
         have = buffer.rows if buffer.layer == layer else 0
         if have < rows:
@@ -117,7 +117,7 @@ class OffloadStore(KVStore):
         buffer.layer, buffer.rows = layer, max(have, rows)
 
     def claim(self, layer: int, rows: int) -> Buffer:
-        """The layer's buffer with its first `rows` rows, for the device to read and to write behind them."""
+        """The layer's buffer with its first `rows` rows, for the device to read and to append to."""
         self.prefetch(layer, rows)
         buffer = self.ring[layer % len(self.ring)]
         buffer.rows = rows
@@ -125,7 +125,7 @@ class OffloadStore(KVStore):
         return buffer
 
     def claim_step(self, layer: int) -> Buffer:
-        """The layer's buffer with what a step surely reads of it."""
+        """The layer's buffer with what a step certainly reads of it."""
         buffer = self.ring[layer % len(self.ring)]
         if layer not in self.in_pages:
             return self.claim(layer, self.past)
@@ -135,7 +135,7 @@ class OffloadStore(KVStore):
         return buffer
 
     def fetch(self, layer: int, pages: Tensor, page_rows: int) -> None:
-        """Have the device wait for these pages of a layer that a step has claimed."""
+        """Make the device wait for the pages of a layer that a step has requested."""
         buffer = self.ring[layer % len(self.ring)]
         if buffer.rows >= self.past:
             return
@@ -147,7 +147,7 @@ class OffloadStore(KVStore):
         self.transfers.wait(buffer.mark)
 
     def done(self, layer: int, start: int, stop: int, step: bool) -> None:
-        """The device was given all work on a layer, whose rows start … stop - 1 are new."""
+        """The device was given all work on a layer with the new rows start … stop - 1."""
         buffer = self.ring[layer % len(self.ring)]
         self.transfers.follow()
         for name, target in self.host.layers[layer].items():
@@ -182,7 +182,7 @@ class OffloadStore(KVStore):
 
 
 class _Layer(LayerStore):
-    """begin, end: the rows that are new since it was opened; step: whether a step wrote them."""
+    """begin, end: the rows added since it was opened; step: whether a step wrote them."""
 
     def __init__(self, store: OffloadStore, layer: int) -> None:
         self._store, self._layer = store, layer
@@ -229,7 +229,7 @@ class _Layer(LayerStore):
 
 
 def _runs(pages: NDArray[np.int32], page_rows: int, start: int, stop: int) -> list[tuple[int, int]]:
-    """Of rows start … stop - 1 those on these pages, which rise, as runs; -1 is no page."""
+    """The rows among start … stop - 1 on these pages, which rise, as runs; -1 is no page."""
     pages = pages[pages >= 0]
     begins = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
     lasts = np.append(begins[1:], len(pages))[: len(begins)] - 1

@@ -1,7 +1,7 @@
-"""Rows on pages: a table says where each page of the sequence lies in a pool that all layers have alike.
+"""Rows on pages: a table gives the place of each page of a sequence in a pool; all layers use the same table.
 
-A sequence that waits keeps its pages, and one that begins like it has the same ones for as long as it writes
-nothing there: no row moves when sequences take turns.
+A waiting sequence keeps its pages. A sequence that begins like it shares those pages until it writes to one.
+So no row moves when sequences take turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_PAGE_ROWS = 4096
 
 @dataclass(frozen=True)
 class Paged(StoredCache):
-    """Pages are taken as the prompt grows, and given back. Read by the CPU's attention."""
+    """Pages are allocated as the prompt grows, and freed again. Read by the CPU's attention."""
 
     name: ClassVar[str] = "paged"
     title: ClassVar[str] = "on pages"
@@ -58,7 +58,7 @@ class Paged(StoredCache):
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
-        """Raises ConfigError on a GPU, whose kernels read rows in one piece."""
+        """Raises ConfigError on a GPU, whose kernels read contiguous rows."""
         return self.new_pool(model, capacity, 0, device, providers)
 
     def new_pool(
@@ -111,12 +111,12 @@ class PagedStore(KVStore):
         self._shared_bytes += self.pool.counts.nbytes
 
     def _begin(self) -> None:
-        """A sequence that has no pages yet."""
+        """A sequence without pages."""
         self.pages = PageTable(self.pool, self._capacity)
         self._open = [_Layer(*arguments, self.pages) for arguments in self._layer_arguments]
 
     def beside(self) -> PagedStore:
-        """Where dense graphs write is shared too: one layer of one sequence is open at a time."""
+        """The dense graphs' write buffer is shared too: one layer of one sequence is open at a time."""
         other = copy(self)
         other._begin()
         other._shared_bytes = 0  # counted once
@@ -175,7 +175,7 @@ class _RetainedPages(RetainedRows):
 
 
 class _Layer(LayerRows):
-    """Dense graphs write beside the pool; rows go to their pages as they are committed."""
+    """Dense graphs write into a buffer beside the pool; `commit` moves rows to their pages."""
 
     def __init__(
         self,

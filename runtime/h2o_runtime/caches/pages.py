@@ -1,4 +1,4 @@
-"""Pages of rows: a pool that counts who has each of them, and a table of those that a sequence has."""
+"""Pages of rows: a pool that counts the users of each page, and a sequence's table of pages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 class PagePool:
     """Page p is the rows from p * page_rows on of every array.
 
-    arrays  all that rows are stored in, each [pages * page_rows, …]
-    counts  int32 [pages]: how many sequences have a page, those that wait among them. 0: it is free
-    free    those, a heap: the lowest is taken, so that a sequence which grows alone lies in order
+    arrays  the arrays of the rows, each [pages * page_rows, …]
+    counts  int32 [pages]: the number of sequences that use a page, including waiting ones. 0: it is free
+    free    the free pages, as a heap: the lowest is allocated first, so that a single sequence is contiguous
     """
 
     def __init__(self, pages: int, page_rows: int, arrays: Sequence[NDArray[Any]]) -> None:
@@ -35,11 +35,11 @@ class PagePool:
         return page
 
     def share(self, pages: NDArray[np.int32]) -> None:
-        """One sequence more has these pages, each of them once."""
+        """One more sequence uses these pages, each of them once."""
         self.counts[pages] += 1
 
     def give_back(self, pages: NDArray[np.int32]) -> None:
-        """One sequence less has them."""
+        """One sequence fewer uses them."""
         self.counts[pages] -= 1
         for page in pages[self.counts[pages] == 0]:
             heapq.heappush(self.free, int(page))
@@ -52,7 +52,7 @@ class PagePool:
 
 
 class PageTable:
-    """The pages of the sequence at work: row i lies at table[i // page_rows] * page_rows + i % page_rows.
+    """The pages of the current sequence: row i lies at table[i // page_rows] * page_rows + i % page_rows.
 
     table  int32 [pages of the capacity]: -1 behind the first `used`
     """
@@ -63,9 +63,9 @@ class PageTable:
         self.used = 0
 
     def reach(self, start: int, stop: int) -> None:
-        """Rows start … stop - 1 are about to be written: have pages for them that no other sequence has.
+        """Rows start … stop - 1 are about to be written: provide pages for them that no other sequence uses.
 
-        Of a page that is copied the rows before `start` are kept.
+        If a page must be copied, its rows before `start` are kept.
         """
         size, pool = self.pool.page_rows, self.pool
         for index in range(start // size, min(self.used, -(-stop // size))):
@@ -76,20 +76,20 @@ class PageTable:
             self.used += 1
 
     def truncate(self, rows: int) -> None:
-        """Give back the pages behind the first `rows` rows."""
+        """Free the pages beyond the first `rows` rows."""
         needed = min(-(-rows // self.pool.page_rows), self.used)
         self.pool.give_back(self.table[needed : self.used])
         self.table[needed : self.used] = -1
         self.used = needed
 
     def retain(self, rows: int) -> NDArray[np.int32]:
-        """The pages of the first `rows` rows, of which none is written until the caller gives them back."""
+        """The pages of the first `rows` rows; none is written until the caller frees them."""
         pages = self.table[: -(-rows // self.pool.page_rows)].copy()
         self.pool.share(pages)
         return pages
 
     def become(self, pages: NDArray[np.int32]) -> None:
-        """Have these pages, which others have too, and no others."""
+        """Use exactly these pages, which others use too."""
         self.pool.share(pages)
         self.truncate(0)
         self.used = len(pages)

@@ -1,7 +1,7 @@
 """How much of the cache a new prompt can keep.
 
-A prompt is always given whole; what the cache already holds of it is found by comparing tokens. What may be
-kept of that, the policy knows.
+A prompt is always given in full. Comparing tokens shows how much of it the cache already holds; the policy
+knows how much of that may be kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IntArray = NDArray[np.int64]
 
 
 class Configuration(Protocol):
-    """A `PrefillConfig`, which is made of policies and so cannot be known here."""
+    """A `PrefillConfig`, which consists of policies and so cannot be imported here."""
 
     @property
     def algorithm(self) -> Any:
@@ -27,17 +27,17 @@ class Configuration(Protocol):
 
 
 class Prefix(Enum):
-    """What the tokens before a prefill are to it. Explicit, because row counts cannot tell."""
+    """How the tokens before a prefill relate to it. Explicit, because row counts cannot tell."""
 
     NONE = "none"  # the cache starts empty
-    BOUNDARY = "boundary"  # a chunk boundary of a fresh run: go on exactly as that run would have
-    HISTORY = "history"  # a finished conversation that goes on
+    BOUNDARY = "boundary"  # a chunk boundary of a fresh run: continue exactly as that run would
+    HISTORY = "history"  # the next turn of a finished conversation
     EXACT = "exact"  # any cached token is what a fresh run would compute
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """Keep `length` cached tokens, in the role `prefix`."""
+    """Keep `length` cached tokens, as `prefix`."""
 
     prefix: Prefix
     length: int
@@ -45,17 +45,17 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Provenance:
-    """How the cache's content came about.
+    """How the cache's content was computed.
 
     config        the configuration it was computed with; None when the cache is empty
     prompt        length of the fresh part: one uninterrupted prompt from position 0
-    sparse        rows of the fresh part that equal those of any prompt that shares them
-    turn          the rows that a conversation's last turn found, to which it can be gone back; 0 before there was
-                  one
-    complete      false after a cancelled prefill, when only a chunk boundary can be gone on from
-    whole         whether every row is still there: nothing was forgotten
-    earliest      the earliest row that a prompt can go on at: `KVStore.earliest`
-    exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
+    sparse        rows of the fresh part that are the same for any prompt that shares these tokens
+    turn          rows before the conversation's last turn, to which it can be rolled back; 0 before the first
+                  turn
+    complete      false after a cancelled prefill, from which only a chunk boundary can be continued
+    whole         whether every row is still there: nothing was evicted
+    earliest      the earliest row from which a prompt can continue: `KVStore.earliest`
+    exact_decode  whether all tokens generated after the fresh part saw everything before them
     """
 
     config: Configuration | None = None
@@ -72,34 +72,35 @@ class Provenance:
         return cls(config, prompt, config.algorithm.lasting_rows(prompt))
 
     def decoded(self, exact: bool) -> Provenance:
-        """As it is once a token was generated that saw everything before it, or did not."""
+        """The provenance after a generated token that saw everything before it, or did not."""
         return self if exact or not self.exact_decode else replace(self, exact_decode=False)
 
     def exact_rows(self, cached: int) -> int:
-        """Under an exact policy: how many of the `cached` rows are what a fresh run would compute."""
+        """Under an exact policy: how many of the `cached` rows equal those of a fresh run."""
         return cached if self.exact_decode else min(cached, self.sparse)
 
     def forgetting(self, rows: int, most: int | None) -> Provenance:
-        """As it is with `rows` rows in a cache that forgets beyond `most`."""
+        """The provenance with `rows` rows in a cache that evicts beyond `most`."""
         return self if most is None or rows <= most else replace(self, whole=False, exact_decode=False)
 
     def from_row(self, earliest: int) -> Provenance:
-        """As it is where a prompt can go on at no row before `earliest`."""
+        """The provenance if no prompt can continue from a row before `earliest`."""
         return self if earliest <= self.earliest else replace(self, earliest=earliest)
 
     def at_turn(self, rows: int) -> Provenance:
-        """As it is once a turn began behind `rows` rows."""
+        """The provenance after a turn began at row `rows`."""
         return replace(self, turn=rows)
 
     @classmethod
     def interrupted(cls, config: Configuration | None, boundary: int) -> Provenance:
-        """A run that was cancelled after it had gone back to `boundary`, of which the policy still knows all."""
+        """A cancelled run that had gone back to `boundary`, of which the policy still has its full state."""
         return cls(config, boundary + 1, boundary, complete=False)
 
 
 def same_arithmetic(a: Configuration | None, b: Configuration) -> bool:
-    """Whether two configurations give the same numbers: neither settings of policies that were not chosen matter,
-    nor does the batch size."""
+    """Whether two configurations give the same numbers: settings of policies that were not chosen and the
+    batch size do not matter.
+    """
     if a is None or type(a.algorithm) is not type(b.algorithm):
         return False
     names = [one.name for one in options_of(type(b.algorithm)) if one.numeric]
@@ -107,7 +108,7 @@ def same_arithmetic(a: Configuration | None, b: Configuration) -> bool:
 
 
 def shared_prefix(known: IntArray, tokens: IntArray) -> int:
-    """How many of `tokens` [N], from the first on, are the first of `known` [M]."""
+    """The length of the common prefix of `tokens` [N] and `known` [M]."""
     limit = min(len(known), len(tokens))
     different = np.flatnonzero(known[:limit] != tokens[:limit])
     return int(different[0]) if len(different) else limit

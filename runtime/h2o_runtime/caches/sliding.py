@@ -1,8 +1,8 @@
-"""Rows of a layer with a window: the last ones alone, so that memory does not grow with the text.
+"""Rows of a layer with a window: only the last ones, so that memory does not grow with the text.
 
-Row i lies at place i - first; when the room is full, the last rows move to its front. Kernels learn nothing of it:
-a window counts rows back from the newest, wherever the first of them lies. A prompt is read a part at a time, in
-room that all such layers share. The host's memory only.
+Row i is at place i - first; when the room is full, the last rows move to its front. Kernels do not need to
+know: a window counts back from the newest row. A prompt is read in parts, in a buffer that all such layers
+share. In host memory only.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from h2o_runtime.model import LayerSpec, ModelSpec
 
 AT_ONCE = 4096  # rows of a prompt: a logical batch
 LEAST_SPARE = 16
-SPARE_SHARE = 40  # of a window, one part is kept behind it
+SPARE_SHARE = 40  # this fraction of a window is kept in addition
 
 
 def spare_rows(window: int) -> int:
-    """Rows that are kept behind a window: so far a text can be gone back in."""
+    """Rows kept in addition to the window: a text can be rolled back by this many."""
     return max(window // SPARE_SHARE, LEAST_SPARE)
 
 
 def room(window: int) -> int:
-    """Rows of a layer. They move once in so many steps as rows are spare."""
+    """Rows of a layer. They move to the front once in as many steps as there are spare rows."""
     return window + 2 * spare_rows(window)
 
 
@@ -42,7 +42,7 @@ def slides(spec: LayerSpec, capacity: int) -> bool:
 
 
 def sliding_bytes(model: ModelSpec, formats: Sequence[RowFormat], capacity: int) -> int:
-    """What the layers that slide take, and what they share."""
+    """The bytes of the sliding layers, and of their shared buffer."""
     own = [
         (spec.window, format)
         for spec, format in zip(model.each_layer, formats, strict=True)
@@ -54,7 +54,7 @@ def sliding_bytes(model: ModelSpec, formats: Sequence[RowFormat], capacity: int)
 
 
 def shared_rows(windows: Sequence[int], capacity: int) -> int:
-    """Room for a part of a prompt, and the rows before it that it sees."""
+    """Room for a part of a prompt, and for the earlier rows that it sees."""
     return max(map(room, windows), default=0) + min(AT_ONCE, capacity)
 
 
@@ -81,7 +81,7 @@ class SlidingRows(LayerStore):
         self._step, self._fresh = step.rows(0, 1), fresh
         self._provider = provider
         self.first = 0
-        self._loaded: tuple[int, int] | None = None  # first and stop of what `shared` has of this layer
+        self._loaded: tuple[int, int] | None = None  # range of rows of this layer in `shared`
 
     def __enter__(self) -> SlidingRows:
         self._loaded = None
@@ -90,7 +90,7 @@ class SlidingRows(LayerStore):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A prompt's last rows stay; of one that was interrupted, none."""
+        """Keep a prompt's last rows; if it was interrupted, none."""
         if self._loaded is not None and kind is None:
             first, stop = self._loaded
             keep = max(first, stop - self._lasting)
@@ -100,16 +100,16 @@ class SlidingRows(LayerStore):
 
     @property
     def _lasting(self) -> int:
-        """Rows that stay when others go: what a token sees before itself, and those to go back in."""
+        """Rows that stay when others go: those that a token sees before itself, and those for a rollback."""
         return self._window - 1 + self._spare
 
     @property
     def earliest(self) -> int:
-        """The earliest row that a text can go on at, of those up to the last."""
+        """The earliest row from which a text can continue, given the last row."""
         return self.first + self._window - 1 if self.first else 0
 
     def truncate(self, rows: int) -> None:
-        """Rows from `rows` on are needed no more."""
+        """Rows from `rows` on are no longer needed."""
         self.first = min(self.first, rows)
 
     def before_step(self, past: int) -> None:
@@ -129,7 +129,9 @@ class SlidingRows(LayerStore):
         return {name: tensor[places] for name, tensor in self._shared.view(0).tensors.items()}
 
     def _make_room(self, rows: Rows) -> int:
-        """Have the rows' places in `shared` behind those that they see. Returns the row at its first place."""
+        """Provide places for the rows in `shared`, after the rows that they see. Returns the row at the first
+        place.
+        """
         if self._loaded is None:
             first = max(self.first, rows.start - self._lasting)
             _copy(self._own, first - self.first, self._shared, 0, rows.start - first)
@@ -179,7 +181,7 @@ class SlidingRows(LayerStore):
 
 
 def _copy(source: StoredRows, begin: int, target: StoredRows, at: int, count: int) -> None:
-    """Rows of one to places of the other, which may be the same."""
+    """Copy rows between places of two arrays, which may be the same."""
     to = target.view(0).tensors
     for name, tensor in source.view(0).tensors.items():
         if count:

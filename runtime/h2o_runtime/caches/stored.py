@@ -1,4 +1,4 @@
-"""What rows are stored as: the model's own numbers, float16, or int8 with a scale a row and head."""
+"""The format of stored rows: the model's dtype, float16, or int8 with a scale per row and head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How one row of a layer is stored: `dtype`, and where it is int8 a float32 scale a head."""
+    """The format of a layer's rows: `dtype`, and for int8 a float32 scale per head."""
 
     dtype: np.dtype[Any]
     row: CacheRow
@@ -36,7 +36,7 @@ class RowFormat:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row's keys and values."""
+        """Bytes of one row's keys and values."""
         scale = np.dtype(np.float32).itemsize if self.scaled else 0
         tensors = 1 if self.row.shared else 2
         return tensors * self.row.heads * (self.row.size * self.dtype.itemsize + scale)
@@ -72,8 +72,9 @@ class StoredRows:
 
 
 class FreshRows:
-    """Where dense graphs of a layer write rows that must be converted: k, v [rows, Hkv, d] of the model's dtype, k
-    alone where values are a part of it."""
+    """The buffer into which dense graphs of a layer write rows for conversion: k, v [rows, Hkv, d] of the
+    model's dtype; k alone if values are stored in keys.
+    """
 
     def __init__(self, format: RowFormat, rows: int, device: Device) -> None:
         self._tensors = format.new(rows, device).view(0).tensors
@@ -83,7 +84,9 @@ class FreshRows:
 
 
 class Fresh:
-    """The `FreshRows` of every layer. Those whose rows are alike share one, because one is open at a time."""
+    """The `FreshRows` of every layer. Layers with the same row sizes share one, because one is open at a
+    time.
+    """
 
     def __init__(self, model: ModelSpec, rows: int, device: Device) -> None:
         formats = RowFormat.of(model, "model")
@@ -98,7 +101,7 @@ class Fresh:
 
 @dataclass(frozen=True)
 class StoredCache(Cache):
-    """A cache whose rows can be stored shorter than the model computes."""
+    """A cache that can store rows in a smaller format than the model computes."""
 
     cache_dtype: Literal["model", "float16", "int8"] = option(
         "model",
@@ -121,5 +124,5 @@ class StoredCache(Cache):
         return self.row_formats(model)[0].dtype.name
 
     def token_bytes(self, model: ModelSpec) -> int:
-        """What a token takes in all layers."""
+        """Bytes of a token in all layers."""
         return sum(format.row_bytes for format in self.row_formats(model))
