@@ -1,8 +1,8 @@
 """A conversation as one prompt, by the chat template that comes with the checkpoint.
 
-Templates are Jinja programs written by whoever published the checkpoint, for transformers'
-`apply_chat_template`. They are rendered here in the same environment, with the same names in it, and equal
-text comes out; they run in Jinja's sandbox, in a process of their own, and see nothing but plain JSON values.
+Templates are Jinja programs by the checkpoint's publisher, for transformers' `apply_chat_template`. Here they
+get the same environment and names, and give the same text. They run in Jinja's sandbox in a separate process,
+and see only plain JSON values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ChatTemplate"]
 class ChatTemplate:
     """A checkpoint's chat template, compiled. Make one with `ChatTemplate.load`.
 
-    A checkpoint may have several by name: "tool_use" is taken when tools are given, else "default".
+    A checkpoint may have several by name: "tool_use" is used when tools are given, otherwise "default".
 
     source: the file that the template came from, for messages. texts: Jinja source by name.
     """
@@ -42,8 +42,9 @@ class ChatTemplate:
     def load(cls, folder: str | Path) -> ChatTemplate:
         """Load the chat template of a bundle or a checkpoint from its folder.
 
-        It is chat_template.jinja (and additional_chat_templates/*.jinja), or else the key `chat_template` of
-        tokenizer_config.json. Raises `BundleError` when there is none or a file is damaged.
+        It is in chat_template.jinja (and additional_chat_templates/*.jinja), otherwise under the key
+        `chat_template` of tokenizer_config.json. Raises `BundleError` when there is none or a file is
+        damaged.
         """
         folder = Path(folder)
         source, templates = folder / "chat_template.jinja", _from_files(folder)
@@ -113,7 +114,7 @@ class ChatTemplate:
             ) from error
 
     def close(self) -> None:
-        """Give back the process that renders; a later rendering starts another."""
+        """Stop the rendering process; a later rendering starts another."""
         self._renderer.close()
 
     def _choose(self, with_tools: bool) -> str:
@@ -142,7 +143,7 @@ def _to_be_continued(message: Mapping[str, Any]) -> str:
 
 
 def _from_files(folder: Path) -> dict[str, str]:
-    """Templates in files of their own, by name."""
+    """Templates in separate files, by name."""
     further = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     paths = {path.stem: confined(folder, str(path.relative_to(folder))) for path in further}
     paths["default"] = folder / "chat_template.jinja"
@@ -168,7 +169,7 @@ def _from_config(value: Any, source: Path) -> dict[str, str]:
 
 
 def _checked_message(message: Any, index: int) -> dict[str, Any]:
-    """A copy of the message in JSON values, without absent ones; a client may send `"content": null`."""
+    """A copy of the message in JSON values, without absent keys; a client may send `"content": null`."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InputError(
             f'message {index} must be an object with a "role", as {{"role": "user", "content": …}}'
@@ -178,7 +179,9 @@ def _checked_message(message: Any, index: int) -> dict[str, Any]:
 
 
 def _json_value(value: Any, where: str) -> Any:
-    """A deep copy in JSON's types: other objects have methods that the sandbox does not know as dangerous."""
+    """A deep copy in JSON types: other objects have methods that the sandbox does not know to be
+    dangerous.
+    """
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):

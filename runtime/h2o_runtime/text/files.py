@@ -1,4 +1,4 @@
-"""Reading the text files of a bundle, so that a damaged one is named in one sentence."""
+"""Reads the text files of a bundle; an error names the damaged file in one sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def read_text(path: Path) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The file's JSON object, or None when there is no such file. Raises `BundleError` when it is not one."""
+    """The file's JSON object, or None when there is no such file. Raises `BundleError` for any other
+    content.
+    """
     text = read_text(path)
     if text is None:
         return None
@@ -49,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def special_tokens(folder: Path) -> dict[str, str]:
     """Special tokens by their role ("bos_token" → "<s>"), as the checkpoint's files give them.
 
-    The text, or a record with the text as its `content`, stands under each role; both styles are in use.
+    Each role has the text, or an object with the text as its `content`; both styles are in use.
     tokenizer_config.json wins over the older special_tokens_map.json.
     """
     found: dict[str, str] = {}
@@ -63,7 +65,9 @@ def special_tokens(folder: Path) -> dict[str, str]:
 
 
 def decode_utf8(data: bytes, source: str) -> str:
-    """`data` as text. Raises `InputError` with the first bad byte's offset; `source` says whose it is."""
+    """`data` as text. Raises `InputError` with the first bad byte's offset; `source` names the origin of the
+    data.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,12 +1,12 @@
 """Where chat templates are rendered: a process that can be killed.
 
-A template is a foreign program. Jinja's sandbox keeps it from files and modules, but not from running for ever or
-from taking all memory, and one long operation inside the interpreter would hold up every thread and every signal.
-Here the operating system keeps the limits.
+A template is a foreign program. Jinja's sandbox blocks files and modules, but not endless loops or memory
+exhaustion. One long operation inside the interpreter would block every thread and every signal. Here the
+operating system enforces the limits.
 
-This file is run as a script by `renderer`. It imports nothing of the package, so that it starts soon and stays
-small. Over a `Connection` it gets the templates, then one request a rendering, both pickled by the parent; each
-answer is one of the letters below and a text.
+This file is run as a script by `renderer`. It imports nothing from the package, so it starts fast and stays
+small. Over a `Connection` it receives the templates, then one request per rendering, both pickled by the
+parent. Each answer is one of the letters below and a text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 DONE, REFUSED, FORBIDDEN, FAILED = b"d", b"r", b"s", b"f"
-SECONDS = 5  # of processor time, a rendering
-MEMORY = 512 << 20  # bytes beyond what the process begins with
+SECONDS = 5  # seconds of processor time per rendering
+MEMORY = 512 << 20  # bytes above the process's initial size
 
 
 def main(descriptor: int) -> None:
-    """Until the parent hangs up."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # these reach all of a group; the parent decides
+    """Serve requests until the parent hangs up."""
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # sent to the whole group; the parent decides
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError), Connection(descriptor) as parent:
         templates: dict[str, str] = pickle.loads(parent.recv_bytes())
@@ -39,7 +42,7 @@ def main(descriptor: int) -> None:
         for name, text in templates.items():
             try:
                 compiled[name] = environment.from_string(text)
-            except Exception as error:  # also brackets too deep, which Python itself refuses
+            except Exception as error:  # also brackets nested too deeply, which Python itself refuses
                 parent.send_bytes(FAILED + f"{name!r} has {_fault(error)}".encode("utf-8", "replace"))
                 return
         parent.send_bytes(DONE)
@@ -59,7 +62,7 @@ def _rendered(template: Any, names: dict[str, Any]) -> tuple[bytes, str]:
         return REFUSED, str(error)
     except SecurityError as error:
         return FORBIDDEN, str(error)
-    except Exception as error:  # it fails in any way it likes
+    except Exception as error:  # a template can fail in any way
         return FAILED, f"{type(error).__name__}: {error}"
 
 
@@ -72,11 +75,11 @@ def _fault(error: Exception) -> str:
 
 
 class _RefusedError(Exception):
-    """The template called raise_exception: it was asked for something it does not do."""
+    """The template called raise_exception: it refuses the request."""
 
 
 def _environment() -> Any:
-    """The names and the whitespace rules that published templates are written for."""
+    """The names and whitespace rules that published templates expect."""
     import jinja2.ext
     import jinja2.nodes
     import jinja2.parser
@@ -111,7 +114,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes <, > and & for HTML, which would put escapes into the prompt."""
+    """Jinja's own filter escapes <, > and & for HTML; the escapes would appear in the prompt."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -133,12 +136,12 @@ def _limit_memory() -> None:
 
 
 def _allow_seconds() -> None:
-    """From now on; the system ends a process that takes more."""
+    """From now on; the system ends the process if it takes more."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = int(used.ru_utime + used.ru_stime) + 1 + SECONDS
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder, whose modules are none of the process's
+    del sys.path[0]  # this folder, whose modules the process must not import
     main(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Rendering templates in a process that the operating system ends when it takes too much."""
+"""Renders templates in a process that the operating system ends if it exceeds its limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from h2o_runtime.errors import BackendError
 from h2o_runtime.text.render_process import DONE, MEMORY, SECONDS
 
 SCRIPT = Path(__file__).with_name("render_process.py")
-PATIENCE = 60.0  # seconds for an answer on a machine that has hardly any time for it
+PATIENCE = 60.0  # seconds for an answer, even on a very busy machine
 
 
 class TemplateError(Exception):
-    """kind  a letter of `render_process`, or ENDED where the process came to its limits"""
+    """kind  a letter of `render_process`, or ENDED if the process reached its limits"""
 
     ENDED = b"e"
 
@@ -32,7 +32,7 @@ class TemplateError(Exception):
 
 
 class Renderer:
-    """Compiled templates by name. Any thread may render; one after the other does."""
+    """Compiled templates by name. Any thread may render; renderings run one after the other."""
 
     def __init__(self, templates: Mapping[str, str]) -> None:
         """Raises TemplateError for a template that cannot be compiled, BackendError without a process."""
@@ -41,10 +41,10 @@ class Renderer:
         self._worker: _Worker | None = _Worker(self._templates)
 
     def render(self, name: str, names: Mapping[str, Any]) -> str:
-        """The text of template `name`, to which `names` are known. Raises TemplateError."""
+        """The text of template `name` with the variables `names`. Raises TemplateError."""
         with self._lock:
             worker = self._worker or _Worker(self._templates)
-            self._worker = None  # until it is known to have survived
+            self._worker = None  # cleared until the process has survived
             try:
                 text = worker.ask((name, dict(names)))
             except TemplateError as error:

@@ -17,35 +17,36 @@ from h2o_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["StopStrings", "TextStream"]
 
-_REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are not (yet) a character
-_MAX_PENDING = 16  # tokens without a whole character at the end, before they are given up as no UTF-8
-_CONTEXT = 4  # tokens kept then: at least as many bytes as the longest character has
+_REPLACEMENT = "\ufffd"  # a decoder's output for bytes that are not (yet) a character
+_MAX_PENDING = 16  # tokens without a complete character at the end, after which they count as invalid UTF-8
+_CONTEXT = 4  # tokens kept in that case: at least as many bytes as the longest character
 
 
 class TextStream:
-    """Turns token ids into text one at a time: the deltas joined are what decoding all ids at once gives.
+    """Turns token ids into text one at a time: the joined deltas equal the decoding of all ids at once.
 
-    A token may end in the middle of a character, and what a token looks like may depend on the one before it
-    (a sentencepiece decoder drops the space of the very first). So each step decodes a short window of tokens
-    and gives out what the last one added, holding back an unfinished character. The window begins where a
-    character begins and holds at most `_CONTEXT + 2 * _MAX_PENDING` tokens, however long the answer is.
+    A token may end in the middle of a character, and its text may depend on the token before it (a
+    sentencepiece decoder drops the first token's space). So each step decodes a short window of tokens and
+    returns what the last one added, without an unfinished character. The window begins where a character
+    begins and holds at most `_CONTEXT + 2 * _MAX_PENDING` tokens, however long the answer is.
 
-    The one exception to the equality: where a decoder replaces a whole run of byte tokens because a part of
-    it is not UTF-8, characters of that run that were good when they came stay as they were given out.
+    One exception to the equality: a decoder may replace a whole run of byte tokens because some of it is not
+    UTF-8. Characters of that run that were already returned stay as they were.
     """
 
     def __init__(self, tokenizer: Tokenizer, prefix: Sequence[int] = ()) -> None:
-        """prefix: the prompt's ids, where the answer continues its text; without it the answer stands alone,
-        and a sentencepiece tokenizer's first space is dropped. A chat's answer stands alone."""
+        """prefix: the prompt's ids, if the answer continues its text. Without it the answer is separate, as
+        in a chat, and a sentencepiece tokenizer's first space is dropped.
+        """
         self._tokenizer = tokenizer
         self._window: list[int] = []
-        self._settled = 0  # the window's first tokens, which are shown and only serve as context
-        self._shown = 0  # characters of the window's text already given out
+        self._settled = 0  # the window's first tokens, already returned, which only serve as context
+        self._shown = 0  # characters of the window's text already returned
         for token in prefix[-_MAX_PENDING:]:
             self.push(token)
 
     def push(self, token: int) -> str:
-        """Text that is certain now that `token` has come; often one word, sometimes nothing."""
+        """The text that is certain now that `token` has arrived; often one word, sometimes nothing."""
         if not self._tokenizer.shows(token):
             return ""
         self._window.append(token)
@@ -65,23 +66,24 @@ class TextStream:
         return text[begin:].removesuffix(pending)
 
     def finish(self) -> str:
-        """What was held back: the replacement of an unfinished character, or nothing. Then begins anew."""
+        """The text held back: the replacement of an unfinished character, or nothing. Resets the stream."""
         text = self._tokenizer.decode(self._window)[self._shown :]
         self._window, self._settled, self._shown = [], 0, 0
         return text
 
     def _restart(self, context: list[int], pending: str) -> None:
-        """Make `context` the whole window, all of it shown but `pending` at its end."""
+        """Make `context` the whole window, of which all but `pending` at its end was returned."""
         self._window, self._settled = context, len(context)
         self._shown = len(self._tokenizer.decode(context).removesuffix(pending))
 
 
 class StopStrings:
-    """Passes text through until a stop string is complete; nothing of that string and after it gets out.
+    """Passes text through up to the first complete stop string; the stop string and the text after it are
+    dropped.
 
     Text that may be the beginning of a stop string is held back until it is clear. The stop string that is
-    complete first wins, and of several that are complete with the same character the longest; so the outcome
-    does not depend on how the text was cut.
+    complete first wins, and of several that end with the same character the longest. So the result does not
+    depend on how the text was cut.
 
     stopped: the stop string that was found, or None as long as there is none.
 
@@ -100,7 +102,7 @@ class StopStrings:
         self.stopped: str | None = None
 
     def push(self, text: str) -> str:
-        """What of the text so far may be shown and was not yet; nothing once `stopped` is set."""
+        """New text that may be returned now; nothing once `stopped` is set."""
         if self.stopped is not None:
             return ""
         text = self._pending + text
@@ -114,12 +116,12 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back, as no more text comes that could complete a stop string."""
+        """The text held back, once no more text can complete a stop string."""
         text, self._pending = self._pending, ""
         return text
 
     def _unclear(self, text: str) -> int:
-        """Length of the longest end of `text` with which a stop string begins."""
+        """Length of the longest end of `text` that begins a stop string."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             tail = text[-length:]
             if any(stop.startswith(tail) for stop in self._stops):

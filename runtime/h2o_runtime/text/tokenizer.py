@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the tokenizer.json that comes with the checkpoint."""
+"""Text to token ids and back, with the checkpoint's tokenizer.json."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from h2o_runtime.text.files import REMEDY, read_json, special_tokens
 
 __all__ = ["Tokenizer"]
 
-_BLOCK = 1 << 16  # characters that are encoded at a time to find out whether a text is too long
-_MARGIN = 1.05  # a text cut into blocks has a few more tokens than it has as a whole
+_BLOCK = 1 << 16  # characters encoded at a time while checking whether a text is too long
+_MARGIN = 1.05  # a text encoded in blocks has a few more tokens than in one piece
 
 
 class Tokenizer:
@@ -38,7 +38,7 @@ class Tokenizer:
         eos_ids: Iterable[int] = (),
         add_bos: bool | None = None,
     ) -> None:
-        """add_bos: whether a text begins with BOS; None leaves it to the tokenizer's own post-processor."""
+        """add_bos: whether a text begins with BOS; None: the tokenizer's own post-processor decides."""
         raw.no_truncation()  # a length limit left over from training would silently cut the prompt
         raw.no_padding()
         self._raw = raw
@@ -58,14 +58,15 @@ class Tokenizer:
         """Load a bundle's or a checkpoint's tokenizer from its folder.
 
         tokenizer.json is required; tokenizer_config.json, generation_config.json and config.json add the
-        special tokens and what ends an answer. Raises `BundleError` that names the missing or damaged file.
+        special tokens and the end-of-answer tokens. Raises `BundleError` that names the missing or damaged
+        file.
         """
         folder = Path(folder)
         path = confined(folder, "tokenizer.json")
         try:
             raw = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
-            if read_json(path) is None:  # which says where in the file the damage is
+            if read_json(path) is None:  # which includes the place of the damage
                 raise BundleError(
                     f"{path} is missing: give the folder of a bundle or a checkpoint that has one, or convert an "
                     "older checkpoint's tokenizer with transformers' AutoTokenizer and save_pretrained"
@@ -75,11 +76,12 @@ class Tokenizer:
         config = read_json(folder / "tokenizer_config.json")
         add_bos = (config or {}).get("add_bos_token")
         eos_ids = _model_ids(folder, "eos_token_id")
-        if config is None:  # then the model's configuration is the only place that says which these are
+        if config is None:  # then only the model's configuration names these tokens
             for role in ("bos_token", "eos_token"):
                 texts = [raw.id_to_token(token) for token in _model_ids(folder, f"{role}_id")]
                 names.setdefault(role, next((text for text in texts if text is not None), ""))
-        # The tokenizer's own end of text counts too: a fine-tuned checkpoint may name its new one only there.
+        # The tokenizer's own end of text also counts: a fine-tuned checkpoint may name its new one only
+        # there.
         own_eos = raw.token_to_id(names["eos_token"]) if names.get("eos_token") else None
         return cls(
             raw,
@@ -96,8 +98,8 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in it become their ids.
 
-        With `add_special_tokens` the text begins with BOS when the checkpoint wants one, and with one only: a
-        rendered chat template that already begins with BOS does not get a second. Encode such a prompt with
+        With `add_special_tokens` the text begins with exactly one BOS if the checkpoint uses BOS: a rendered
+        chat template that already begins with it does not get a second. Encode such a prompt with
         `add_special_tokens=False` to add nothing, as transformers' `apply_chat_template` does.
 
         Raises `InputError` when the text holds a lone surrogate, which is no character.
@@ -109,7 +111,7 @@ class Tokenizer:
                 f"the text holds {text[error.start]!a} at character {error.start}, half of a surrogate pair: "
                 "it was decoded wrongly on its way here; decode the input as UTF-8"
             ) from error
-        # As a batch of one: other threads go on meanwhile, which the library's plain encode does not let them.
+        # As a batch of one, which releases the GIL; the library's plain encode does not.
         ids: list[int] = self._raw.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         if not add_special_tokens or self.bos_id is None:
             return ids
@@ -118,11 +120,11 @@ class Tokenizer:
         return [self.bos_id, *ids] if self._adds_bos and ids[:1] != [self.bos_id] else ids
 
     def encode_within(self, text: str, most: int, add_special_tokens: bool = True) -> list[int]:
-        """As `encode`, for a text that should have at most `most` tokens and may have any number.
+        """As `encode`, for a text of any length that should have at most `most` tokens.
 
-        A text that has clearly more costs no more time and memory than one that fits: it is encoded block by
-        block until that shows, and ContextOverflowError tells how many tokens it has at least. One that has
-        slightly more is returned.
+        A text that is far too long costs no more time and memory than one that fits: it is encoded block by
+        block until the limit is exceeded. ContextOverflowError then gives a lower bound of its tokens. A text
+        slightly above the limit is returned.
         """
         if self.longest_token is not None and len(text) > self.longest_token * most:
             raise ContextOverflowError(len(text) // self.longest_token, most, at_least=True)
@@ -136,8 +138,9 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int | None:
-        """Bytes of text, as UTF-8, that one token stands for at most; None where there is no such number, as where
-        the tokenizer drops blanks."""
+        """The most UTF-8 bytes of text that one token can stand for; None if there is no limit, for example
+        if the tokenizer drops blanks.
+        """
         growth = _growth(self._raw)
         if growth is None:
             return None
@@ -147,8 +150,8 @@ class Tokenizer:
         return growth * max(max(lengths, default=1), max(added, default=1))
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids without a token become nothing, as a
-        model's vocabulary may be padded beyond its tokenizer's.
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids without a token become nothing,
+        because a model's vocabulary may be padded beyond its tokenizer's.
 
         Raises `UnknownTokenError` for an id that no vocabulary has.
         """
@@ -161,12 +164,12 @@ class Tokenizer:
         return str(self._raw.decode(ids, skip_special_tokens=False))
 
     def shows(self, token: int) -> bool:
-        """Whether `decode` makes anything of the token: it is known, and not a special one."""
+        """Whether `decode` gives text for the token: it is known and not special."""
         return token not in self.special_ids and self._raw.id_to_token(token) is not None
 
 
 def _growth(raw: tokenizers.Tokenizer) -> int | None:
-    """Bytes of a text for each byte that its tokens are made of, at most; None where some may just disappear."""
+    """The most bytes of a text for each byte that its tokens encode; None if some bytes may disappear."""
     model = json.loads(raw.model.__getstate__()) if isinstance(raw.model, tokenizers.models.BPE) else None
     if model is None or (model.get("fuse_unk") and not model.get("byte_fallback")):
         return None
@@ -189,7 +192,7 @@ def _growth(raw: tokenizers.Tokenizer) -> int | None:
 
 
 def _steps(step: Any, of_sequence: str) -> list[dict[str, Any]]:
-    """A step of the tokenizer, or the steps of a sequence, as tokenizer.json describes them."""
+    """A step of the tokenizer, or the steps of a sequence, from tokenizer.json."""
     if step is None:
         return []
     described = json.loads(step.__getstate__())

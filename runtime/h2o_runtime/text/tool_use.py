@@ -1,8 +1,9 @@
 """Tools in a conversation whose chat template does not know them.
 
-Many templates read nothing but a role and a text: they drop `tools` without a word and fail at a message with
-`tool_calls`. Here the definitions become a part of the system message, a call becomes the text that the model was
-told to write, and its result a message of the user's. Whatever a template does know is left to it.
+Many templates read only a role and a text: they silently drop `tools` and fail at a message with
+`tool_calls`. For these, the definitions are added to the system message, a call becomes the text that the
+model was told to write, and its result becomes a user message. If a template supports one of these, the
+template does it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HOW_TO_CALL = (
     "The user then tells you its result."
 )
 
-# What a template must show of a call and of its result, to be said to know them.
+# What a template must show of a call and of its result to count as supporting them.
 _SIGNS = _NAME, _ARGUMENT, _RESULT = "probe_name", "probe_argument", "probe_result"
 _OTHER_TOOL = {
     "type": "function",
@@ -40,7 +41,7 @@ _PROBE = (
         "role": "assistant",
         "tool_calls": [
             {
-                "id": "call00001",  # some templates want nine letters and digits
+                "id": "call00001",  # some templates require nine letters and digits
                 "type": "function",
                 "function": {"name": _NAME, "arguments": {"x": _ARGUMENT}},
             }
@@ -51,7 +52,7 @@ _PROBE = (
 
 
 class ToolUse:
-    """Renders conversations with tools by a template that may know nothing of them."""
+    """Renders conversations with tools, for templates that may not support tools."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
@@ -60,7 +61,7 @@ class ToolUse:
     def render(
         self, messages: Sequence[Message], /, *, tools: Sequence[Message] | None = None, **options: Any
     ) -> str:
-        """As `ChatTemplate.render`, and the model sees the tools, the calls and their results."""
+        """As `ChatTemplate.render`; the model sees the tools, the calls and their results."""
         if any(isinstance(message, Mapping) and _of_a_call(message) for message in messages):
             messages = self._style(bool(tools))(messages)
         text = self._template.render(messages, tools=tools, **options)
@@ -69,11 +70,11 @@ class ToolUse:
         words = "\n".join([_CAN_CALL, *map(_text_of, tools), _HOW_TO_CALL])
         try:
             return self._template.render(_with_system(messages, words), **options)
-        except InputError:  # there are templates without a system's role
+        except InputError:  # some templates have no system role
             return self._template.render(_with_preface(messages, words), **options)
 
     def _style(self, with_tools: bool) -> Callable[[Sequence[Message]], list[Message]]:
-        """The way of writing messages in which the template shows calls."""
+        """The message format in which the template shows calls."""
         if with_tools not in self._styles:
             known = (style for style in (_as_they_are, _with_content, _as_text, _as_text_with_content))
             found = next((style for style in known if self._shows(style, with_tools)), _in_words)
@@ -97,14 +98,14 @@ def _as_they_are(messages: Sequence[Message]) -> list[Message]:
 
 
 def _with_content(messages: Sequence[Message]) -> list[Message]:
-    """For templates that add a content to something, whether it is there or not."""
+    """For templates that concatenate the content without checking whether it is there."""
     return [
         message if message.get("content") is not None else {**message, "content": ""} for message in messages
     ]
 
 
 def _as_text(messages: Sequence[Message]) -> list[Message]:
-    """For templates that take a call's arguments as OpenAI's API does, as text."""
+    """For templates that expect a call's arguments as text, as in OpenAI's API."""
     return [
         {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
         if message.get("tool_calls")
@@ -127,9 +128,9 @@ def _text_of(value: Any) -> str:
 
 
 def _in_words(messages: Sequence[Message]) -> list[Message]:
-    """For templates that know only texts; the results of one message's calls are one message too."""
+    """For templates that know only texts; the results of one message's calls become one message."""
     told: list[Message] = []
-    names: dict[str, str] = {}  # of functions, by their calls' ids
+    names: dict[str, str] = {}  # names of functions, by their calls' ids
     after_result = False
     for message in messages:
         if message.get("tool_calls"):
@@ -155,7 +156,7 @@ def _call_in_words(call: Message) -> str:
 
 
 def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
-    """The messages with `words` at the end of the system message, which comes first."""
+    """The messages with `words` added to the system message, which comes first."""
     first, rest = messages[0], list(messages[1:])
     if first.get("role") == "system":
         return [{**first, "content": f"{first.get('content') or ''}\n\n{words}".strip()}, *rest]
@@ -163,5 +164,5 @@ def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
 
 
 def _with_preface(messages: Sequence[Message], words: str) -> list[Message]:
-    """The messages with `words` at the beginning of the first one."""
+    """The messages with `words` before the text of the first one."""
     return [{**messages[0], "content": f"{words}\n\n{messages[0].get('content') or ''}"}, *messages[1:]]
