@@ -1,1 +1,3 @@
-"""ONNX Runtime for everybody who runs a graph on it: its import, its arenas, sessions on memory of the caller's."""
+"""ONNX Runtime for all modules that run a graph on it: its import, its arenas, and sessions on the caller's
+memory.
+"""

@@ -1,4 +1,6 @@
-"""The best dense form for integer weights on this machine: h2o-bench dense measures it once and writes a file."""
+"""The best dense form for integer weights on this machine: h2o-bench dense measures once and writes a
+file.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ from h2o_runtime.ort.library import import_onnxruntime
 
 log = logging.getLogger(__name__)
 
-# What `best` weighs a dense form by: a prompt of so many tokens, and an answer.
+# The workload with which `best` weighs a dense form: the tokens of a prompt, and of an answer.
 PROMPT_TOKENS, ANSWER_TOKENS = 4096, 128
-MOST_LOSS = 0.003  # of log-probability a token against "exact", in the mean: so much of perplexity
+MOST_LOSS = 0.003  # of log-probability per token against "exact", on average: the same share of perplexity
 
 
 class DenseFormTimes(BaseModel):
     """One dense form of one bundle's dense graphs on this machine.
 
     row_s   seconds of all dense graphs for one token
-    many_s  seconds a token where a call has many
-    loss    of log-probability a token against "exact", in the mean
+    many_s  seconds per token in a call of many
+    loss    of log-probability per token against "exact", on average
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +48,7 @@ class DenseFormTimes(BaseModel):
 
 
 class Measured(BaseModel):
-    """What was measured of one bundle. `machine` says where."""
+    """The measurements of one bundle. `machine` says where."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,18 +57,18 @@ class Measured(BaseModel):
 
     @property
     def best(self) -> DenseForm:
-        """The fastest that loses little; the default where none does."""
+        """The fastest with little loss; the default if none has."""
         good = [name for name, times in self.forms.items() if times.loss <= MOST_LOSS]
         return min(good, key=lambda name: self.forms[name].weighed_s, default=default_dense_form())
 
 
 def default_dense_form() -> DenseForm:
-    """What keeps what the weights keep on any machine, and is fast on this one."""
+    """The form that has no further loss on any machine, and is fast on this one."""
     return "native" if native.is_fast() else "blocks"
 
 
 def chosen_dense_form(manifest: Manifest, threads: int) -> DenseForm:
-    """The best as it was measured, or the default."""
+    """The best form as measured, or the default."""
     path = choice_file(manifest, threads)
     try:
         measured = Measured.model_validate_json(path.read_text(encoding="utf-8"))
@@ -84,7 +86,7 @@ def chosen_dense_form(manifest: Manifest, threads: int) -> DenseForm:
 
 
 def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
-    """Write what was measured where `chosen_dense_form` finds it. Raises OutputError."""
+    """Write the measurements where `chosen_dense_form` finds them. Raises OutputError."""
     path = choice_file(manifest, threads)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,9 @@ def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
 
 
 def choice_file(manifest: Manifest, threads: int) -> Path:
-    """One file for a machine, a version of ONNX Runtime, a number of threads and a bundle's graphs and weights."""
+    """One file for each machine, version of ONNX Runtime, number of threads, and bundle's graphs and
+    weights.
+    """
     key = {**machine(threads), "bundle": manifest.identity}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -113,7 +117,7 @@ def machine(threads: int) -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """Name and instruction sets: machines in a cloud share names."""
+    """Name and instruction sets: cloud machines share names."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime must be told to compute on a GPU together with others."""
+"""ONNX Runtime's settings for computing on a GPU together with other libraries."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ REMEDY = (
 class CudaArena:
     """ONNX Runtime's memory arena on the GPU, which all sessions of the process share.
 
-    Each session would have one of its own, and arenas keep what they once took: scratch memory of a whole batch,
-    once a layer.
+    Otherwise each session has its own, and arenas never shrink: the scratch memory of a whole batch, once per
+    layer.
     """
 
     _registered = False
@@ -36,23 +36,25 @@ class CudaArena:
 
 
 def cuda_providers(ort: Any, stream: int) -> list[Any]:
-    """Providers of a session whose work goes down `stream`. Raises BackendError where there is none for CUDA."""
+    """Providers of a session whose work uses `stream`. Raises BackendError if there is none for CUDA."""
     if CUDA_PROVIDER not in ort.get_available_providers():
         raise BackendError(f"this ONNX Runtime has no CUDA provider: {REMEDY}")
-    if hasattr(ort, "preload_dlls"):  # finds those that came with pip
+    if hasattr(ort, "preload_dlls"):  # finds libraries installed by pip
         ort.preload_dlls()
     CudaArena.prepare(ort)
     options = {
         "user_compute_stream": str(stream),
-        "use_tf32": "0",  # float32 means float32: a bundle's tolerances hold
-        # Weights go through an arena of the session's own. It takes what they need, not the next power of two.
+        "use_tf32": "0",  # No TF32: a bundle's tolerances assume float32.
+        # Weights use the session's own arena, which takes what they need, not the next power of two.
         "arena_extend_strategy": "kSameAsRequested",
     }
     return [(CUDA_PROVIDER, options), "CPUExecutionProvider"]
 
 
 def check_provider(session: Any) -> None:
-    """Raises BackendError for a session on the CPU: a provider that does not load is left out without an error."""
+    """Raises BackendError for a session on the CPU: ONNX Runtime leaves out a provider that does not load,
+    without an error.
+    """
     if session.get_providers()[0] != CUDA_PROVIDER:
         raise BackendError(
             f"ONNX Runtime's CUDA provider is installed but does not load, for want of cuDNN or another library of "

@@ -1,7 +1,7 @@
-"""Functions of dense graphs as ONNX Runtime's CPU runs them fastest: graphs rewritten as they are loaded.
+"""Fuses functions of dense graphs for ONNX Runtime's CPU, as graphs are loaded.
 
-For one token of a small model half of a graph's time goes into calling its nodes. In float32, norms and rotations
-become single nodes of ONNX Runtime's. All other functions give way to their bodies.
+For one token of a small model, calling a graph's nodes takes half the time. In float32, norms and rotations
+become single ONNX Runtime nodes. All other functions are replaced by their bodies.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _normed(norm: Norm, out: str) -> Any:
 
 
 def _rotated(rotation: Rotation, graph: Any) -> list[Any]:
-    """As a sequence of n rows that starts at row 0 of the tables, for the tables hold these rows alone."""
+    """As a sequence of n rows that starts at row 0 of the tables, because the tables hold these rows only."""
     from onnx import helper, numpy_helper
 
     def constant(name: str, values: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""A dense graph as its nodes are connected, and what its functions of domain h2o stand for."""
+"""A dense graph's connections, and the meaning of its functions of domain h2o."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from h2o_runtime.errors import BundleError
 from h2o_runtime.operators import DOMAIN
 
-# Functions that the exporter names in dense graphs; bodies of standard operators stand beside the graph.
+# Functions that the exporter names in dense graphs; the file also has their bodies of standard operators.
 RMS_NORM, ROTATION = "RMSNorm", "Rotation"
-GATES = ("SwiGLU", "GeGLU")  # as h2o_gate of h2o/products.h numbers them
+GATES = ("SwiGLU", "GeGLU")  # in the numbering of h2o_gate in h2o/products.h
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Gate:
 
 @dataclass(frozen=True)
 class Rotation:
-    """x, n · heads · size numbers in this order, turned by cos and sin [n, size / 2] → out [n, heads, size]."""
+    """x, n · heads · size elements in this order, rotated by cos and sin [n, size / 2] → out [n, heads,
+    size].
+    """
 
     x: str
     cos: str
@@ -45,7 +47,7 @@ class Rotation:
 
 
 class GraphView:
-    """A GraphProto, with who makes and reads its tensors. It does not see what changes later."""
+    """A GraphProto with the producers and consumers of its tensors. It does not see later changes."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
@@ -62,12 +64,12 @@ class GraphView:
         return self._readers.get(tensor, ())
 
     def maker(self, tensor: str, op_type: str, domain: str = "") -> Any | None:
-        """The node that makes a tensor, where it is of this operator."""
+        """The node that produces a tensor, if it has this operator."""
         node = self.makers.get(tensor)
         return node if node is not None and (node.domain, node.op_type) == (domain, op_type) else None
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Of an input or a result, 0 where it is not fixed; () of all others."""
+        """Of an input or a result, 0 for free sizes; () for all other tensors."""
         value = self._given.get(tensor) or self.results.get(tensor)
         return () if value is None else tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
 
@@ -77,21 +79,21 @@ class GraphView:
         return bool(self.constants[constant].data_type == TensorProto.FLOAT)
 
     def norm(self, tensor: str) -> Norm | None:
-        """The norm that makes `tensor`, if it is one by an initializer."""
+        """The norm that produces `tensor`, if there is one with an initializer as weight."""
         node = self.maker(tensor, RMS_NORM, DOMAIN)
         if node is None or node.input[1] not in self.constants:
             return None
         return Norm(node.input[0], node.input[1], node.attribute[0].f)
 
     def gate(self, tensor: str) -> Gate | None:
-        """The gate that makes `tensor`, if one does."""
+        """The gate that produces `tensor`, if there is one."""
         node = self.makers.get(tensor)
         if node is None or node.domain != DOMAIN or node.op_type not in GATES:
             return None
         return Gate(node.op_type, node.input[0], node.input[1])
 
     def rotations(self) -> Iterator[Rotation]:
-        """Those of float32 whose result the graph gives out, which tells their shape."""
+        """Float32 products whose result is an output of the graph, which gives its shape."""
         from onnx import TensorProto
 
         for name, value in self.results.items():
@@ -105,7 +107,7 @@ class GraphView:
 
 
 def keep_needed(graph: Any) -> None:
-    """Drop nodes, and then constants, that no result needs; put the others where all that they read was made."""
+    """Drop nodes and constants that no result needs; sort the others topologically."""
     needed = {value.name for value in graph.output}
     makers = {name: node for node in graph.node for name in node.output}
     waiting = list(needed)

@@ -22,10 +22,11 @@ INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
 
 
 def multiply_integers(model: Any, folder: Path) -> Any:
-    """A ModelProto with files in `folder` → one with products of the dense form "blocks".
+    """A ModelProto with files in `folder` → one with products of the dense form "blocks". Changed weights are
+    inside.
 
-    Weights that change are inside. What rounding a head's inputs loses goes straight into the logits, so they have
-    15 bits; but where activations are float16 a head is like all other products.
+    The rounding error of a head's inputs goes directly into the logits, so these have 15 bits. If activations
+    are float16, a head is like all other products.
     """
     import onnx
 
@@ -38,7 +39,7 @@ def multiply_integers(model: Any, folder: Path) -> Any:
     nodes = list(graph.node)
     outputs = {
         value.name for value in graph.output
-    }  # a head's products alone are; others go through more nodes
+    }  # only a head has a single product; others go through more nodes
     together: dict[tuple[str, int, int], list[QuantizedProduct]] = {}
     for product in found:
         together.setdefault((product.product.input[0], product.bits, product.block_size), []).append(product)
@@ -65,7 +66,7 @@ def multiply_integers(model: Any, folder: Path) -> Any:
 
 
 class _Rewritten:
-    """Nodes and initializers of the new graph, as they are made."""
+    """The nodes and initializers of the new graph, as they are created."""
 
     def __init__(self, tensors: dict[str, Any], folder: Path) -> None:
         self.nodes: list[Any] = []
@@ -74,7 +75,9 @@ class _Rewritten:
         self._folder = folder
 
     def head(self, product: QuantizedProduct) -> None:
-        """Two rows for each in one product of blocks: activations as integers, and what that leaves of them."""
+        """Two rows for each row in one product of blocks: activations as integers, and their rounding
+        error.
+        """
         x, out = product.product.input[0], product.product.output[0]
         block = self._constant("block", np.array([0, -1, product.block_size], np.int64))
         last = self._constant("last_of_3", np.array([2], np.int64))
@@ -94,7 +97,7 @@ class _Rewritten:
         self._node("Add", [f"{out}/high", f"{out}/low"], out)
 
     def blocks(self, products: Sequence[QuantizedProduct], x: str) -> None:
-        """Of products that read the same activations one: these are then made integers once."""
+        """Joins products that read the same activations into one, so that these are rounded once."""
         outs = [product.output for product in products]
         out = outs[0] if len(outs) == 1 else f"{outs[0]}/together"
         offsets = [product.offset.input for product in products if product.offset is not None]
@@ -150,7 +153,7 @@ class _Rewritten:
 
 
 def _unsigned(q: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
-    """int8 [N, K] around 0 → [N, K · bits / 8], around half of what `bits` hold."""
+    """int8 [N, K] around 0 → [N, K · bits / 8], around the middle of the unsigned range."""
     if bits == 8:
         return np.bitwise_xor(q.view(np.uint8), np.uint8(0x80))
     offset = np.bitwise_and(np.bitwise_xor(q.view(np.uint8), np.uint8(8)), np.uint8(15))

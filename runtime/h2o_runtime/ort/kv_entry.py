@@ -1,4 +1,4 @@
-"""A layer's cache as graphs are given it: an h2o_kv of plugins/kernels/include/h2o/kv.h, addresses and all."""
+"""A layer's cache as a graph input: an h2o_kv of plugins/kernels/include/h2o/kv.h, with its addresses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES = {"float32": 0, "float16": 1, "int8": 2}  # h2o_dtype of h2o/status.h
 
 
 def kv_entry(kv: KV) -> NDArray[Any]:
-    """KV_ENTRY [1] of a cache in the host's memory. Good for as long as its tensors are there."""
+    """KV_ENTRY [1] of a cache in host memory. Valid as long as its tensors exist."""
     stored, paged = len(kv.k), kv.pages is not None
     k_scales, v_scales = (0, 0) if kv.scales is None else map(address_of, kv.scales)
     rows = len(kv.pages) * kv.page_rows if kv.pages is not None else stored

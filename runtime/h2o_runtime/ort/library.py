@@ -1,4 +1,4 @@
-"""ONNX Runtime's module, which is imported when something runs on it, and not before."""
+"""ONNX Runtime's module, imported only when something runs on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from h2o_runtime.errors import BackendError
 
 
 def import_onnxruntime() -> Any:
-    """The module, or a BackendError that says which of the two packages to install."""
+    """The module. Raises BackendError that says which of the two packages to install."""
     try:
         import onnxruntime
     except ImportError:

@@ -1,4 +1,4 @@
-"""Matrices in a dense graph: where they are, and their numbers as the files beside it have them."""
+"""The matrices of a dense graph: their nodes, and their values from the files beside it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class QuantizedProduct:
-    """A product of activations [n, K] with a matrix that DequantizeLinear makes of integers.
+    """A product of activations [n, K] with a matrix that DequantizeLinear makes from integers.
 
     dequantize, product  its nodes; product is a MatMul, or a Gemm that transposes the matrix
     weight, scales       initializers: [K, N] and [K / block, N]; where transposed [N, K] and [N, K / block]
-    offset               the Gemm that adds what the blocks' offsets come to, or None: sums of activations
-                         [n, K / block], the offsets [K / block, N], the product
+    offset               the Gemm that adds the offsets' term, or None: sums of activations [n, K / block],
+                         the offsets [K / block, N], the product
     """
 
     dequantize: Any
@@ -32,13 +32,15 @@ class QuantizedProduct:
 
     @property
     def output(self) -> str:
-        """With the offsets, where there are some."""
+        """With the offsets, if there are any."""
         made: str = (self.product if self.offset is None else self.offset).output[0]
         return made
 
 
 def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
-    """All of a GraphProto. Rows that are looked up are none: they are few, and become floats by themselves."""
+    """All such products of a GraphProto. Lookups are not among them: they read few rows, which become floats
+    on their own.
+    """
     from onnx import TensorProto
 
     bits: dict[int, Literal[4, 8]] = {TensorProto.INT8: 8, TensorProto.INT4: 4}
@@ -83,7 +85,7 @@ class FloatProduct:
 
 
 def float_products(graph: Any) -> Iterator[FloatProduct]:
-    """All of a GraphProto as the exporter writes them."""
+    """All such products of a GraphProto, in the exporter's form."""
     from onnx import TensorProto, helper
 
     matrices = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
@@ -113,7 +115,7 @@ class Matrix:
 
     @classmethod
     def read(cls, product: QuantizedProduct, tensors: Mapping[str, Any], folder: Path) -> Matrix:
-        """`tensors` are initializers by their names, whose data lie in files below `folder`."""
+        """`tensors` are initializers by name, whose data are in files below `folder`."""
         weight = tensors[product.weight]
         data = _mapped(weight, folder)
         q = data.view(np.int8) if product.bits == 8 else unpack(data)
@@ -130,7 +132,7 @@ class Matrix:
 
 
 def floats(tensor: Any, folder: Path) -> NDArray[np.floating]:
-    """An initializer of float32 or float16, with its data in a file in `folder` or in itself."""
+    """A float32 or float16 initializer, with its data in a file in `folder` or inside the model."""
     from onnx import TensorProto
 
     half = tensor.data_type == TensorProto.FLOAT16
@@ -138,7 +140,7 @@ def floats(tensor: Any, folder: Path) -> NDArray[np.floating]:
 
 
 def unpack(data: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """Two integers of 4 bits a byte, the first in its low half → int8."""
+    """Two 4-bit integers per byte, the first in its low half → int8."""
     out = np.empty((len(data), 2), np.int8)
     out[:, 0] = (data << 4).view(np.int8) >> 4
     out[:, 1] = data.view(np.int8) >> 4

@@ -1,13 +1,12 @@
-"""Dense graphs whose products are our own: PackedProduct and PackedMlp of plugins/ort.
+"""Dense graphs with native products: PackedProduct and PackedMlp of plugins/ort.
 
-Where weights are integers, activations become integers in blocks as small; those of a head twice, first as they
-are and then what that has lost, 15 bits together, for it goes straight into the logits. Where weights are float32
-nothing is rounded. Products that read the same activations are one node, which prepares them once.
-
-It takes in what stands around a product, for of one token of a small model every node costs as much as a matrix:
-the norm or the gate of an MLP before it, offsets of blocks, the residual that is added to its result, the rotation
-of queries and keys. A gated MLP is one node: of a long prompt, what lies between its products never leaves the
-caches.
+With integer weights, activations become integers in blocks of the same size. Those of a head are rounded
+twice, first themselves and then the rounding error, 15 bits together, because errors go directly into the
+logits. With float32 weights nothing is rounded. Products that read the same activations are one node, which
+prepares them once. For one token of a small model each node costs as much as a matrix. So a product's node
+also includes its neighbours: the norm or the gate of an MLP before it, block offsets, the residual added to
+its result, the rotation of queries and keys. A gated MLP is one node: in a long prompt, the activations
+between its products never leave the caches.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from h2o_runtime.ort.packed import Kind, Product, products
 from h2o_runtime.ort.packed_nodes import DOMAIN, After, Arrays, Before, MlpNode, ProductNode
 
 MOST_MATRICES = 8  # of one node
-ROTATED_STEP = 32  # of the size of heads that it turns
+ROTATED_STEP = 32  # head sizes that it can rotate
 
 
 def is_fast() -> bool:
-    """Whether products of our own are there and this CPU has instructions for them."""
+    """Whether the native products are built and this CPU has instructions for them."""
     kernels = cpu_kernels()
     if kernels is None or kernels.product_instructions() == "scalar":
         return False
@@ -42,7 +41,7 @@ def is_fast() -> bool:
 
 
 def operators() -> Path:
-    """The library that ONNX Runtime loads. Raises BackendError where there is none."""
+    """The library that ONNX Runtime loads. Raises BackendError if it is missing."""
     try:
         return onnxruntime_operators()
     except NativeKernelsMissing as error:
@@ -50,10 +49,11 @@ def operators() -> Path:
 
 
 def multiply_natively(model: Any, path: Path, threads: int) -> tuple[Any, Arrays]:
-    """A ModelProto that was loaded from `path` → one with products of our own, and weights to give its session.
+    """A ModelProto loaded from `path` → one with native products, and the weights for its session.
 
-    The model only names these: inside it they would be in memory three times while a session is made, and two
-    gigabytes at most. ONNX Runtime wants a file behind each; that is `path`, of which it reads nothing.
+    The model only names these weights: inside the model they would be in memory three times while a session
+    is created, and limited to two gigabytes. ONNX Runtime needs a file name for each; that is `path`, from
+    which it reads nothing.
     """
     import onnx
 
@@ -102,14 +102,15 @@ def _nodes(view: GraphView) -> Iterator[ProductNode]:
                 tuple(product for product, _ in ends),
                 _before(some[0].product.input[0], view),
                 tuple(after for _, after in ends),
-                head=some[0].output in view.results,  # its product alone is one; others go through more nodes
+                head=some[0].output
+                in view.results,  # only its product is single; others go through more nodes
             )
 
 
 def _with_mlps(
     nodes: Sequence[ProductNode], view: GraphView, threads: int
 ) -> Iterator[ProductNode | MlpNode]:
-    """Gate and up become one node with the product that reads them."""
+    """Combine gate and up with the product that reads them into one node."""
     makers = {after.out: node for node in nodes for after in node.after}
     mlps: dict[str, MlpNode] = {}  # by their results
     taken: list[ProductNode] = []
@@ -127,7 +128,7 @@ def _with_mlps(
 
 
 def _is_mlp(between: ProductNode, down: ProductNode, view: GraphView) -> bool:
-    """Whether `between` makes gate and up of `down` and nothing else, and nobody else reads them."""
+    """Whether `between` produces gate and up of `down` and nothing else, and no other node reads them."""
     gated = (down.before.x, down.before.up)
     products = (*between.products, *down.products)
     return (
@@ -171,7 +172,7 @@ def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation],
             return After(reader.output[0], addend=other)
     if reader.op_type == "Reshape":
         rotation = rotations.get(out)
-        # Only the rotation may want what is not turned.
+        # Only the rotation may read the unrotated result.
         if rotation and rotation.size % ROTATED_STEP == 0 and len(view.readers(reader.output[0])) == 1:
             return After(rotation.out, heads=rotation.heads, rotation=rotation)
         shape = view.shape(reader.output[0])

@@ -1,4 +1,4 @@
-"""What one PackedProduct is given of its matrices: plugins/kernels/include/h2o/products.h has the layout."""
+"""A PackedProduct's matrices as its inputs: plugins/kernels/include/h2o/products.h has the layout."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from h2o_runtime.ort.matrices import (
 )
 from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 
-BLOCKS = range(16, 257, 16)  # sizes of integers' blocks
-STEP = 16  # of float matrices' K
-LINE = 64  # bytes: vectors across two lines take twice as long
+BLOCKS = range(16, 257, 16)  # block sizes of integers
+STEP = 16  # K of float matrices is a multiple of this
+LINE = 64  # bytes: loads across two cache lines take twice as long
 
 Product: TypeAlias = QuantizedProduct | FloatProduct
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What matrices of one node have in common. 32 bits are floats, without blocks."""
+    """The common properties of a node's matrices. 32 bits are floats, without blocks."""
 
     bits: int
     block: int
@@ -44,7 +44,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Packed:
-    """Matrices one behind the other. Of floats there are no scales."""
+    """Matrices one after the other. Floats have no scales."""
 
     inputs: int  # K
     outputs: tuple[int, ...]  # N of each
@@ -54,7 +54,9 @@ class Packed:
 
 
 def takes(graph: Any) -> bool:
-    """Whether a GraphProto's products can be of our own: float32 throughout, and blocks that kernels know."""
+    """Whether a GraphProto's products can be native: float32 throughout, and block sizes that kernels
+    support.
+    """
     from onnx import TensorProto
 
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
@@ -64,14 +66,16 @@ def takes(graph: Any) -> bool:
 
 
 def products(graph: Any) -> list[Product]:
-    """Of a GraphProto whose integer products can be of our own: these, and what can be of its float products."""
+    """The integer products of a GraphProto that can be native, if all can, and its float products that
+    can.
+    """
     inputs = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
     of_floats = [one for one in float_products(graph) if inputs[one.weight] % STEP == 0]
     return [*quantized_products(graph), *of_floats]
 
 
 def pack_matrices(matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
-    """Matrices of one kind. `tensors` are initializers by their names, whose data lie in files below `folder`."""
+    """Matrices of one kind. `tensors` are initializers by name, whose data are in files below `folder`."""
     made = [_pack(product, tensors, folder) for product in matrices]
     return Packed(
         made[0].inputs,
@@ -83,7 +87,7 @@ def pack_matrices(matrices: Sequence[Product], tensors: Mapping[str, Any], folde
 
 
 def aligned(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Arrays of one dimension and dtype, one behind the other from a cache line's begin on."""
+    """Arrays of one dimension and dtype, one after the other, starting at a cache line."""
     nbytes = sum(array.nbytes for array in arrays)
     memory = np.empty(nbytes + LINE, np.uint8)
     start = -memory.ctypes.data % LINE

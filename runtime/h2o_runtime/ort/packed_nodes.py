@@ -1,4 +1,4 @@
-"""Nodes with products of our own, of plugins/ort: what each computes, and how it is written into a graph."""
+"""Nodes with native products of plugins/ort: what each computes, and how it is added to a graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Before:
-    """What a node makes of its activations: of x as it is, of a gate and `up`, or by a norm's weights."""
+    """What a node makes of its activations: x itself, a gate and `up`, or a norm."""
 
     x: str
     up: str = ""
@@ -55,7 +55,7 @@ class ProductNode:
     head: bool
 
     def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
-        """The node, with what adds biases behind it, and its weights."""
+        """The node, the nodes behind it that add biases, and its weights."""
         from onnx import helper
 
         kind = Kind.of(self.products[0])
@@ -142,7 +142,7 @@ class MlpNode:
 
 
 def _weights(name: str, packed: Packed) -> tuple[list[str], Arrays]:
-    """The names of a node's weights, scales and offsets, "" where there are none, and the arrays by name."""
+    """The names of a node's weights, scales and offsets ("" if it has none), and the arrays by name."""
     given = {"weights": packed.weights, "scales": packed.scales, "offsets": packed.offsets}
     arrays = {f"{name}/{key}": array for key, array in given.items() if array is not None}
     return [f"{name}/{key}" if array is not None else "" for key, array in given.items()], arrays

@@ -1,4 +1,4 @@
-"""Weights as products of our own read them: plugins/kernels/include/h2o/products.h has the layout."""
+"""Packs weights for native products: plugins/kernels/include/h2o/products.h has the layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pack(q: NDArray[np.int8], bits: Literal[4, 8], block_size: int) -> NDArray[n
 
 
 def pack_scales(scales: NDArray[Any]) -> NDArray[np.float32]:
-    """[N, K / block] → float32 [N / 16, rounded up, K / block, 16]. Offsets lie alike."""
+    """[N, K / block] → float32 [N / 16, rounded up, K / block, 16]. Offsets have the same layout."""
     scales = _whole_panels(scales)
     panels = scales.reshape(-1, PANEL, scales.shape[1]).transpose(0, 2, 1)
     return np.ascontiguousarray(panels, dtype=np.float32)

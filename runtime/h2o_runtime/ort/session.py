@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: on one arena, with threads of their own, on memory that the caller owns."""
+"""ONNX Runtime sessions on one arena, with their own threads, on the caller's memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.ort.cuda import check_provider, cuda_providers
 from h2o_runtime.ort.library import import_onnxruntime, version_of
 
-# How long a session's threads look for more work before they sleep. Operators of one graph follow each other
-# within that time. Longer would take cores from the attention kernels' threads, and from the next graph's.
+# How long a session's threads spin for more work before they sleep. Operators of one graph follow each other
+# within that time. A longer time would take cores from the attention kernels' threads and from the next
+# graph's.
 SPIN_MICROSECONDS = 20
 
 
 class SharedArena:
     """ONNX Runtime's memory arena, which all sessions of the process share.
 
-    Without it every session would keep its own scratch memory: one model is some thirty sessions, of which
-    one runs at a time. The arena asks for as much as is needed, not for the next power of two.
+    Without it every session keeps its own scratch memory: a model has about thirty sessions, one of which
+    runs at a time. The arena allocates what is needed, not the next power of two.
     """
 
     _registered = False
@@ -62,14 +63,14 @@ def open_session(
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # patterns are kept for every n that was ever seen
+    options.enable_mem_pattern = False  # otherwise it keeps memory patterns for every n it has seen
     options.log_severity_level = 3
     options.add_session_config_entry("session.use_env_allocators", "1")
     if version_of(ort) >= (1, 26):
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     else:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # On its own ONNX Runtime makes other arithmetic of integer weights; who wants that rewrites the graph.
+    # By default ONNX Runtime changes the arithmetic of integer weights; `dense_form` decides that here.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     if beside is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
@@ -83,7 +84,7 @@ def open_session(
     on_gpu = device is not None and device.memory == "cuda"
     providers = cuda_providers(ort, device.lanes.dense.handle) if on_gpu else ["CPUExecutionProvider"]
     session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
-    # It keeps a model that is given as bytes, weights and all, for a fallback to other providers.
+    # Otherwise it keeps the model bytes, including weights, for a fallback to other providers.
     session._model_bytes = None
     session._h2o_weights = shared
     if on_gpu:
@@ -92,21 +93,21 @@ def open_session(
 
 
 def run_bound(session: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-    """Run a session on memory that the caller owns."""
+    """Run a session on the caller's memory."""
     BoundSession(session).run(inputs, outputs)
 
 
 class BoundSession:
-    """A session with its inputs and outputs bound to memory that the caller owns.
+    """A session with inputs and outputs bound to the caller's memory.
 
-    What lies where it lay in the last run stays bound: in decode that is all but the new cache row. `memory`
-    says where it lies, in ONNX Runtime's words. On a GPU a run only enqueues its work.
+    Arrays at the same address as in the last run stay bound: in decode that is all but the new cache row.
+    `memory` names the memory in ONNX Runtime's terms. On a GPU a run only enqueues its work.
     """
 
     def __init__(self, session: Any, memory: str = "cpu") -> None:
         self._session = session
         self._memory = memory
-        self._options = None  # on the CPU: looking into them takes ONNX Runtime longer than a small graph
+        self._options = None  # on the CPU: parsing them takes ONNX Runtime longer than running a small graph
         if memory != "cpu":
             self._options = import_onnxruntime().RunOptions()
             self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -119,21 +120,21 @@ class BoundSession:
         self.run_again()
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """Say where inputs and outputs lie, as far as that is new."""
+        """Bind inputs and outputs that have moved."""
         for name, array in inputs.items():
             self._bind(self._binding.bind_input, name, array)
         for name, array in outputs.items():
             self._bind(self._binding.bind_output, name, array)
 
     def bound(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
-        """A run that is always on these arrays, beside all others: nothing is looked up or bound in it."""
+        """A run with fixed arrays, independent of all others: nothing is looked up or bound in it."""
         fixed = BoundSession(self._session, self._memory)
         fixed.bind(inputs, outputs)
         fixed._bound_arrays = (inputs, outputs)
         return fixed.run_again
 
     def run_again(self) -> None:
-        """Run on what is bound."""
+        """Run on the bound arrays."""
         self._session.run_with_iobinding(self._binding, self._options)
 
     def _bind(self, bind: Any, name: str, array: Tensor) -> None:

@@ -3,9 +3,9 @@
 It takes rows of any sequences: dense graphs all at once, attention each its own cache. A row's numbers do not
 depend on the others: every node works row by row, and products of our own add up each row in one order.
 
-A step through every layer by itself is some sixty calls, and threads fall asleep between them. In one graph ONNX
-Runtime's threads go from product to product, and attention is on them too. Its weights are those of the other
-sessions, in the same memory.
+A step layer by layer is about sixty calls, and threads sleep between them. In one graph ONNX Runtime's
+threads go from product to product, and attention runs on them too. Its weights are shared with the other
+sessions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from h2o_runtime.devices import Tensor
 from h2o_runtime.model import AttentionShape
 from h2o_runtime.ort.packed_nodes import DOMAIN
 
-ANGLES = ("cos", "sin")  # of every table, from the first layer to all others
+ANGLES = ("cos", "sin")  # of every table of angles: outputs of the first graph, inputs of all others
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class RewrittenGraph:
 
 
 def whole_step(graphs: Sequence[RewrittenGraph], tensors: StepTensors, threads: int) -> RewrittenGraph:
-    """One graph of all dense graphs, in their order: a model's layers, then its head."""
+    """Joins all dense graphs in the model's order: its layers, then its head."""
     from onnx import ModelProto, helper
 
     nodes: list[Any] = []
     initializers: list[Any] = []
     weights: dict[str, NDArray[Any]] = {}
     opsets: dict[str, Any] = {}
-    made: dict[str, str] = {"tokens": "tokens", "positions": "positions"}  # by what the next graph calls it
+    made: dict[str, str] = {"tokens": "tokens", "positions": "positions"}  # by the name in the next graph
     for i, rewritten in enumerate(graphs):
         graph = rewritten.model.graph
         names = _names(graph, i, made, last=i == len(graphs) - 1)
@@ -70,7 +70,7 @@ def whole_step(graphs: Sequence[RewrittenGraph], tensors: StepTensors, threads: 
 
 
 def _names(graph: Any, i: int, made: Mapping[str, str], last: bool) -> dict[str, str]:
-    """What graph i's tensors are called in the whole. Its inputs are what is made there already."""
+    """The names of graph i's tensors in the joined graph. Tensors that already exist become its inputs."""
     names = {"": ""} | {value.name: made[value.name] for value in graph.input}
     if last:
         names |= {value.name: value.name for value in graph.output}
@@ -113,7 +113,7 @@ def _attention(layer: int, results: Mapping[str, str], shape: AttentionShape, th
 
 
 def _value(name: str, array: Tensor) -> Any:
-    """Of any number of rows."""
+    """For any number of rows."""
     from onnx import helper
 
     dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
