@@ -1,17 +1,17 @@
-"""Nobody is called: libraries that report to their makers are told not to."""
+"""Switches off the telemetry of libraries."""
 
 from __future__ import annotations
 
 import os
 
-# Read by each library when it is imported, or before it first reports.
+# Each library reads these when it is imported, or before its first report.
 VARIABLES = {
     "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime from 1.32 on; its Python function comes too late
-    "HF_HUB_DISABLE_TELEMETRY": "1",  # what a download that somebody asked for tells beside its own request
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # what a requested download reports besides the request itself
 }
 
 
 def decline_telemetry() -> None:
-    """Set each variable that the user has not set. A library that was imported before is not reached."""
+    """Set each variable that the user has not set. Libraries imported earlier are not affected."""
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
