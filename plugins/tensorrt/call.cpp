@@ -1,4 +1,4 @@
-// What follows from the table for a node: the shapes of outputs, and the call that kernels take.
+// Output shapes and kernel calls of a node, from the operator table.
 #include "operator.h"
 
 namespace h2o::trt {
@@ -7,7 +7,7 @@ using nvinfer1::DimsExprs;
 
 namespace {
 
-// Of a size that no input shows.
+// For a size that no input shows.
 int64_t from_attributes(const OperatorSpec& op, const Attributes& attributes, int size) {
     if (size < 0) return -size;
     int64_t sum = 0;

@@ -1,5 +1,6 @@
-// What TensorRT looks up when it loads the library (IPluginRegistry::loadLibrary, trtexec --dynamicPlugins):
-// a way to hand over its logger, and the creators. And registration for programs that load it themselves.
+// The functions that TensorRT looks up when it loads the library (IPluginRegistry::loadLibrary, trtexec
+// --dynamicPlugins): one to set its logger, and one for the creators. Also the registration for programs that
+// load the library themselves.
 
 #include <dlfcn.h>
 
@@ -31,13 +32,13 @@ const std::vector<nvinfer1::IPluginCreatorInterface*>& creators() {
     return all;
 }
 
-// Polygraphy and trtexec --staticPlugins only dlopen the library, and expect that it registers its creators
-// by then. Not unasked: loadLibrary fails where they are registered before it has looked them up.
+// Polygraphy and trtexec --staticPlugins only dlopen the library, and expect it to register its creators by
+// then. Not always: loadLibrary fails if creators are registered before it has looked them up.
 __attribute__((constructor)) void register_if_asked() noexcept {
     const char* asked = std::getenv("H2O_TRT_REGISTER");
     if (!asked || std::strcmp(asked, "1") != 0) return;
-    // Polygraphy does this before it imports TensorRT. dlopen takes the one that is in the process, else
-    // loads it, and never one of another major version, whose registry has another layout.
+    // Polygraphy does this before it imports TensorRT. dlopen returns the library of the process or loads it,
+    // and never another major version, whose registry has another layout.
     const std::string name = "libnvinfer.so." + std::to_string(NV_TENSORRT_MAJOR);
     void* tensorrt = dlopen(name.c_str(), RTLD_LAZY);
     void* found = tensorrt ? dlsym(tensorrt, "getPluginRegistry") : nullptr;
@@ -49,7 +50,7 @@ __attribute__((constructor)) void register_if_asked() noexcept {
     for (size_t i = 0; i < creators().size(); ++i)
         if (!registry->registerCreator(*creators()[i], kNamespace))
             log_error(std::string(operators()[i].spec.name) + ": TensorRT did not register it");
-    // The registry has pointers into this library now, which must stay when the program closes it.
+    // The registry now points into this library, which must stay loaded when the program closes it.
     Dl_info self;
     if (dladdr(&logger_finder, &self)) dlopen(self.dli_fname, RTLD_LAZY | RTLD_NODELETE);
 }

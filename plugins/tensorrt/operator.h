@@ -1,5 +1,6 @@
-// What TensorRT has to know of one operator of ONNX domain h2o. The plugin and its creator are the same code
-// for all of them; everything follows from the table.
+// An operator of ONNX domain h2o for TensorRT.
+//
+// The plugin and its creator are the same code for all operators; everything follows from the table.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -21,17 +22,17 @@ struct Operator {
     int32_t outputs() const { return spec.tensors - spec.inputs; }
 };
 
-// Those of the table that exported graphs may hold.
+// The operators that exported graphs may contain.
 const std::vector<Operator>& operators();
 
-// Output dimension expressions from those of the inputs, whose ranks are the table's.
+// Output dimension expressions from those of the inputs; the table gives the ranks.
 void output_shapes(const Operator& op, const Attributes& attributes, const nvinfer1::DimsExprs* in,
                    nvinfer1::DimsExprs* out, nvinfer1::IExprBuilder& builder);
 
-// One call of an operator, of which TensorRT has told the shapes.
+// One call of an operator with the shapes that TensorRT gave.
 class PluginCall {
   public:
-    // An empty string, or a sentence that says which sizes are wrong.
+    // An empty string, or a sentence that names the wrong sizes.
     std::string resolve(const Operator& op, const Attributes& attributes,
                         const std::vector<nvinfer1::Dims>& in, h2o_dtype dtype);
     size_t workspace(const Operator& op) const { return op.kernel.workspace(&call()); }

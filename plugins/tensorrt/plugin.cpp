@@ -40,7 +40,7 @@ DataType data_type(Type type, DataType model) {
     return model;
 }
 
-// The type that a node's kModel tensors share, taken from the first; float32 if there is none.
+// The type that a node's kModel tensors share, from the first of them; float32 if there is none.
 template <class F>
 DataType model_type(const Operator& op, F&& type_of) {
     for (int32_t i = 0; i < op.spec.inputs; ++i)
@@ -123,7 +123,8 @@ bool OperatorPlugin::supportsFormatCombination(int32_t position, const DynamicPl
     const PluginTensorDesc& desc = tensors[position].desc;
     const TensorSpec& spec = op_.spec.tensor[position];
     if (desc.format != nvinfer1::TensorFormat::kLINEAR || !type_fits(spec.type, desc.type)) return false;
-    // Only positions before this one are settled; the first tensor of the model's type decides for the rest.
+    // Only tensors before this one have their types; the first tensor of the model's type decides for the
+    // rest.
     if (spec.type != Type::kModel) return true;
     return desc.type == model_type(op_, [&](int32_t i) { return tensors[i].desc.type; });
 }
@@ -137,7 +138,7 @@ size_t OperatorPlugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, i
                                         const DynamicPluginTensorDesc*, int32_t output_count) const noexcept {
     if (!counts_match(input_count, output_count)) return 0;
     try {
-        // The kernels' queries grow with every size, so the largest shape of the profile covers all.
+        // Workspace sizes grow with every size, so the profile's largest shape covers all.
         const DataType model = model_type(op_, [&](int32_t i) { return inputs[i].desc.type; });
         std::vector<Dims> largest;
         for (int32_t i = 0; i < input_count; ++i) largest.push_back(inputs[i].max);

@@ -1,4 +1,4 @@
-// One plugin class for every operator. Nothing here throws past TensorRT's interface.
+// One plugin class for every operator. No exception crosses TensorRT's interface.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -61,7 +61,7 @@ class OperatorPlugin final : public nvinfer1::IPluginV3,
     Attributes attributes_;
     std::vector<nvinfer1::PluginField> fields_;
     nvinfer1::PluginFieldCollection collection_{};
-    // Of the shapes last announced by onShapeChange, so that enqueue has nothing to work out.
+    // For the shapes of the last onShapeChange, so that enqueue computes nothing.
     bool ready_ = false;
     PluginCall call_;
     size_t workspace_bytes_ = 0;
@@ -84,7 +84,7 @@ class OperatorCreator final : public nvinfer1::IPluginCreatorV3One {
     nvinfer1::PluginFieldCollection collection_{};
 };
 
-// Through TensorRT's logger where one was handed over, else to the standard error stream.
+// Uses TensorRT's logger if there is one, otherwise standard error.
 void log_error(const std::string& sentence) noexcept;
 void set_logger_finder(nvinfer1::ILoggerFinder* finder) noexcept;
 
