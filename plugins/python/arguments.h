@@ -1,4 +1,4 @@
-// What the modules of CPU and CUDA kernels have in common: an operator's arguments by name.
+// Shared by the modules of CPU and CUDA kernels: an operator's arguments by name.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace h2o::python {
 
 namespace nb = nanobind;
 
-// An operator, its kernel, and the names of its arguments as dictionaries are asked for them.
+// An operator, its kernel, and the names of its arguments as Python strings.
 struct Known {
     const OperatorSpec* spec;
     const h2o_kernel* kernel;
@@ -27,7 +27,7 @@ struct Known {
     static nb::object interned(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
 
-// Those of the table that have a kernel of this kind, by name.
+// The operators of the table with a kernel of this kind, by name.
 class Operators {
   public:
     explicit Operators(const h2o_kernel* (*kernel_of)(const char*)) {
@@ -50,7 +50,7 @@ class Operators {
     std::vector<Known> all_;
 };
 
-// An argument by its name; null where it is not given, or None.
+// An argument by name; null if it is missing or None.
 inline nb::handle argument(const nb::dict& given, const nb::object& name, size_t& used) {
     PyObject* const found = PyDict_GetItem(given.ptr(), name.ptr());
     if (found == nullptr) return {};
@@ -72,7 +72,7 @@ inline void read_attributes(const Known& op, const nb::dict& given, Arguments& a
     }
 }
 
-// Throws where not every argument that was given was one of the operator's.
+// Throws if an argument is not one of the operator's.
 inline void expect_all_used(const Known& op, const nb::dict& given, size_t used) {
     if (used == given.size()) return;
     for (const auto item : given) {
@@ -85,7 +85,7 @@ inline void expect_all_used(const Known& op, const nb::dict& given, size_t used)
     }
 }
 
-// Works out what follows from the arguments; throws a ValueError that says which one is wrong.
+// Computes what follows from the arguments; throws a ValueError that names the wrong one.
 inline h2o_call resolved(const Known& op, Arguments& arguments, const h2o_kv* kv) {
     const std::string wrong = resolve(*op.spec, arguments);
     if (!wrong.empty()) throw nb::value_error(wrong.c_str());
@@ -98,7 +98,7 @@ inline h2o_call resolved(const Known& op, Arguments& arguments, const h2o_kv* kv
     return call;
 }
 
-// Outputs that are not given are in the memory of an input, where they may be.
+// Outputs that are not given share the memory of an input, where the operator allows it.
 inline void place_outputs(const Known& op, Arguments& arguments) {
     for (int i = op.spec->inputs; i < op.spec->tensors; ++i) {
         const int in_place = op.spec->tensor[i].in_place;

@@ -1,6 +1,5 @@
-// What GCC 11 and later take from libstdc++ for a copy of std::exception_ptr. Libraries of earlier systems
-// keep it to themselves: here it is made of the copy constructor and the destructor that all of them give
-// away.
+// libstdc++ functions that GCC 11 and later call to copy a std::exception_ptr. Earlier libraries do not
+// export them. Here they are built from the copy constructor and the destructor, which all versions export.
 #include <exception>
 
 #if defined(_GLIBCXX_RELEASE) && _GLIBCXX_RELEASE >= 11
@@ -10,7 +9,7 @@ extern "C" {
 void h2o_copy(void* copy, const void* pointer) asm("_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
 void h2o_destroy(void* pointer) asm("_ZNSt15__exception_ptr13exception_ptrD1Ev");
 
-// std::__exception_ptr::exception_ptr::_M_addref: a copy that is never destroyed counts once.
+// std::__exception_ptr::exception_ptr::_M_addref: a copy that is never destroyed adds one reference.
 __attribute__((visibility("hidden"))) void _ZNSt15__exception_ptr13exception_ptr9_M_addrefEv(void** self) {
     void* copy;
     h2o_copy(&copy, self);

@@ -1,4 +1,4 @@
-// NumPy arrays, and whatever else has the buffer protocol, as arguments of kernels.
+// NumPy arrays, and other objects with the buffer protocol, as arguments of kernels.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@ namespace nb = nanobind;
 
 enum class Access { kRead, kWrite, kWriteIfAllowed };
 
-// A C-contiguous array, held while this lives. Reading takes a copy of one that is not contiguous.
+// A C-contiguous array, referenced as long as this object lives. Inputs that are not contiguous are copied.
 class Buffer {
   public:
     Buffer() = default;

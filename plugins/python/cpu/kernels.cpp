@@ -5,8 +5,8 @@
 namespace h2o::python::cpu {
 namespace {
 
-// A number may stand for an array of one, and a tuple for one of two: `numbers` holds them while the call
-// runs.
+// A number may stand for an array of one element, and a pair for an array of two: `numbers` stores them
+// during the call.
 struct Numbers {
     int64_t of[kMostTensors][2];
 
@@ -27,7 +27,7 @@ struct Numbers {
     }
 };
 
-// Whether a call's output that is not given goes where this input is.
+// Whether an output that is not given is written to this input's memory.
 bool holds_output(const Known& op, const nb::dict& given, int input) {
     for (int i = op.spec->inputs; i < op.spec->tensors; ++i) {
         const nb::object& name = op.tensors[static_cast<size_t>(i)];

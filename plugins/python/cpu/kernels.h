@@ -1,6 +1,5 @@
-// One model shape's CPU kernels for Python.
-//
-// In a namespace of its own: nanobind tells classes apart by their C++ names, across modules.
+// One model shape's CPU kernels for Python. In a separate namespace, because nanobind distinguishes classes
+// by their C++ names, across modules.
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -19,17 +18,17 @@ using namespace nb::literals;
 // Throws unless the call succeeded.
 void check(h2o_status status, const char* call);
 
-// One layer's cache. It keeps its arrays.
+// One layer's cache. It references its arrays.
 class KV {
   public:
-    // scales: a pair of keys' and values' [rows, Hkv], or None
+    // scales: a pair of the keys' and the values' [rows, Hkv], or None
     KV(nb::handle k, nb::handle v, int64_t length, nb::handle pages, int32_t page_rows, nb::handle scales);
     KV(const KV&) = delete;
     KV& operator=(const KV&) = delete;
 
     const h2o_kv* get() const { return &kv_; }
     bool writable() const { return k_.writable() && v_.writable(); }
-    // As the resolver takes it: k_cache or v_cache with as many rows as there are in order, or the length.
+    // The form that the resolver expects: k_cache or v_cache with its number of rows in order, or the length.
     h2o_tensor tensor(Part part) const;
 
   private:

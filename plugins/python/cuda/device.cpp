@@ -1,4 +1,4 @@
-// Memory, streams, events and graphs of h2o_plugins._cuda. Calls that may wait let other Python threads run.
+// Memory, streams, events and graphs of h2o_plugins._cuda. Calls that may wait release the GIL.
 #include "device.h"
 
 #include <nanobind/stl/pair.h>
@@ -20,7 +20,7 @@ void* pointer(Address address) {
     return reinterpret_cast<void*>(address);
 }
 
-// check, for allocations: that there is no more memory is Python's own error.
+// Like `check`, for allocations: out of memory becomes Python's MemoryError.
 void check_allocation(cudaError_t error, const char* call, size_t nbytes) {
     if (error != cudaErrorMemoryAllocation) return check(error, call);
     (void)cudaGetLastError();
@@ -125,7 +125,7 @@ void Stream::wait(const Event& event) {
     check(cudaStreamWaitEvent(stream_, event.get(), 0), "cudaStreamWaitEvent");
 }
 void Stream::copy(void* target, const void* source, size_t nbytes, cudaMemcpyKind kind) {
-    const nb::gil_scoped_release release;  // a copy from or to pageable memory waits
+    const nb::gil_scoped_release release;  // copies from or to pageable memory wait
     check(cudaMemcpyAsync(target, source, nbytes, kind, stream_), "cudaMemcpyAsync");
 }
 void Stream::upload(const Source& source, Address target) {

@@ -1,4 +1,4 @@
-// What the Python module _cuda holds of a GPU: each object owns one thing of the CUDA runtime.
+// The GPU resources of the Python module _cuda: each object owns one CUDA runtime object.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ struct CudaError : std::runtime_error {
 void check(cudaError_t error, const char* call);
 void check(h2o_status status, const char* call);
 
-// Owners are neither copied nor moved: Python holds them by reference.
+// Objects are neither copied nor moved: Python holds them by reference.
 class Owner {
   public:
     Owner() = default;

@@ -14,7 +14,7 @@ T* at(nb::handle array) {
 }
 
 h2o_dtype dtype_of(nb::handle array, const char* name) {
-    switch (nb::cast<int>(array.attr("dtype").attr("num"))) {  // NumPy's, which do not change
+    switch (nb::cast<int>(array.attr("dtype").attr("num"))) {  // NumPy's dtypes, which never change
         case 1:
             return H2O_I8;
         case 5:
@@ -43,7 +43,7 @@ h2o_tensor tensor_of(nb::handle array, const char* name) {
     return tensor;
 }
 
-// Numbers that stand for tensors: kernels read them on the device, and some of them on the host too.
+// Scalars that stand for tensors: kernels read them on the device, and some also on the host.
 class Integers {
   public:
     explicit Integers(int64_t* device) : device_(device) {}

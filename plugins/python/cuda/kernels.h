@@ -1,4 +1,4 @@
-// One model shape's CUDA kernels for Python: what lies at an address is the caller's word.
+// One model shape's CUDA kernels for Python. The caller is responsible for the addresses.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,8 +10,8 @@ namespace h2o::python {
 
 using namespace nb::literals;
 
-// One layer's cache. Its arrays, as all arguments, have an address, a shape and a NumPy dtype; its length is
-// a number, or an array of one that is read on the device.
+// One layer's cache. Its arrays, like all arguments, have an address, a shape and a NumPy dtype. Its length
+// is a number, or an array of one element that the device reads.
 class KV {
   public:
     KV(nb::handle k, nb::handle v, nb::handle length, nb::handle pages, int32_t page_rows, nb::handle scales);
