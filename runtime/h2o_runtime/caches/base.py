@@ -112,8 +112,8 @@ class RetainedRows(Protocol):
 class KVStore(Protocol):
     """Every layer's keys and values of one session.
 
-    recordable  whether a step's calls are always the same, so that a GPU can record them
-    at_once     most rows of a prompt that it takes before attention to them; None: all
+    recordable  whether every step makes the same calls, so that a GPU can record them
+    at_once     the most rows of a prompt that it holds before attention to them; None: all
     """
 
     recordable: ClassVar[bool] = True
@@ -180,9 +180,9 @@ class Cache(ABC):
 
     name   as flags and reports write it
     title  as people read it
-    shared_values  whether it can hold rows whose values are a part of their keys
-    mixed_rows     whether layers may differ in what it keeps of a token
-    keeps_distances  whether two of its rows are as far apart as their tokens
+    shared_values  whether it can hold rows whose values are stored in their keys
+    mixed_rows     whether layers may have different row sizes
+    keeps_distances  whether the distance of two rows is the distance of their tokens
     """
 
     name: ClassVar[str]

@@ -50,9 +50,9 @@ class Rule:
 
 
 class Memory:
-    """What every layer keeps.
+    """The tokens that every layer keeps.
 
-    tokens  int64 [layers, rows]: where in the text the token of each row stands
+    tokens  int64 [layers, rows]: the position in the text of each row's token
     score   float64 [layers, rows]: its probabilities, summed over queries and heads
     """
 

@@ -1,7 +1,8 @@
-"""A decode step as one graph: all dense graphs of a model, as they were rewritten, with StepAttention between them.
+"""A decode step as one graph: all rewritten dense graphs of a model, with StepAttention between them.
 
-It takes rows of any sequences: dense graphs all at once, attention each its own cache. A row's numbers do not
-depend on the others: every node works row by row, and products of our own add up each row in one order.
+The rows may belong to different sequences: dense graphs process them together, attention reads each row's own
+cache. A row's result does not depend on the others: every node works row by row, and native products sum each
+row in a fixed order.
 
 A step layer by layer is about sixty calls, and threads sleep between them. In one graph ONNX Runtime's
 threads go from product to product, and attention runs on them too. Its weights are shared with the other

@@ -86,9 +86,9 @@ def _environment() -> Any:
     import jinja2.sandbox
 
     class Generation(jinja2.ext.Extension):
-        """`{% generation %}`: marks the assistant's words for training. Here it only shows its content.
+        """`{% generation %}`: marks the assistant's text for training. Here it only outputs its content.
 
-        The content has a scope of its own, as in transformers, where it is the body of a call.
+        The content has its own scope, as in transformers, where it is the body of a call.
         """
 
         tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration is a plain set
