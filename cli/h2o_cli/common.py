@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, errors without tracebacks, terminal or machine output."""
+"""Shared by all commands: exit codes, errors without tracebacks, terminal or machine output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from h2o_runtime.text import decode_utf8
 
 
 class NotNegative(click.FloatRange):
-    """A number from 0 on. click's own range lets "nan" through, which no limit ever stops."""
+    """A number from 0 on. click's own range accepts "nan", a limit that is never reached."""
 
     def __init__(self) -> None:
         super().__init__(min=0)
@@ -51,10 +51,10 @@ class Exit(IntEnum):
 
 
 def guarded(function: Command) -> Command:
-    """Turn the errors that a user can cause into one sentence on stderr and the right exit code.
+    """Turn errors that a user can cause into one sentence on stderr and the right exit code.
 
-    Anything else is a defect of ours and keeps its traceback. SIGTERM unwinds like Ctrl-C, so that
-    half-written folders are cleaned up.
+    Anything else is our defect and keeps its traceback. SIGTERM unwinds like Ctrl-C, so that half-written
+    folders are removed.
     """
 
     @functools.wraps(function)
@@ -65,7 +65,7 @@ def guarded(function: Command) -> Command:
         except (Cancelled, KeyboardInterrupt):
             _stopped()
         except Exception as error:
-            if interrupts.came:  # native libraries that are being imported make an ImportError of it
+            if interrupts.came:  # an interrupted import of a native library becomes an ImportError
                 _stopped()
             _tell(error)
 
@@ -73,16 +73,17 @@ def guarded(function: Command) -> Command:
 
 
 class _Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt; `came` says so even where a library swallowed it.
+    """SIGINT and SIGTERM raise KeyboardInterrupt; `came` records it even if a library swallowed the
+    exception.
 
-    One that falls into a destructor or a callback of the garbage collector goes nowhere, and Python only
-    mentions it. It is then sent again, a moment later.
+    An exception in a destructor or a garbage collector callback is lost; Python only reports it. The signal
+    is then sent again, a moment later.
     """
 
     def __init__(self) -> None:
         self.came = False
         signal.signal(signal.SIGTERM, self._raise)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a script's background job
             signal.signal(signal.SIGINT, self._raise)
         self._mention = sys.unraisablehook
         sys.unraisablehook = self._unraisable
@@ -101,19 +102,20 @@ class _Interrupts:
 
 
 def _tell(error: Exception) -> NoReturn:
-    """Say what went wrong and leave. Raises the error again when nobody but us can have caused it."""
+    """Report the error and exit. Raises it again if only our own defect can have caused it."""
     match error:
         case ConfigError():
             _fail(error, Exit.USAGE)
         case H2OError():
             _fail(error, Exit.ERROR)
         case BrokenPipeError():
-            # The reader of our output left (h2o-run … | head): not an error, and nothing can be told to it.
+            # The reader of our output closed it (h2o-run … | head): not an error, and there is nobody to
+            # report to.
             _abandon(sys.stdout)
             _abandon(sys.stderr)
             sys.exit(Exit.GOOD)
         case OSError():
-            # A path too long, a folder without permission, a full disk: the machine's word, not our defect.
+            # For example, a path too long, no permission, a full disk: the system's error, not our defect.
             where = f"{error.filename}: " if error.filename else ""
             _fail(OutputError(f"{where}{error.strerror or error}"), Exit.ERROR)
         case MemoryError():
@@ -127,7 +129,7 @@ def _stopped() -> NoReturn:
 
 
 def start_logging(verbose: int) -> None:
-    """Libraries log; commands decide what is shown: warnings, with -v information, with -vv everything."""
+    """Libraries log; commands decide what is shown: warnings, with -v information, with -vv all messages."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     handler = RichHandler(console=make_console(stderr=True), show_path=False, show_time=verbose > 0)
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler], force=True)
@@ -136,17 +138,17 @@ def start_logging(verbose: int) -> None:
 
 
 def unstyled() -> bool:
-    """Whether the user asks for no escape sequences, by NO_COLOR or a terminal that knows none."""
+    """Whether the user asks for no escape sequences, by NO_COLOR or a dumb terminal."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
 
 
 def make_console(stderr: bool = False) -> Console:
-    """Rich's, which draws bars and colours only where there is a terminal for them."""
+    """rich's console, which draws bars and colours only on a terminal."""
     return Console(stderr=stderr, force_terminal=False if unstyled() else None)
 
 
 def argument_text(value: str, flag: str) -> str:
-    """An argument as UTF-8, whatever the locale: Python hides bytes that it cannot decode in surrogates.
+    """An argument as UTF-8, whatever the locale: Python encodes bytes that it cannot decode as surrogates.
 
     Raises InputError for bytes that are not UTF-8.
     """
@@ -165,7 +167,7 @@ def write(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout; numbers keep their full precision, those that JSON lacks are null."""
+    """One JSON document on stdout; numbers keep full precision, and infinities and NaN become null."""
     write(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -173,8 +175,8 @@ def show(*renderables: RenderableType) -> None:
     """Tables and sentences to stdout. Raises OutputError when it cannot be written."""
     screen = make_console()
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = screen.width if on_terminal else 150  # a log has no edge to wrap at
-    text = StringIO()  # rich would leave a stream that cannot be written with a traceback
+    width = screen.width if on_terminal else 150  # a log has no width to wrap at
+    text = StringIO()  # rich would end with a traceback on a stream that cannot be written
     console = Console(file=text, force_terminal=screen.is_terminal, width=width, highlight=False)
     for renderable in renderables:
         console.print(renderable)
@@ -213,7 +215,7 @@ def _checked_threads(context: click.Context, option: click.Parameter, threads: i
 
 
 def _finite(value: Any) -> Any:
-    """`value` with None for infinities and for what is not a number, however deep in lists and objects."""
+    """`value` with None for infinities and NaN, at any depth of lists and objects."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -227,10 +229,10 @@ def _fail(error: Exception, code: Exit) -> NoReturn:
 
 
 def _in_flags(error: Exception) -> str:
-    """The message with this command's flags in the place of the library's arguments.
+    """The message with this command's flags in place of the library's arguments.
 
-    The library writes arguments in backquotes, `cache_tokens` or `decode=full`, and begins with the field that is
-    wrong. A name that this command has no flag for stays as it is.
+    The library writes arguments in backquotes, `cache_tokens` or `decode=full`, and begins with the wrong
+    field. A name without a flag in this command stays as it is.
     """
     context = click.get_current_context(silent=True)
     options = [one for one in context.command.params if isinstance(one, click.Option)] if context else []
@@ -248,7 +250,7 @@ def _in_flags(error: Exception) -> str:
 
 
 def _abandon(stream: TextIO) -> None:
-    """Let what the stream still buffers go nowhere: Python flushes it at the exit, and would fail again."""
+    """Discard what the stream still buffers: Python flushes it at exit and would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

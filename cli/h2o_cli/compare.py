@@ -1,4 +1,4 @@
-"""h2o-compare: does a bundle compute what it should?"""
+"""h2o-compare: checks that a bundle computes what it should."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def main(
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What is to be compared, and how. The last fields are flags of the command."""
+    """What is compared, and how. The last fields are the command's flags."""
 
     bundle: Bundle
     stages: Sequence[str]
@@ -164,7 +164,7 @@ class CompareOptions:
 
 
 def _small() -> PrefillConfig:
-    """The default policy in sizes of which a prompt has several, as each policy says them."""
+    """The default policy with sizes of which a prompt has several, as each policy states."""
     settings: dict[str, Any] = {}
     for kind in PREFILL.kinds:
         settings = {**kind.small, **settings}
@@ -206,12 +206,12 @@ def _run(library: Any, options: CompareOptions, progress: Progress) -> tuple[lis
     except BundleError as error:
         if all(row.passed for row in rows):
             raise
-        notes.append(f"not compared any further: {error}")  # a difference is known, and this follows from it
+        notes.append(f"not compared any further: {error}")  # the earlier difference explains this one
     return rows, notes
 
 
 def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Checkpoint | None:
-    """The checkpoint that was named, or the bundle's own where it still is; None, with a note, where not."""
+    """The named checkpoint, or the bundle's own if it still exists; None, with a note, if not."""
     from h2o_export.checkpoints import open_checkpoint
 
     origin = bundle.manifest.checkpoint
@@ -228,7 +228,7 @@ def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Che
 
 
 def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
-    """The first `tokens` tokens of a text; ids beyond a (test) vocabulary are folded into it."""
+    """The first `tokens` tokens of a text; ids beyond a (test) vocabulary wrap around."""
     if file is None:
         from pydoc_data.topics import topics
 
@@ -251,12 +251,12 @@ def _import_comparison() -> Any:
         raise BackendError(
             f"comparing needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
         ) from None
-    G_LOGGER.module_severity = G_LOGGER.CRITICAL  # its report is ours to print
+    G_LOGGER.module_severity = G_LOGGER.CRITICAL  # this command prints its own report
     return comparison
 
 
 def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
-    # Names stay whole on a narrow terminal: they are what the table is read for.
+    # Names are not cut on a narrow terminal: readers look for them.
     table = Table(
         Column("graph", no_wrap=True),
         Column("output", no_wrap=True),

@@ -1,4 +1,6 @@
-"""Entry points of the commands. Their modules take half a second to import, and Ctrl-C then ends them silently."""
+"""Entry points of the commands. Importing their modules takes half a second, during which Ctrl-C ends them
+silently.
+"""
 
 from __future__ import annotations
 

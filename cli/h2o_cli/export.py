@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WEIGHTS = ("float", "int8", "int4")  # names of h2o_export.formats, which is slow to import
+WEIGHTS = ("float", "int8", "int4")  # names from h2o_export.formats, which imports slowly
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 
 
@@ -137,7 +137,7 @@ def main(
         raise click.UsageError("give the folder to write to: -o BUNDLE")
     checkpoint = argument_text(
         checkpoint, "CHECKPOINT"
-    )  # it goes into the manifest, and ONNX wants UTF-8 too
+    )  # it is stored in the manifest, and ONNX requires UTF-8
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
     prefill = _bundle_prefill(GivenPrefill.of(flags))
     exporter, checkpoints = _import_exporter(validate and not dry_run)
@@ -191,7 +191,7 @@ def main(
 
 
 def _bundle_prefill(given: GivenPrefill) -> PrefillConfig:
-    """The bundle's defaults. A setting of another policy is worth keeping, and worth a word."""
+    """The bundle's defaults. Settings of other policies are kept, with a warning."""
     prefill = given.over(PrefillConfig())
     try:
         given.check_used(prefill)
@@ -201,7 +201,7 @@ def _bundle_prefill(given: GivenPrefill) -> PrefillConfig:
 
 
 def _import_exporter(validate: bool) -> tuple[Any, Any]:
-    """The exporter's modules. What only the validation needs is looked for here too, before hours of work."""
+    """The exporter's modules. Packages for --validate are checked here too, before hours of work."""
     try:
         from h2o_export import checkpoints, exporter
 
@@ -247,7 +247,7 @@ def _token(preview: ExportPreview) -> str:
 
 
 def _weights(model: ModelSpec) -> str:
-    """In what form weights are, in words."""
+    """The weights' format, in words."""
     if model.weights is None or not model.weights.quantized:
         return model.dtype
     w = model.weights
@@ -255,7 +255,7 @@ def _weights(model: ModelSpec) -> str:
 
 
 def _distinct(graphs: Sequence[GraphSpec]) -> Iterator[tuple[str, GraphSpec]]:
-    """Graphs with a name for each run of equal interfaces: all middle layers are one row."""
+    """Graphs with one name for each run of equal interfaces: all middle layers are one row."""
     for _, group in itertools.groupby(graphs, key=lambda graph: (graph.inputs, graph.outputs)):
         alike = list(group)
         name = alike[0].name if len(alike) == 1 else f"{alike[0].name} … {alike[-1].name}"
@@ -291,7 +291,7 @@ def _validation_table(validation: Validation) -> Table:
 
 
 def _error(value: float) -> str:
-    """A manifest has a huge number where an error was infinite or not a number."""
+    """The manifest has a huge number in place of an infinite or undefined error."""
     return f"{value:.2e}" if value < 1e300 else "no number (NaN or infinity)"
 
 

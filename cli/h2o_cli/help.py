@@ -1,4 +1,4 @@
-"""Help in two lengths: `--help` shows the options that most people need, `--help-all` every one, in groups."""
+"""Help in two lengths: `--help` shows the most used options, `--help-all` all of them, in groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_ALL = "h2o_cli.help_all"  # in a context's meta, where all options are to be shown
+_ALL = "h2o_cli.help_all"  # key in a context's meta: show all options
 
 
 class Group(Enum):
-    """What an option is about, as people read it. Groups are shown in this order."""
+    """The topic of an option, as a heading. Groups are shown in this order."""
 
     PROMPT = "Prompt"
     ANSWER = "Answer"
@@ -30,8 +30,9 @@ class Group(Enum):
 
 
 def grouped(group: Group, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """All of `options`, which are decorators, as one decorator; what they add is shown in `group`, but for what has
-    one."""
+    """All of `options`, which are decorators, as one decorator; their options appear in `group` unless they
+    have their own.
+    """
 
     def add(command: Command) -> Command:
         before = list(_parameters(command))
@@ -46,7 +47,7 @@ def grouped(group: Group, *options: Callable[[Any], Any]) -> Callable[[Command],
 
 
 class HelpfulCommand(click.Command):
-    """A command whose `--help` shows the options named in `first`, and `--help-all` every one in its group."""
+    """A command whose `--help` shows the options in `first`, and `--help-all` every one in its group."""
 
     def __init__(self, *args: Any, first: tuple[str, ...], **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
@@ -100,7 +101,7 @@ def _show_all(ctx: click.Context, option: click.Parameter, wanted: bool) -> None
 
 
 def _parameters(command: Any) -> list[Any]:
-    """Those that decorators have added so far; click keeps them at the function."""
+    """The options that decorators have added so far; click stores them on the function."""
     found: list[Any] = getattr(command, "__click_params__", [])
     return found
 

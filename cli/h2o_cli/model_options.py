@@ -1,4 +1,4 @@
-"""Flags of every command that loads a bundle: what executes it, where, and for how many tokens."""
+"""Flags of every command that loads a bundle: backend, device, and context."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _CONTEXT = click.option(
     "-c",
     "--ctx-size",
     "context",
-    type=click.IntRange(min=1, max=2**31 - 1),  # the runtime keeps positions as int32
+    type=click.IntRange(min=1, max=2**31 - 1),  # the runtime stores positions as int32
     help="Most tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
 )
 
@@ -91,7 +91,7 @@ def execution_options(command: Command) -> Command:
 
 
 def model_options(command: Command) -> Command:
-    """What `load_arguments` makes the arguments of `Generator.load` of."""
+    """The flags that `load_arguments` turns into arguments of `Generator.load`."""
     for registry, group in reversed(_CHOICES):
         options = registry.options if _has_choice(registry) else ()
         command = grouped(group, *map(click_option, options))(command)
@@ -101,19 +101,20 @@ def model_options(command: Command) -> Command:
 
 
 def decode_options(command: Command) -> Command:
-    """What `decode_policy` makes a policy of."""
+    """The flags that `decode_policy` turns into a policy."""
     return grouped(Group.DECODE, *map(click_option, DECODE.options))(command)
 
 
 def decode_policy(flags: dict[str, Any]) -> DecodePolicy[Any]:
-    """Takes its own settings out of `flags`. Raises ConfigError for some that contradict."""
+    """Takes its own settings out of `flags`. Raises ConfigError if they contradict each other."""
     return DECODE.chosen(_given(DECODE, flags))
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `Generator.load` by their names: what `model_options` added, with policies in place of names.
+    """Arguments of `Generator.load` by name, from the flags of `model_options`, with policies in place of
+    names.
 
-    Takes its own arguments out of `flags`. Raises ConfigError for settings that contradict.
+    Takes its own arguments out of `flags`. Raises ConfigError if settings contradict each other.
     """
     names = (
         "backend",

@@ -1,4 +1,4 @@
-"""The prefill flags, the same for every command, and the `PrefillConfig` they make."""
+"""The prefill flags, the same for every command, and the `PrefillConfig` made from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NumberOrWord(click.ParamType[int | str]):
 
 
 def click_option(one: Option) -> Callable[[Command], Command]:
-    """The flag of an option. It arrives as the keyword argument of its name, None when not given."""
+    """The flag of an option. Its value arrives as a keyword argument of its name, None if not given."""
     kind: Any = click.Choice(one.choices) if one.choices else type(one.default)
     if one.words:
         kind = NumberOrWord(one.words)
@@ -50,7 +50,7 @@ def prefill_options(command: Command) -> Command:
 
 
 def prefill_config(defaults: PrefillConfig, flags: dict[str, Any]) -> PrefillConfig:
-    """`defaults` (a bundle's, or the built-in ones) overridden by the flags that were given.
+    """`defaults` (a bundle's, or the built-in ones) with the given flags applied.
 
     Takes its own arguments out of `flags`. Raises ConfigError for flags that contradict each other, and for
     one that the policy does not have.
@@ -63,7 +63,7 @@ def prefill_config(defaults: PrefillConfig, flags: dict[str, Any]) -> PrefillCon
 
 @dataclass(frozen=True)
 class GivenPrefill:
-    """The prefill flags that were given, for a command that runs more policies than one."""
+    """The given prefill flags, for a command that runs more than one policy."""
 
     settings: Mapping[str, Any]
     quality: Quality | None
@@ -80,5 +80,5 @@ class GivenPrefill:
         return configured(defaults, self.settings, self.quality)
 
     def check_used(self, *configs: PrefillConfig) -> None:
-        """Raises ConfigError for a flag that the policies of none of `configs` have."""
+        """Raises ConfigError for a flag that no policy of `configs` has."""
         PREFILL.check_used(self.settings, *(one.algorithm for one in configs))

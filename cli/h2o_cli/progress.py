@@ -12,9 +12,9 @@ from h2o_cli.common import make_console
 
 @contextmanager
 def stages(first: str, steps: int, width: int) -> Iterator[Callable[[str], None]]:
-    """On a terminal, silence elsewhere. Yields what to call at the beginning of each stage, with its name.
+    """On a terminal only. Yields a function to call at the start of each stage, with its name.
 
-    first: what is told before the first call. width: characters of the longest name.
+    first: the text before the first call. width: characters of the longest name.
     """
     console = make_console(stderr=True)
     columns = (TextColumn(f"{{task.description:<{width}}}"), BarColumn(), TimeElapsedColumn())

@@ -1,1 +1,1 @@
-"""h2o-bench: contestants in processes of their own, measured in interleaved rounds."""
+"""h2o-bench: contestants in separate processes, measured in interleaved rounds."""

@@ -1,4 +1,4 @@
-"""h2o-bench: speed and memory of the runtime, of full attention and of the tools that people use today."""
+"""h2o-bench: speed and memory of the runtime, of full attention and of widely used tools."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ main.add_command(dense)
 
 
 def _openvino_model(folder: Path | None) -> Path | None:
-    """Raises ConfigError for a folder without one."""
+    """Raises ConfigError for a folder without a manifest."""
     if folder is not None and not (folder / "openvino_model.xml").is_file():
         raise ConfigError(f"{folder}: no openvino_model.xml there", field="openvino_model")
     return folder
@@ -151,7 +151,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
 
 @dataclass(frozen=True)
 class RowFile:
-    """Where rows are written as they are made, if anywhere. With `resume` those that are there are kept."""
+    """The file, if any, that rows are written to as they are measured. With `resume` its rows are kept."""
 
     path: Path | None
     resume: bool
@@ -164,7 +164,9 @@ class RowFile:
         return finished_rows(self.path, mode, entry, rounds) if self.path and self.resume else []
 
     def write(self, rows: Rows) -> None:
-        """All at once: whoever is ended while it writes leaves the rows of before. Raises OutputError."""
+        """Replaces the file as a whole: a process that is killed leaves the earlier rows. Raises
+        OutputError.
+        """
         if self.path is not None:
             replace_file(self.path, to_csv(rows))
 
@@ -172,9 +174,9 @@ class RowFile:
 def run(
     mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...], file: RowFile
 ) -> tuple[Results, bool]:
-    """The whole measurement, and whether it was stopped before its end.
+    """The whole measurement, and whether it was stopped early.
 
-    Raises BackendError where not even the own runtime gives a number.
+    Raises BackendError if not even the own runtime could be measured.
     """
     contestants: Sequence[Contestant] = (
         attentions(entry, peers) if mode == "attention" else models(entry, peers, mode == "decode")
@@ -223,7 +225,7 @@ def run(
 
 
 def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:
-    """Raises ConfigError for a text that is too short, or none."""
+    """Raises ConfigError if the text is missing or too short."""
     ids = Tokenizer.load(model.bundle).encode(decode_utf8(read_input(path), str(path)))
     if len(ids) < length:
         raise ConfigError(
@@ -235,7 +237,7 @@ def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:
 
 
 def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:
-    """Raises ConfigError for what no context holds; says so where the model was not trained for it."""
+    """Raises ConfigError for lengths beyond the context; warns beyond the trained context."""
     longest, trained = max(rounds.lengths), model.manifest.model.max_position_embeddings
     room = rounds.decode_tokens * (rounds.repetitions + max(rounds.warm_up, 1) + 1)
     if longest + room > MAX_CONTEXT:
@@ -261,7 +263,7 @@ def _rates(entry: Entry) -> MachineRates:
 
 
 def _check_outputs(*paths: Path | None) -> None:
-    """Before hours of measuring, not after."""
+    """Checked before hours of measuring, not after."""
     for path in paths:
         if path is not None:
             check_target(path)

@@ -1,4 +1,4 @@
-"""Who takes part: our policies, and every peer that is installed, each with the settings worth trying."""
+"""The contestants: our policies and every installed peer, each with the settings worth trying."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PREFILL
 
 MICRO_BATCHES = (512, 1024, 2048)
-WHOLE = 0  # in place of a batch: the whole prompt at once
+WHOLE = 0  # as batch size: the whole prompt at once
 OPENVINO_BATCHES = (512, 1024, WHOLE)
 PEERS = ("llama.cpp", "transformers", "onnxruntime-genai", "openvino-genai")
 ATTENTION_PEERS = ("torch SDPA", "onnxruntime GQA")
@@ -39,12 +39,12 @@ class Contestant:
     prepare: Callable[[], dict[str, Any]] = field(default=dict)
 
     def sensible(self, length: int) -> bool:
-        """Whether its setting is another than a smaller one's: a micro-batch beyond the prompt is not."""
+        """Whether its setting differs from a smaller one: a micro-batch beyond the prompt does not."""
         size = self.settings.get("micro_batch", 0)
         return bool(size < 2 * length or size == MICRO_BATCHES[0])
 
     def ready(self) -> Contestant:
-        """With its files made. Raises Absent where that cannot be done."""
+        """With its files prepared. Raises Absent if that fails."""
         try:
             return replace(self, settings=self.settings | self.prepare())
         except (ImportError, H2OError) as error:
@@ -78,14 +78,14 @@ class Entry:
 
     @property
     def lead(self) -> str:
-        """The policy that everybody is compared with: the configured one, or the first that is sparse."""
+        """The policy that all others are compared with: the configured one, or the first sparse one."""
         if not self.prefill.algorithm.exact:
             return self.prefill.algorithm.name
         return next(policy.name for policy in PREFILL if not policy.exact)
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Those of ours that take part: the lead first, the truth last."""
+        """Our contestants: the lead first, full attention last."""
         exact = [policy.name for policy in PREFILL if policy.exact]
         others = [name for name in self.beside if name != self.lead and name not in exact]
         return (*dict.fromkeys((self.lead, *others)), *exact)
@@ -106,14 +106,14 @@ class Entry:
         }
 
     def settings_of(self, policy: str) -> str:
-        """Ours, as rows tell them."""
+        """Our settings, as reported in rows."""
         suffix = "" if self.dense_form == "auto" else f" form={self.dense_form}"
         if self.attention_precision != "auto":
             suffix += f" attention={self.attention_precision}"
         return self.prefill.altered(policy=policy).algorithm.in_short() + suffix
 
     def on_cpu_only(self) -> None:
-        """For a peer that is measured there and nowhere else. Raises Absent."""
+        """For a peer that is measured on one device only. Raises Absent."""
         if self.device != "cpu":
             raise Absent("measured on the CPU only: use --device cpu")
 
@@ -132,7 +132,7 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
         "onnxruntime-genai": _onnxruntime_genai,
         "openvino-genai": _openvino_genai,
     }
-    # What a generated token sees is the decode policy's matter: one prefill policy fills the cache.
+    # The decode policy decides what a generated token sees, so one prefill policy fills the cache.
     policies, decodings = ((entry.lead,), entry.decodings) if decoding else (entry.policies, (FullDecode(),))
     found = [one for each in decodings for one in _ours(entry, OWN_SYSTEM, policies, each)]
     return [*found, *(one for peer in peers for one in makers[peer](entry, decoding))]
@@ -188,7 +188,7 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
         )
         return {"file": str(folder / FILE)}
 
-    sizes = MICRO_BATCHES[:1] if decoding else MICRO_BATCHES  # one token is no batch
+    sizes = MICRO_BATCHES[:1] if decoding else MICRO_BATCHES  # one token has no batch
     return [
         Contestant(
             "llama.cpp",

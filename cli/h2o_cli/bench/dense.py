@@ -1,4 +1,4 @@
-"""h2o-bench dense: every dense form of a bundle on this machine, by speed and by what it loses."""
+"""h2o-bench dense: speed and loss of every dense form of a bundle on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer
 
 TEXT_TOKENS = 512
-SEEN = 64  # tokens before those whose log-probabilities count
+SEEN = 64  # tokens before the ones whose log-probabilities count
 
 
 @click.command()
@@ -70,16 +70,17 @@ def dense(
 
 
 def _dense_forms() -> tuple[DenseForm, ...]:
-    """All but "native" where this CPU has no instructions for it."""
+    """All forms, without "native" if this CPU lacks the instructions."""
     return tuple(name for name in DENSE_FORMS if name != "native" or is_fast())
 
 
 def _speeds(
     bundle: Bundle, threads: int, rows: int, repetitions: int
 ) -> dict[DenseForm, tuple[float, float]]:
-    """Seconds of all dense graphs for one row with the head, and for many without; the best of interleaved rounds.
+    """Seconds of all dense graphs for one row with the head, and for many rows without; the best of
+    interleaved rounds.
 
-    Middle layers are alike, so one of them stands for all.
+    All middle layers are equal, so one of them represents the rest.
     """
     graphs = bundle.manifest.dense_graphs()
     first, middle, last = graphs[0], graphs[len(graphs) // 2], graphs[-1]
@@ -127,10 +128,10 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float]:
-    """What each dense form loses of a text's log-probabilities against "exact", a token, in the mean.
+    """The loss of log-probability per token of each dense form against "exact", on average.
 
-    Half the mean square of the differences estimates it: that is what a model loses of text that it would write
-    itself, and over so few tokens the mean of the differences is noise.
+    Half the mean square of the differences estimates it: this is the loss on text that the model would write
+    itself. The mean of the differences would be noise over so few tokens.
     """
     from pydoc_data.topics import topics
 

@@ -1,4 +1,4 @@
-"""How long a measurement will take, before it begins: the work at a share of what the machine does at most."""
+"""Estimates how long a measurement takes: its work divided by a share of the machine's peak rates."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from h2o_cli.bench.measure import Rounds
 from h2o_cli.bench.report import work_of
 from h2o_runtime.config.prefill import PrefillConfig
 
-SHARE = 0.5  # of the machine's rates: what good kernels reach
-START = 2.0  # seconds until a contestant's process has loaded its model
+SHARE = 0.5  # of the machine's peak rates, reached by good kernels
+START = 2.0  # seconds to start a contestant's process and load its model
 
 
 def estimated_seconds(
     mode: str, entry: Entry, contestants: Sequence[Contestant], rounds: Rounds, rates: MachineRates
 ) -> float:
-    """A rough guess: of a peer's settings each is tried, and one goes through the rounds."""
+    """A rough estimate: each setting of a peer is tried once, and one goes through all rounds."""
     model = entry.model.manifest.model
     prefill, step = work_of("prefill" if mode == "decode" else mode, model), work_of("decode", model)
     flops = SHARE * (rates.flops or rates.bandwidth)
@@ -39,7 +39,7 @@ def estimated_seconds(
 
 
 def in_words(seconds: float) -> str:
-    """Rounded as people say it."""
+    """Rounded for a message."""
     for size, unit in ((3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}"

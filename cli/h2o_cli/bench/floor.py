@@ -1,4 +1,6 @@
-"""The floor: what the machine does at most, measured in the same run, and the work that nobody can avoid."""
+"""The floor: the machine's peak rates, measured in the same run, and the work that every implementation must
+do.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,20 @@ from h2o_runtime.model import LayerSpec, ModelSpec
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 
-SIDE = 1024  # of the square matrices that are multiplied: short runs meet more quiet moments
+SIDE = 1024  # size of the multiplied square matrices: short runs are disturbed less
 GPU_SIDE = 8192
 FLOATS = 1 << 25  # 128 MiB, more than the caches
 
 
 @dataclass(frozen=True)
 class MachineRates:
-    """The best that was measured: floating-point operations, None where nothing could tell, and bytes, a second."""
+    """The best measured rates per second: floating-point operations (None if unknown), and bytes."""
 
     flops: float | None
     flops_by: str
     bandwidth: float
     bandwidth_by: str
-    gpu: str | None = None  # its name, where it is what was measured
+    gpu: str | None = None  # the device's name, if it was measured
 
     def in_words(self) -> str:
         compute = f"{self.flops / 1e9:,.0f} GFLOP/s ({self.flops_by}), " if self.flops else ""
@@ -41,7 +43,9 @@ class MachineRates:
 
 
 def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
-    """Float32 matrix products and reading memory, each in several ways; the fastest is the machine's rate."""
+    """Float32 matrix products and memory reads, each in several variants; the fastest is the machine's
+    rate.
+    """
     draw = np.random.default_rng(0)
     a, b = (draw.random((SIDE, SIDE), np.float32) for _ in range(2))
     out = np.empty_like(a)
@@ -70,7 +74,7 @@ def measure_rates(threads: int, repetitions: int = 30) -> dict[str, Any]:
 
 
 def measure_gpu_rates(repetitions: int = 30) -> dict[str, Any]:
-    """Float32 matrix products by ONNX Runtime, where it can use the GPU, and copies from GPU memory to itself."""
+    """Float32 matrix products with ONNX Runtime, if it can use the GPU, and copies within GPU memory."""
     device: Any = make_device("cuda", "onnxruntime")
     source, target = (device.zeros((FLOATS,), np.float32) for _ in range(2))
 
@@ -105,7 +109,9 @@ def better(one: MachineRates, other: MachineRates) -> MachineRates:
 
 
 def dense_flop(model: ModelSpec, tokens: int) -> int:
-    """Every matrix on every token; what follows the last layer's attention, and the head, on the last one."""
+    """Every matrix for every token; the work after the last layer's attention, and the head, for the last
+    token only.
+    """
     hidden, specs = model.hidden_size, model.each_layer
     before = sum(LAYERS[spec.kind]().multiplications(model, spec) for spec in specs)
     after = [
@@ -116,7 +122,7 @@ def dense_flop(model: ModelSpec, tokens: int) -> int:
 
 
 def _feed_forward(model: ModelSpec, layer: int) -> int:
-    """Multiplications of a token in a layer's MLP, or in its router and the experts that it chooses."""
+    """Multiplications per token in a layer's MLP, or in its router and the chosen experts."""
     experts = model.experts
     if experts is None or layer < model.layers - experts.layers:
         return 3 * model.hidden_size * model.intermediate_size
@@ -124,26 +130,30 @@ def _feed_forward(model: ModelSpec, layer: int) -> int:
 
 
 def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
-    """Two dot products a pair of query and visible key, in every layer and query head."""
+    """Two dot products per pair of query and visible key, in every layer and query head."""
     *others, last = model.each_layer
     before = sum(_pair_flop(spec) * _layer_pairs(spec, config, tokens) for spec in others)
-    # Of the last layer's window, the last row's keys.
+    # In the last layer, only the last row's keys.
     pairs = min(last.window, tokens) if last.window else config.algorithm.last_layer_pairs(tokens)
     return before + _pair_flop(last) * int(pairs)
 
 
 def layer_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
-    """The same of the first layer, where all of its rows are needed."""
+    """The same for the first layer, all of whose rows are needed."""
     return _pair_flop(model.layer(0)) * _layer_pairs(model.layer(0), config, tokens)
 
 
 def _pair_flop(spec: LayerSpec) -> int:
-    """A dot product with a key and a value added, in every query head, at the sizes that dense graphs have."""
+    """One dot product with a key and one added value, in every query head, at the sizes of the dense
+    graphs.
+    """
     return 2 * spec.query_heads * (spec.query_size + spec.out_size)
 
 
 def _layer_pairs(spec: LayerSpec, config: PrefillConfig, tokens: int) -> int:
-    """How many (query, key) pairs a layer computes for a prompt: those of its window, or of the policy."""
+    """The number of (query, key) pairs that a layer computes for a prompt: those of its window, or of the
+    policy.
+    """
     if not spec.window:
         return visible_pairs(config, tokens)
     window = min(spec.window, tokens)
@@ -151,13 +161,14 @@ def _layer_pairs(spec: LayerSpec, config: PrefillConfig, tokens: int) -> int:
 
 
 def visible_pairs(config: PrefillConfig, tokens: int) -> int:
-    """How many (query, key) pairs the policy computes for a prompt, in a layer without a window."""
+    """The number of (query, key) pairs that the policy computes for a prompt, in a layer without a window."""
     return config.algorithm.visible_pairs(tokens)
 
 
 def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | None = None) -> int:
-    """Every weight once, but of the embedding only what the head reads and of experts the chosen ones, and what the
-    policy reads of the cache."""
+    """Every weight once (of the embedding only what the head reads, of experts only the chosen ones), and the
+    rows of the cache that the policy reads.
+    """
     item = np.dtype(model.dtype).itemsize
     unread = 0 if model.tied else model.vocab_size * model.hidden_size * item
     if not model.tied and model.weights:
@@ -170,7 +181,7 @@ def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | N
 
 
 def _unchosen_bytes(model: ModelSpec) -> int:
-    """Experts that one token leaves alone."""
+    """Weights of the experts that one token does not use."""
     experts, weights = model.experts, model.weights
     if experts is None or weights is None:
         return 0
@@ -189,7 +200,7 @@ def _best(work: Callable[[], object], repetitions: int) -> float:
 
 
 def _matrix_product() -> bytes:
-    """A model of one product. Raises BackendError without the package onnx."""
+    """A model of one matrix product. Raises BackendError without the package onnx."""
     try:
         from onnx import TensorProto, helper
     except ImportError as error:

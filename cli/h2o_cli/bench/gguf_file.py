@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FILE = "model.gguf"
 
 
-# llama.cpp's types of as many bits as ours, by the names of weight formats; one scale for 32 integers.
+# llama.cpp's type with the same number of bits, by weight format; one scale for 32 integers.
 _TYPES = {"float32": "F32", "float16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
 _HEADS = ("model.embed_tokens.weight", "lm_head.weight")
 
@@ -78,14 +78,16 @@ def write_gguf(checkpoint: Path, folder: Path, projections: str, head: str) -> N
 
 
 def pairs_side_by_side(weight: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows in llama.cpp's order: it rotates neighbouring elements, the checkpoint the two halves of a head."""
+    """Rows in llama.cpp's order: it rotates neighbouring elements, the checkpoint the two halves of a
+    head.
+    """
     rows, columns = weight.shape
     halves = weight.reshape(heads, 2, rows // heads // 2, columns)
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, columns))
 
 
 def rope_factors(c: ModelConfig) -> NDArray[np.float64]:
-    """Scaled rotary embeddings as factors of the plain frequencies, [d/2]."""
+    """Scaling of rotary embeddings as divisors of the plain frequencies, [d/2]."""
     exponent = np.arange(0, c.head_size, 2, dtype=np.float64) / c.head_size
     factors: NDArray[np.float64] = c.rope.theta**-exponent / c.rope.inverse_frequencies(c.head_size)
     return factors

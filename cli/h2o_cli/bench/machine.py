@@ -11,7 +11,7 @@ from h2o_runtime.process import default_threads
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, memory, system, and how busy it was."""
+    """Processor, cores, memory, system and load."""
     return {
         "cpu": _cpu_name(),
         "architecture": platform.machine(),

@@ -1,4 +1,4 @@
-"""Interleaved rounds: every contestant runs once a round, so that a busy moment of the machine hits all alike."""
+"""Interleaved rounds: every contestant runs once per round, so a busy moment affects all alike."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from h2o_cli.bench.contestants import Contestant
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.systems.base import Absent
 
-# A second trial of a setting is worth its time only where it is short.
+# A setting gets a second trial only if it takes less than this.
 SHORT_TRIAL = 10.0
-# Settings of one peer that stay this close to its best go through all rounds.
+# Settings of one peer this close to its best go through all rounds.
 CLOSE = 1.04
-# A setting that is so much slower than the peer's best is not tried at greater lengths.
+# A setting this much slower than the peer's best is not tried at greater lengths.
 HOPELESS = 1.15
 
 
 @dataclass
 class Series:
-    """What one contestant did at one length. Seconds are a prompt's in prefill, a token's in decode."""
+    """The measurements of one contestant at one length. Seconds are per prompt in prefill, per token in
+    decode.
+    """
 
     contestant: Contestant
     version: str
@@ -32,12 +34,12 @@ class Series:
     token: int = -1
     libraries: int = 0  # bytes resident before the model was loaded
     peak: int = 0
-    nll: float | None = None  # of the prompt, where losses are measured and the system tells
+    nll: float | None = None  # of the prompt, if losses are measured and the system reports them
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A contestant that gave nothing at a length, and why. Length 0 stands for all."""
+    """A contestant without a result at a length, and the reason. Length 0 stands for all."""
 
     name: str
     label: str
@@ -62,7 +64,7 @@ class Rounds:
 
 
 class OpenContestant:
-    """An opened contestant and what it has done so far."""
+    """An open contestant and its measurements so far."""
 
     def __init__(self, contestant: Contestant, length: int, rounds: Rounds) -> None:
         self._rounds = rounds
@@ -87,7 +89,7 @@ class OpenContestant:
         return answer["seconds"], answer
 
     def count(self) -> None:
-        """One run that is kept."""
+        """One run whose time is recorded."""
         seconds, answer = self.step()
         self.series.seconds.append(seconds)
         self.series.cpu.append(answer["cpu"])
@@ -97,7 +99,7 @@ class OpenContestant:
         self.series.peak = self._process.ask("memory")["peak"]
 
     def score(self) -> None:
-        """How likely it finds the prompt."""
+        """Measure the likelihood of the prompt."""
         self.series.nll = self._process.ask("nll", tokens=self.series.length)["nll"]
 
     def close(self) -> None:
@@ -108,7 +110,7 @@ Trial = tuple[float, OpenContestant]  # processor seconds of its best warm run
 
 
 class Measurement:
-    """Runs rounds over contestants; `series` and `missing` fill as it goes."""
+    """Runs rounds over contestants; `series` and `missing` grow as it goes."""
 
     def __init__(
         self,
@@ -132,7 +134,7 @@ class Measurement:
                 self._run_rounds(opened, length)
 
     def stopped(self) -> None:
-        """It was stopped: note what is missing of it."""
+        """The run was stopped: record what is missing."""
         counted = {(one.contestant.name, one.length): len(one.seconds) for one in self.series}
         known = {(one.name, one.length) for one in self.missing}
         of = self._rounds.repetitions
@@ -181,14 +183,14 @@ class Measurement:
         return [opened for _, opened in trials]
 
     def _warm_up(self, opened: OpenContestant, compared: bool) -> float:
-        """The processor seconds of its best run: they vary less than the time does where others work too."""
+        """The processor seconds of its best run: they vary less than the time if other processes run."""
         steps = [opened.step() for _ in range(self._rounds.warm_up)]
         if compared and min((step[0] for step in steps), default=0.0) < SHORT_TRIAL:
             steps.append(opened.step())
         return min((step[1]["cpu"] for step in steps), default=0.0)
 
     def _best_two(self, trials: list[Trial], length: int) -> list[Trial]:
-        """The fastest and, where it is close, the next; all others end, with a word on why."""
+        """The fastest setting and, if it is close, the next; all others end, with a reason."""
         trials = sorted(trials, key=lambda trial: trial[0])
         fastest = [trial for trial in trials[:2] if trial[0] <= CLOSE * trials[0][0]]
         for seconds, opened in trials[len(fastest) :]:
@@ -206,7 +208,7 @@ class Measurement:
         for index in range(self._rounds.repetitions):
             self._tell(f"{length}: round {index + 1} of {self._rounds.repetitions}")
             turn = index % max(len(opened), 1)
-            for one in [*opened[turn:], *opened[:turn]]:  # nobody is always first
+            for one in [*opened[turn:], *opened[:turn]]:  # so that no contestant is always first
                 try:
                     one.count()
                 except (Absent, Failed) as reason:
@@ -242,7 +244,7 @@ class Measurement:
         return series.length, self._order_of_names.index(series.contestant.name)
 
     def _lose(self, contestant: Contestant, length: int, reason: Exception) -> None:
-        """Who is absent once is absent always; who fails may do better at another length."""
+        """An absent contestant is absent at all lengths; a failed one may succeed at another length."""
         everywhere = isinstance(reason, Absent)
         self.missing.append(
             Missing(contestant.name, contestant.label, 0 if everywhere else length, str(reason))

@@ -1,4 +1,4 @@
-"""What is measured: a bundle, and files of the same weights for the peers."""
+"""The measured model: a bundle, and files of the same weights for the peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BenchmarkModel:
-    """checkpoint is None where the bundle's own is not on this machine: peers are then absent."""
+    """checkpoint is None if the bundle's checkpoint is not on this machine: peers are then absent."""
 
     name: str
     bundle: Path
@@ -28,7 +28,9 @@ class BenchmarkModel:
 
     @classmethod
     def open(cls, name: str, work: Path, dtype: str, checkpoint: Path | None = None) -> BenchmarkModel:
-        """`name` is a bundle's folder or a key of SHAPES, whose random checkpoint and bundle are then made."""
+        """`name` is a bundle's folder or a key of SHAPES; for a key, a random checkpoint and its bundle are
+        created.
+        """
         if name in SHAPES and not Path(name).is_dir():
             folder = work / f"{name}-{dtype}"
             source = _once(folder / "checkpoint", lambda empty: _write_checkpoint(name, empty))
@@ -47,17 +49,17 @@ class BenchmarkModel:
         return cls(Path(name).name, Path(name), found, work / identity, manifest)
 
     def converted(self, name: str, convert: Callable[[Path], None]) -> Path:
-        """A peer's folder of the same weights, made by `convert` in an empty folder when it is not there."""
+        """A peer's folder of the same weights; if missing, `convert` writes it into an empty folder."""
         return _once(self.work / name, convert)
 
 
 def default_work_dir() -> Path:
-    """Where made files are kept between runs."""
+    """Where generated files are kept between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "h2o-bench"
 
 
 def _once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`, filled by `make` beforehand where it does not exist; a failed attempt leaves nothing behind."""
+    """`folder`, which `make` fills if it does not exist; a failed attempt leaves nothing behind."""
     if folder.is_dir():
         return folder
     try:

@@ -17,7 +17,7 @@ from h2o_runtime.policies.prefill import PREFILL
 
 
 class Lengths(click.ParamType[tuple[int, ...]]):
-    """Numbers of tokens, with commas between them: 1024,2048,4096."""
+    """Numbers of tokens, separated by commas: 1024,2048,4096."""
 
     name = "N,N,…"
 
@@ -84,7 +84,7 @@ FIRST = (
 
 
 def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], Command]:
-    """Add the flags; they arrive as keyword arguments."""
+    """Add the flags; their values arrive as keyword arguments."""
     options = (
         click.argument("model", metavar="BUNDLE_OR_SHAPE"),
         click.option("--lengths", type=Lengths(), default=lengths, show_default=True, help="Tokens."),

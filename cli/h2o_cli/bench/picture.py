@@ -1,4 +1,4 @@
-"""The results as a picture of four panels."""
+"""The results as an image of four plots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN_COLOURS = (
     "#d35400",
     "#1f618d",
     "#7d3c98",
-)  # of policies, in the order of their registry
+)  # of policies, in the registry's order
 PEER_COLOURS = ("#2980b9", "#27ae60", "#8e44ad", "#d68910", "#16a085", "#7f8c8d")
 PHASE_COLOURS = ("#7f8c8d", "#c0392b", "#e67e22", "#f1c40f", "#2980b9", "#8e44ad", "#16a085")
 TITLES = {
@@ -32,7 +32,7 @@ TITLES = {
 
 
 def import_pyplot() -> Any:
-    """matplotlib without a screen. Raises BackendError where it is not installed."""
+    """matplotlib without a display. Raises BackendError if it is not installed."""
     try:
         matplotlib: Any = importlib.import_module("matplotlib")
     except ImportError as error:
@@ -42,7 +42,7 @@ def import_pyplot() -> Any:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write a PNG. Raises BackendError without matplotlib, OutputError where it cannot be written."""
+    """Write a PNG. Raises BackendError without matplotlib, OutputError if it cannot be written."""
     plot = import_pyplot()
     figure, axes = plot.subplots(2, 2, figsize=(12, 9), layout="constrained")
     best = best_rows(results)
@@ -70,7 +70,7 @@ def draw(results: Results, path: Path) -> None:
 
 
 def best_rows(results: Results) -> list[Row]:
-    """Of a peer's settings the fastest at each length."""
+    """The fastest setting of a peer at each length."""
     best: dict[tuple[str, int], Row] = {}
     for row in results.rows:
         key = (row["name"], row["length"])
@@ -111,7 +111,7 @@ def _curves(
 
 
 def _losses(axes: Any, rows: list[Row]) -> None:
-    """What sparse attention loses against the time that it takes; lengths stand beside the points."""
+    """The loss of sparse attention against its time; points are labelled with the length."""
     lossy = [row for row in rows if row["perplexity_change"] is not None]
     peers = iter(PEER_COLOURS * len(lossy))
     ours = dict(zip(PREFILL.names, itertools.cycle(OWN_COLOURS), strict=False))
@@ -133,7 +133,7 @@ def _losses(axes: Any, rows: list[Row]) -> None:
 
 
 def _phases(axes: Any, rows: list[Row], lead: str) -> None:
-    """Where the leading policy's time goes, and how much of it the floor is."""
+    """Where the leading policy's time goes, and how much of it is the floor."""
     own = [row for row in rows if row["name"] == lead]
     used = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in own)]
     places = range(len(own))

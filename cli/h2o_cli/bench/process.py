@@ -12,7 +12,7 @@ from typing import Any
 
 from h2o_cli.bench.systems.base import Absent
 
-# Every library that brings threads of its own reads one of these.
+# Thread-count variables of the libraries with their own threads.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -23,13 +23,13 @@ _THREAD_VARIABLES = (
 
 
 class Failed(Exception):  # noqa: N818 - an outcome that the results report
-    """A contestant gave up or died while it ran; the text says how."""
+    """A contestant gave up or died while running; the text says how."""
 
 
 class WorkerProcess:
-    """A contestant's process: starts with the system constructed, ends with `close`.
+    """A contestant's process: it starts with the system's construction and ends with `close`.
 
-    Raises Absent where the contestant cannot take part, Failed where it breaks.
+    Raises Absent if the contestant cannot take part, Failed if it breaks.
     """
 
     def __init__(self, system: str, settings: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class WorkerProcess:
         return answer
 
     def close(self) -> None:
-        """End the process, at once: it holds nothing worth saving, and may hold gigabytes."""
+        """Kill the process at once: it has nothing to save, and may use gigabytes."""
         self._process.kill()
         self._process.communicate()
         self._errors.close()
@@ -93,6 +93,6 @@ class WorkerProcess:
 
 
 def _pin(threads: int) -> None:
-    """The first `threads` cores of those that the command may use, so that all contestants have the same."""
+    """The first `threads` cores that the command may use, so that all contestants have the same."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])

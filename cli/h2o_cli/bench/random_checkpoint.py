@@ -74,7 +74,7 @@ def config(shape: Shape, dtype: str) -> dict[str, object]:
 
 
 def write(shape: Shape, folder: Path, dtype: str = "bfloat16", seed: int = 0) -> None:
-    """Write the checkpoint with a tokenizer of plain bytes; `folder` must exist and be empty."""
+    """Write the checkpoint with a byte-level tokenizer; `folder` must exist and be empty."""
     weight_map: dict[str, str] = {}
     total = 0
     for index, tensors in enumerate(shards(shape, seed)):
@@ -90,7 +90,7 @@ def write(shape: Shape, folder: Path, dtype: str = "bfloat16", seed: int = 0) ->
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """Every byte is a token: enough for what refuses to load a model without a tokenizer."""
+    """Every byte is a token: enough for programs that refuse a model without a tokenizer."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<s>", "</s>", *alphabet]
     tokenizer = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))

@@ -1,4 +1,4 @@
-"""From measured series to rows: one flat record a contestant and length, for JSON, CSV and the screen."""
+"""From measured series to rows: one flat record per contestant and length, for JSON, CSV and the screen."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that a run found out."""
+    """All results of a run."""
 
     mode: str  # prefill, decode or attention
     model: str
@@ -92,7 +92,7 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
 def make_rows(
     mode: str, entry: Entry, series: Sequence[Series], rates: MachineRates
 ) -> tuple[dict[str, Any], ...]:
-    """Rows in the order of lengths and contestants. Of a peer's settings all that ran are there."""
+    """Rows in the order of lengths and contestants, including all settings that ran."""
     model = entry.model.manifest.model
     work = work_of(mode, model)
     best = rates.bandwidth if mode == "decode" else rates.flops
@@ -146,7 +146,7 @@ def make_rows(
 
 
 def work_of(mode: str, model: ModelSpec) -> Callable[[PrefillConfig, int], int]:
-    """What nobody can avoid: bytes to read for a token of decode, else floating-point operations."""
+    """The least work: bytes read for a token in decode, otherwise floating-point operations."""
     if mode == "decode":
         return lambda config, length: decode_bytes(model, length)
     if mode == "attention":
@@ -177,14 +177,16 @@ def _phases(series: Series) -> dict[str, float | None]:
 
 
 def _estimate(mode: str, model: ModelSpec, series: Series, policy: PrefillConfig) -> int | None:
-    """What the runtime says it needs, on top of its libraries."""
+    """The runtime's own estimate, plus its libraries."""
     if series.contestant.system != OWN_SYSTEM or mode == "decode":
         return None
     return footprint(model, series.length, policy).total
 
 
 def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:
-    """Of the prompt, against the same system's exact attention at this length; None where either is not known."""
+    """Increase of the prompt's perplexity over the same system's exact attention at this length; None if
+    either is unknown.
+    """
     own = series.contestant
     if own.exact or series.nll is None:
         return None
@@ -194,7 +196,7 @@ def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:
 
 
 def _agrees(series: Series, truth: Series | None) -> bool | None:
-    """Whether full attention's likeliest token is the same, for those who compute full attention."""
+    """Whether the most likely token equals full attention's, for contestants with full attention."""
     if truth is None or series.token < 0 or not series.contestant.exact:
         return None
     return series.token == truth.token

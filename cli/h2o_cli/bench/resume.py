@@ -1,4 +1,4 @@
-"""Rows of a measurement that was stopped, as it left them in its CSV file."""
+"""Rows of a stopped measurement, from its CSV file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _COUNTS = ("threads", "length", "repetitions", "peak_bytes", "libraries_bytes", 
 
 
 def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
-    """Rows of those lengths of which all rounds are there; none where there is no such file.
+    """Rows of those lengths whose rounds are complete; none if there is no such file.
 
-    A length is measured in rounds that all contestants share, so one that is not done is begun again. Raises
-    OutputError for a file of another measurement.
+    All contestants share the rounds of a length, so an incomplete length starts again. Raises OutputError for
+    a file of another measurement.
     """
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""Results as a table for people."""
+"""Results as a text table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 from h2o_cli.bench.report import PHASES, Results
 from h2o_cli.common import make_console
 
-WIDTH = 200  # where nobody says how wide the paper is
+WIDTH = 200  # if the terminal's width is unknown
 
 
 def show(results: Results) -> None:

@@ -1,4 +1,4 @@
-"""Model shapes to measure without downloading anything: speed and memory do not depend on the weights' values."""
+"""Model shapes that need no download: speed and memory do not depend on the weights' values."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SMALLEST_VOCABULARY = 256
 
 
 class Worker:
-    """Carries out commands one by one on one system."""
+    """Executes commands one by one on one system."""
 
     def __init__(self) -> None:
         self._system: System | None = None
@@ -84,7 +84,7 @@ class Worker:
         return {"peak": peak_bytes()}
 
     def _ids(self, tokens: int) -> Ids:
-        """The same for everybody."""
+        """The same prompt for every contestant."""
         if self._prompt:
             return np.array(self._prompt[:tokens], np.int64)
         return np.random.default_rng(tokens).integers(2, self._vocabulary, tokens)
@@ -96,7 +96,7 @@ class Worker:
 
 
 def serve(commands: TextIO, answers: TextIO) -> None:
-    """Answer commands until there are no more."""
+    """Answer commands until the input ends."""
     worker = Worker()
     steps: dict[str, Callable[..., Answer]] = {
         name: getattr(worker, name)
@@ -112,7 +112,7 @@ def serve(commands: TextIO, answers: TextIO) -> None:
             answer = {"failed": str(error)}
         except MemoryError:
             answer = {"failed": "out of memory"}
-        except Exception as error:  # a peer may raise anything; its row then says so
+        except Exception as error:  # a peer may raise anything; its row then reports it
             text = str(error).strip().splitlines()
             answer = {"failed": f"{type(error).__name__}: {text[0][:300] if text else 'no reason given'}"}
         answers.write(json.dumps(answer) + "\n")
@@ -120,7 +120,7 @@ def serve(commands: TextIO, answers: TextIO) -> None:
 
 
 def main() -> None:
-    """Standard output is the pipe to the parent; what libraries print goes to standard error instead."""
+    """Standard output is the pipe to the parent; libraries print to standard error instead."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(sys.stdin, answers)

@@ -1,1 +1,1 @@
-"""h2o-run: a prompt or a conversation, on the terminal."""
+"""h2o-run: a prompt or a conversation in the terminal."""

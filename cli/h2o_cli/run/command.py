@@ -26,7 +26,9 @@ from h2o_runtime.errors import Cancelled
 
 @dataclass(frozen=True)
 class TextFlags:
-    """What is asked, and how the answer is shown. Raises click.UsageError for flags that do not go together."""
+    """The input, and how the answer is shown. Raises click.UsageError for flags that contradict each
+    other.
+    """
 
     source: PromptSource | None
     chat: bool
@@ -49,7 +51,7 @@ class TextFlags:
 
     @property
     def converses(self) -> bool:
-        """Whether there is turn after turn. With --json there is one, through the chat template."""
+        """Whether there are several turns. With --json there is one, through the chat template."""
         return self.chat and not self.as_json
 
 
@@ -154,9 +156,9 @@ def main(
 
 
 def _settings(defaults: PrefillConfig, flags: dict[str, Any]) -> Request:
-    """All of the request but its prompt; takes what belongs to it out of `flags`.
+    """The request without its prompt; takes its own arguments out of `flags`.
 
-    Needs no model, so that a contradiction is told before a large one is loaded.
+    Needs no model, so that a contradiction is reported before a large model is loaded.
     """
     sampling = sampling_config(flags)
     return Request(

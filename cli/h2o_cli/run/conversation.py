@@ -21,14 +21,14 @@ HELP = "/exit or Ctrl-D ends, /reset begins anew, Ctrl-C stops an answer."
 
 
 def opening(system: str | None) -> list[Message]:
-    """The messages before the user's first."""
+    """The messages before the user's first one."""
     return [] if system is None else [{"role": "system", "content": system}]
 
 
 class Conversation:
-    """Messages so far, each turn answered with all of them; the model's cache keeps what it has read.
+    """All messages so far; each turn is answered with all of them. The model's cache keeps what it has read.
 
-    settings: a request whose prompt is replaced each turn.
+    settings: a request whose prompt is replaced in each turn.
     """
 
     def __init__(self, model: TextModel, settings: Request, system: str | None) -> None:
@@ -38,14 +38,14 @@ class Conversation:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all but the system prompt."""
+        """Drop all messages but the system prompt."""
         self.messages = opening(self._system)
 
     def say(self, text: str) -> bool:
-        """One turn: the user's words, then the answer on the screen. False when Ctrl-C stopped it.
+        """One turn: the user's message, then the answer on the screen. False if Ctrl-C stopped it.
 
-        An answer that was stopped stays in the conversation with what there is of it; a turn without any
-        answer is taken back. Raises what `TextModel` raises, with the conversation as it was before.
+        A stopped answer stays in the conversation as far as it came; a turn without any answer is removed. If
+        `TextModel` raises, the conversation is as before.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt = self._model.chat_prompt(messages)
@@ -57,15 +57,18 @@ class Conversation:
 
 
 def converse(model: TextModel, settings: Request, system: str | None, first: str | None) -> None:
-    """Talk until the input ends. On a terminal a bad turn is told and taken back, else it is an error.
+    """Talk until the input ends. On a terminal a failed turn is reported and removed, otherwise it is an
+    error.
 
-    Ctrl-C ends the answer on a terminal, else the command: raises Cancelled.
+    On a terminal Ctrl-C ends the answer, otherwise the command: raises Cancelled.
     """
     terminal = is_terminal(sys.stdin)
     conversation = Conversation(model, settings, system)
-    model.chat_prompt([*conversation.messages, {"role": "user", "content": "Hello."}])  # is there a template?
+    model.chat_prompt(
+        [*conversation.messages, {"role": "user", "content": "Hello."}]
+    )  # raises without a template
     if terminal:
-        # Editing and history of the input line, where Python was built with it.
+        # Editing and history of the input line, if Python was built with it.
         with contextlib.suppress(ImportError):
             import readline
 

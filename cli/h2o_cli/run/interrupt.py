@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish that running work looks for, instead of an exception at any point of it."""
+"""Ctrl-C as a request that running work polls, instead of an exception at any point."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import FrameType
 
 @contextmanager
 def stop_on_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Gives a function that tells whether Ctrl-C was pressed; for `Watch.cancelled`.
+    """Yields a function that tells whether Ctrl-C was pressed; for `Watch.cancelled`.
 
-    The first one lets the work end between two of its steps, so that what there is can be shown and the cache
-    stays sound. The second one is for whoever cannot wait: KeyboardInterrupt, as usual.
+    The first Ctrl-C lets the work end between two steps, so that the output so far can be shown and the cache
+    stays valid. The second one raises KeyboardInterrupt, as usual.
     """
     pressed = False
 
@@ -24,7 +24,7 @@ def stop_on_ctrl_c() -> Iterator[Callable[[], bool]]:
         pressed = True
 
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # started in the background of a script: Ctrl-C is not for us
+    if before is signal.SIG_IGN:  # started as a background job of a script: Ctrl-C is not for us
         yield lambda: False
         return
     signal.signal(signal.SIGINT, note)

@@ -1,4 +1,4 @@
-"""Where h2o-run's prompt comes from: a flag, a file, or standard input."""
+"""The source of h2o-run's prompt: a flag, a file, or standard input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Where the prompt is; nothing is read before `read`.
+    """The source of the prompt; nothing is read before `read`.
 
     kind   "flag": `value` is the prompt itself; "file": its path; "stdin": standard input
     """
@@ -35,8 +35,8 @@ class PromptSource:
     ) -> PromptSource | None:
         """From --prompt, --prompt-file and the bare argument after the bundle, which can only be "-".
 
-        Any of them may be "-", standard input; it is also read where nothing was given and it is `piped`.
-        None when there is no prompt; raises click.UsageError when more than one was given.
+        Any of them may be "-" for standard input, which is also read if nothing was given and it is `piped`.
+        None if there is no prompt; raises click.UsageError if there is more than one.
         """
         if argument not in (None, STDIN):
             raise click.UsageError(f"unexpected argument {argument!r}: give the prompt with --prompt")
@@ -52,7 +52,7 @@ class PromptSource:
         return cls("flag" if file is None else "file", given[0])
 
     def read(self) -> str:
-        """The prompt. Raises InputError when it is empty, not UTF-8 or cannot be read."""
+        """The prompt. Raises InputError if it is empty, not UTF-8 or unreadable."""
         if self.kind == "flag":
             name, text = "--prompt", argument_text(self.value, "--prompt")
         elif self.kind == "stdin":
@@ -75,5 +75,5 @@ def is_piped() -> bool:
 
 
 def _without_newline(text: str) -> str:
-    """Editors and echo end every text with a newline that nobody means to be continued; drop that one."""
+    """Editors and echo end every text with a newline that is not part of the prompt; drop it."""
     return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")

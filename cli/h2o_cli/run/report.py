@@ -1,4 +1,4 @@
-"""What h2o-run says about an answer: one JSON document for machines, one line for people."""
+"""h2o-run's report on an answer: one JSON document for machines, one line for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h2o_runtime.process import peak_bytes
 
 
 def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dict[str, Any]:
-    """The value that --json prints."""
+    """The document that --json prints."""
     speculate, reason = model.generator.speculation()
     report: dict[str, Any] = {
         "answer": completion.text,
@@ -24,7 +24,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "prefill": dict(completion.prefill.settings),
         "prefill_ms": {
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
-        },  # by kind of work
+        },  # seconds by phase
         "decode": {"name": model.generator.spec.decoding.name, **asdict(model.generator.spec.decoding)},
         "speculate": speculate,
         "speculate_off_because": reason,
@@ -52,9 +52,9 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
 
 def _token_json(model: TextModel, sampled: SampledToken) -> dict[str, Any]:
     def entry(token: int, logprob: float) -> dict[str, Any]:
-        # A token that decode leaves out is shown as what it is: people want to see an end of turn here.
+        # A token that decode leaves out is shown by name, so that an end of turn is visible.
         text = model.tokenizer.decode([token], skip_special_tokens=False)
-        # JSON knows no infinity; a token of probability 0 has no logarithm.
+        # JSON has no infinity; a token of probability 0 has no finite logarithm.
         return {"token": token, "text": text, "logprob": logprob if logprob > -1e300 else None}
 
     return {
@@ -64,7 +64,7 @@ def _token_json(model: TextModel, sampled: SampledToken) -> dict[str, Any]:
 
 
 def summary(completion: Completion) -> str:
-    """One line about the time it took."""
+    """One line about the time."""
     t = completion.timings
     forgotten = f" | {completion.forgotten:,} tokens forgotten" if completion.forgotten else ""
     drafts = f" ({t.draft_n_accepted:,} of {t.draft_n:,} drafted ones)" if t.draft_n else ""

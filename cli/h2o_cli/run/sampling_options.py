@@ -1,4 +1,4 @@
-"""The sampling flags and the `Sampling` they make."""
+"""The sampling flags and the `Sampling` made from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLAGS: tuple[tuple[str, Any, str], ...] = (
 
 
 def sampling_options(command: Command) -> Command:
-    """Add the sampling flags. They arrive as the keyword arguments named in `Sampling`."""
+    """Add the sampling flags. Their values arrive as the keyword arguments named in `Sampling`."""
     logprobs = click.option(
         "--logprobs",
         type=click.IntRange(min=0),

@@ -1,4 +1,4 @@
-"""--load-cache and --save-cache: what was read of a long prompt is not read again another day."""
+"""--load-cache and --save-cache: a long prompt that was read once need not be read again."""
 
 from __future__ import annotations
 
@@ -42,26 +42,28 @@ def saved_options(command: Command) -> Command:
 
 @dataclass(frozen=True)
 class SavedCache:
-    """loaded: a file that was looked into; save: where to write in the end."""
+    """loaded: a file whose header was read; save: the file to write in the end."""
 
     loaded: SavedSession | None
     save: Path | None
 
     @classmethod
     def of(cls, flags: dict[str, Any]) -> SavedCache:
-        """Takes the options out of `flags`. Before a model is loaded: raises InputError or OutputError."""
+        """Takes the options out of `flags`. Runs before a model is loaded: raises InputError or
+        OutputError.
+        """
         load, save = flags.pop("load_cache"), flags.pop("save_cache")
         if save is not None:
             check_session_target(save)
         return cls(SavedSession.open(load) if load is not None else None, save)
 
     def defaults(self, bundle: PrefillConfig) -> PrefillConfig:
-        """What prefill flags change: the settings of the loaded session, or else the bundle's."""
+        """The settings that prefill flags change: the loaded session's, otherwise the bundle's."""
         return bundle if self.loaded is None else self.loaded.shape.config
 
     @contextmanager
     def around(self, generator: Generator, config: PrefillConfig) -> Iterator[None]:
-        """Load before, save after; after an error there is nothing to save. Raises ConfigError before the work."""
+        """Load before, save after; after an error nothing is saved. Raises ConfigError before the work."""
         spec = generator.session.spec
         if self.save is not None and spec.forgets(spec.context):
             raise ConfigError(

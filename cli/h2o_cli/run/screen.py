@@ -1,4 +1,4 @@
-"""One request on the screen: a bar while the prompt is read, then the answer as it comes."""
+"""One request on the screen: a bar while the prompt is read, then the answer as it is generated."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from h2o_runtime.errors import ContextOverflowError
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 0.25  # seconds that a prefill may take before a bar is worth drawing
+_PATIENCE = 0.25  # seconds of prefill after which a bar is shown
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Also for a stream that the caller of the program had closed, which is None."""
+    """Also for a stream that the program's caller closed, which is None."""
     return stream is not None and stream.isatty()
 
 
 def prepare_output() -> None:
-    """UTF-8 for files and pipes whatever the locale; a terminal gets what it can show."""
+    """UTF-8 for files and pipes whatever the locale; a terminal gets its own encoding."""
     if isinstance(sys.stdout, TextIOWrapper):
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="replace")
@@ -43,7 +43,7 @@ def prepare_output() -> None:
 def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
     """Run one request. Ctrl-C ends it early with finish_reason "cancelled".
 
-    With `stream` the text goes to standard output as it comes, and a newline after it; on a terminal a
+    With `stream` the text goes to standard output as it is generated, and a newline after it; on a terminal a
     summary follows on stderr. Raises ContextOverflowError with the flag that helps.
     """
     completion = None
@@ -63,22 +63,24 @@ def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
     assert completion is not None, "every request ends with a Completion"
     log.info("prefill: %s", work(model.generator.timer))
     if stream:
-        # Where nothing was written there is no line to end, but an empty answer is a line too.
+        # Without output there is no line to end, but an empty answer is a line too.
         if completion.finish_reason != "cancelled" or completion.text:
             write("\n")
         if is_terminal(sys.stderr):
-            line = summary(completion)  # rich would break it at the edge
+            line = summary(completion)  # rich would wrap it at the edge
             click.echo(line if common.unstyled() else click.style(line, dim=True), err=True)
     return completion
 
 
 def write(text: str) -> None:
-    """Text to standard output at once. On a terminal without control characters, which are commands to it."""
+    """Text to standard output at once. On a terminal without control characters, which could send it
+    commands.
+    """
     common.write(text.translate(_CONTROL) if is_terminal(sys.stdout) else text)
 
 
 class PrefillBar:
-    """A progress bar on stderr, if that is a terminal and the prefill takes long enough to be watched."""
+    """A progress bar on stderr, if that is a terminal and the prefill is long enough."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter()
@@ -104,7 +106,7 @@ class PrefillBar:
             self._bar.start()
 
     def close(self) -> None:
-        """Remove the bar; it does not come again."""
+        """Remove the bar for good."""
         self._on = False
         if self._bar is not None:
             self._bar.stop()

@@ -1,4 +1,4 @@
-"""The contract between a worker process and the system it measures."""
+"""The interface between a worker process and the system that it measures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Settings = dict[str, Any]
 
-OWN_SYSTEM = "h2o"  # this runtime, in the registry
+OWN_SYSTEM = "h2o"  # the registry name of this runtime
 
 
 class System(Protocol):
-    """One request at a time, in token ids. Importing its library is done on construction, loading in `open`.
+    """One request at a time, in token ids. The library is imported on construction; `open` loads the model.
 
-    Raises Absent on construction or in `open` where this machine cannot run it.
+    Raises Absent on construction or in `open` if this machine cannot run it.
     """
 
     version: str
@@ -25,28 +25,30 @@ class System(Protocol):
         """Load the model for at most `context` tokens."""
 
     def prefill(self, ids: Ids) -> int:
-        """Run a whole prompt from an empty cache; returns the likeliest next token, or -1 where there is none."""
+        """Run a whole prompt from an empty cache; returns the most likely next token, or -1 if there is
+        none.
+        """
 
     def decode(self, token: int) -> None:
         """Append one token and compute the logits after it."""
 
     def phases(self) -> dict[str, float]:
-        """Seconds of the last prefill by kind of work; empty where the system does not tell."""
+        """Seconds of the last prefill by phase; empty if the system does not report them."""
 
 
 @runtime_checkable
 class LikelihoodSystem(Protocol):
-    """A system that tells how likely it finds a prompt."""
+    """A system that can measure the likelihood of a prompt."""
 
     def prompt_nll(self, ids: Ids) -> float:
-        """Mean negative log-likelihood of ids[1:], in nats a token, as the prompt's own prefill reads them."""
+        """Mean negative log-likelihood of ids[1:], in nats per token, from the prompt's own prefill."""
 
 
 class Absent(Exception):  # noqa: N818 - says what is the case, not what went wrong
-    """A contestant that cannot take part here, and why, in a sentence for the reader of the results."""
+    """A contestant that cannot take part here, with the reason as a sentence."""
 
 
 def require_device(torch: Any, device: str) -> None:
-    """Raises Absent where this torch cannot compute on `device`."""
+    """Raises Absent if this torch cannot compute on `device`."""
     if device == "cuda" and not torch.cuda.is_available():
         raise Absent("this torch has no CUDA: install the build of torch that has")

@@ -1,4 +1,4 @@
-"""Our own runtime, under either policy."""
+"""Our runtime, with any policy."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ class H2OSystem:
 
 
 def _executor(backend: str) -> str:
-    """Name and version of what executes the dense graphs."""
+    """Name and version of the backend."""
     module = import_onnxruntime() if backend == "onnxruntime" else import_tensorrt(TARGETS[backend])
     return f"{backend} {module.__version__}"

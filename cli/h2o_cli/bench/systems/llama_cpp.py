@@ -1,4 +1,4 @@
-"""llama.cpp through llama-cpp-python's bindings of its C interface."""
+"""llama.cpp, through llama-cpp-python's bindings of its C interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LlamaCppSystem:
         self._settings = settings
         self._api = llama_cpp
         self.version = f"llama-cpp-python {llama_cpp.__version__}"
-        # Its log goes nowhere; the callback must outlive the library's use of it.
+        # Discard its log; the callback must outlive the library's use of it.
         self._silence = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()

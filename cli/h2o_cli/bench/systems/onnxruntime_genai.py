@@ -1,4 +1,4 @@
-"""onnxruntime-genai, on the model that its own builder makes of the checkpoint."""
+"""onnxruntime-genai, with the model that its own builder creates from the checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
 
 def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
-    """Run the package's model builder, without the network. Raises Absent with its last line where it fails."""
+    """Run the package's model builder without network access. If it fails, raises Absent with its last
+    line.
+    """
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint)]
     command += ["-o", str(folder), "-p", "fp16" if dtype == "float16" else "fp32", "-e", "cpu"]
     command += ["-c", str(folder / ".cache")]

@@ -15,7 +15,7 @@ from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
 
 def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
-    """Convert the checkpoint with optimum's command line. Raises Absent where that is missing or fails."""
+    """Convert the checkpoint with optimum's command line. Raises Absent if optimum is missing or fails."""
     tool = shutil.which("optimum-cli")
     if tool is None:
         raise Absent(
@@ -32,8 +32,8 @@ def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
 
 
 class OpenVinoGenAISystem:
-    """settings: folder, threads, dtype, sparse ("" for dense, "trishape" or "xattention"), micro_batch (0: whole
-    prompts), and own_precision, where the folder's weights and OpenVINO choose it in place of dtype.
+    """settings: folder, threads, dtype, sparse ("" for dense, "trishape" or "xattention"), micro_batch (0:
+    whole prompts), and own_precision: the folder's weights and OpenVINO decide instead of dtype.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -73,14 +73,16 @@ class OpenVinoGenAISystem:
         return self._read()
 
     def prompt_nll(self, ids: Ids) -> float:
-        """With `echo` the prompt's own tokens come back as if generated, with their log-probabilities."""
+        """With `echo` the prompt's tokens are returned as if generated, with their log-probabilities."""
         self._request(ids, most_tokens=1, echo=True, logprobs=1)
         self._finish()
         (output,) = self._handle.read_all()
         return -float(np.mean(output.generated_log_probs[1 : len(ids)]))
 
     def decode(self, token: int) -> None:
-        """Its own greedy token is appended, whatever `token` is: the pipeline takes none from outside."""
+        """The pipeline accepts no token from outside: it appends its own greedy token, whatever `token`
+        is.
+        """
         self._pipeline.step()
         self._read()
 
@@ -88,7 +90,7 @@ class OpenVinoGenAISystem:
         return {}
 
     def _request(self, ids: Ids, most_tokens: int, **settings: Any) -> None:
-        """Take the place of the request before."""
+        """Replace the previous request."""
         if self._handle is not None:
             self._handle.cancel()
             self._finish()

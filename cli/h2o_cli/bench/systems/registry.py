@@ -1,4 +1,4 @@
-"""Which systems there are, by name."""
+"""The systems by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from h2o_cli.bench.systems.onnxruntime_genai import OnnxRuntimeGenAISystem
 from h2o_cli.bench.systems.openvino_genai import OpenVinoGenAISystem
 from h2o_cli.bench.systems.transformers import TransformersSystem
 
-# A peer's library is imported where its system is constructed: in that contestant's own process only.
+# A peer's library is imported when its system is constructed, in that contestant's process only.
 SYSTEMS: MappingProxyType[str, Callable[[Settings], System]] = MappingProxyType(
     {
         OWN_SYSTEM: H2OSystem,
@@ -27,5 +27,5 @@ SYSTEMS: MappingProxyType[str, Callable[[Settings], System]] = MappingProxyType(
 
 
 def make_system(name: str, settings: Settings) -> System:
-    """Raises Absent where this machine cannot run it, KeyError for an unknown name."""
+    """Raises Absent if this machine cannot run it, KeyError for an unknown name."""
     return SYSTEMS[name](settings)
