@@ -49,10 +49,13 @@ demo: $(VENV)/installed
 
 # Models of more than 98 MB get weights of 8 bits: as floats they would take gigabytes.
 MODEL ?= smollm2
-WEIGHTS ?= $(if $(filter smollm2,$(MODEL)),float,int8)
+DEFAULT_WEIGHTS = $(if $(filter smollm2,$(MODEL)),float,int8)
+WEIGHTS ?= $(DEFAULT_WEIGHTS)
+BUNDLE = out/$(MODEL)$(addprefix -,$(filter-out $(DEFAULT_WEIGHTS),$(WEIGHTS)))
 model: $(VENV)/installed
 	@test -f out/$(MODEL).gguf || $(BIN)/python -m tools.real_model $(MODEL) out/$(MODEL).gguf
-	@test -f out/$(MODEL)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o out/$(MODEL) --weights $(WEIGHTS)
+	@test -f $(BUNDLE)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o $(BUNDLE) --weights $(WEIGHTS)
+	@echo "$(BUNDLE)"
 
 test: ccache lint cpp-test py-test
 

@@ -72,3 +72,22 @@ def test_every_model_says_what_it_should_be() -> None:
     for one in MODELS.values():
         assert len(one.sha256) == 64
         assert all("==" in package for package in one.packages)
+
+
+@pytest.mark.parametrize(
+    ("variables", "export"),
+    [
+        ([], "h2o-export out/smollm2.gguf -o out/smollm2 --weights float"),
+        (["WEIGHTS=int8"], "h2o-export out/smollm2.gguf -o out/smollm2-int8 --weights int8"),
+        (["MODEL=gemma3-270m"], "h2o-export out/gemma3-270m.gguf -o out/gemma3-270m --weights int8"),
+        (["MODEL=gemma3-270m", "WEIGHTS=int4"], "-o out/gemma3-270m-int4 --weights int4"),
+    ],
+)
+def test_each_choice_of_weights_has_a_bundle_of_its_own(variables: list[str], export: str) -> None:
+    shown = subprocess.run(
+        ["make", "--dry-run", "--directory", str(Path(__file__).parents[1]), "model", *variables],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert export in shown.stdout
