@@ -58,15 +58,15 @@ _FIRST = (
 _comparison_options = grouped(
     Group.COMPARISON,
     click.option(
-        "--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; repeatable."
+        "--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Run only this stage; repeatable."
     ),
     click.option(
-        "--checkpoint", help="Folder or hub name of the truth.  [default: where the bundle came from]"
+        "--checkpoint", help="Folder or hub name of the reference checkpoint.  [default: the bundle's source]"
     ),
     click.option(
         "--against",
         type=click.Choice(get_args(ProviderName)),
-        help="Also compare log-probabilities with this attention provider's.",
+        help="Also compare log-probabilities with those of this attention provider.",
     ),
     click.option(
         "--prompt-file", type=click.Path(path_type=Path), help="Text to run.  [default: Python's manual]"
@@ -258,6 +258,7 @@ def _import_comparison() -> Any:
 def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
     # Names are not cut on a narrow terminal: readers look for them.
     table = Table(
+        "stage",
         Column("graph", no_wrap=True),
         Column("output", no_wrap=True),
         "by",
@@ -273,7 +274,7 @@ def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
         verdict = "[green]good[/]" if row.passed else "[red]MISSED[/]"
         numbers = (row.max_error, row.mean_error, row.quantile_error, row.tolerance)
         table.add_row(
-            *(escape(text) for text in (row.graph, row.output, row.subject, row.reference)),
+            *(escape(text) for text in (row.stage, row.graph, row.output, row.subject, row.reference)),
             *(f"{number:.2g}" for number in numbers),
             verdict,
         )
