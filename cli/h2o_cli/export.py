@@ -47,7 +47,7 @@ _FIRST = (
     "output",
     "weights",
     "dtype",
-    "ctx_size",
+    "context",
     "calibrate",
     "quality",
     "dry_run",
@@ -63,19 +63,20 @@ _weight_options = grouped(
         type=click.Choice(WEIGHTS),
         default="float",
         show_default=True,
-        help="Format of matrices: float is that of --dtype; integers have a scale for each block.",
+        help="Format of matrices: float is --dtype; integers have a scale per block.",
     ),
     click.option(
         "--block-size",
         type=click.Choice(BLOCK_SIZES),
         default=32,
         show_default=True,
-        help="Weights that share a scale, where they are integers.",
+        help="Number of integer weights that share a scale.",
     ),
     click.option(
         "--head-weights",
         type=click.Choice(WEIGHTS),
-        help="Of the language-model head, and of an embedding tied to it.  [default: float, or int8 with integers]",
+        help="Format of the language-model head, and of an embedding tied to it.  [default: float, or "
+        "int8 with integers]",
     ),
     click.option(
         "--calibrate",
@@ -83,7 +84,9 @@ _weight_options = grouped(
         metavar="FILE",
         help="Text to calibrate integer weights with.  [default: Python's manual]",
     ),
-    click.option("--no-calibrate", is_flag=True, help="Round integer weights to the nearest, and no more."),
+    click.option(
+        "--no-calibrate", is_flag=True, help="Round integer weights to nearest, without calibration."
+    ),
 )
 _output_options = grouped(
     Group.OUTPUT,
@@ -93,8 +96,9 @@ _output_options = grouped(
     click.option(
         "-c",
         "--ctx-size",
+        "context",
         type=click.IntRange(min=1),
-        help="Longest text that the bundle is for, in tokens.  [default: the model's; --dry-run: at most 8192]",
+        help="Maximum context of the bundle, in tokens.  [default: the model's; --dry-run: at most 8192]",
     ),
     click.option(
         "--validate/--no-validate", default=True, help="Compare the bundle with transformers afterwards."
@@ -120,7 +124,7 @@ def main(
     calibrate: Path | None,
     no_calibrate: bool,
     dry_run: bool,
-    ctx_size: int | None,
+    context: int | None,
     validate: bool,
     force: bool,
     as_json: bool,
@@ -156,11 +160,11 @@ def main(
     if not dry_run:
         check_outside_bundles(options.output)
         check_output(options.output, force)
-    opened = checkpoints.open_checkpoint(checkpoint, ctx_size)
+    opened = checkpoints.open_checkpoint(checkpoint, context)
     if dry_run:
         from h2o_export.preview import preview_export
 
-        preview = preview_export(opened, options, ctx_size)
+        preview = preview_export(opened, options, context)
         print_json(preview.to_json()) if as_json else _show_preview(preview)
         return
     steps = exporter.graph_stages(opened.config, dtype) + opened.config.layers + 5

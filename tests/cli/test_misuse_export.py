@@ -239,7 +239,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p,
         ("{ck}", "--dry-run", "-c", 10**6),
         2,
-        "context must be at most",
+        "--ctx-size must be at most",
     ),
     "context 0": (lambda p: p, ("{ck}", "--dry-run", "-c", 0), 2, "0 is not in the range"),
 }
