@@ -23,35 +23,36 @@ from h2o_runtime.names import Int4Products
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--target", type=click.Choice(list(TARGETS)), required=True, help="Which TensorRT to build with."
-)
+@click.option("--target", type=click.Choice(list(TARGETS)), required=True, help="The TensorRT to build with.")
 @click.option(
     "--sm",
     type=click.IntRange(min=1),
     multiple=True,
-    help="Compute capability to build for, as 87; with tensorrt-rtx repeatable.  [default: this machine's GPU]",
+    help="Compute capability to build for, such as 87; repeatable with tensorrt-rtx.  [default: this "
+    "machine's GPU]",
 )
 @click.option(
     "--max-context",
     type=click.IntRange(min=1),
     default=16384,
     show_default=True,
-    help="Most tokens that prompt and answer can have together.",
+    help="Maximum tokens of prompt and answer together.",
 )
-@click.option("-b", "--batch-size", type=int, help="Most tokens in one dense call.  [default: the bundle's]")
+@click.option(
+    "-b", "--batch-size", type=int, help="Maximum tokens in one dense call.  [default: the bundle's]"
+)
 @click.option(
     "--profiles",
     type=click.IntRange(1, 2),
-    help="Profiles of a dense engine: 2 for one token and a batch, 1 for both.  "
-    "[default: 2, unless that holds weights twice]",
+    help="Profiles of a dense engine: 2 for one token and a batch, 1 for both.  [default: 2, unless that "
+    "stores weights twice]",
 )
 @click.option(
     "--int4",
     type=click.Choice(get_args(Int4Products)),
     default="tensorrt",
     show_default=True,
-    help="Who multiplies with weights of 4 bits; plugin is for bundles of float16, and for the target tensorrt.",
+    help="Multiplies 4-bit weights. plugin needs a float16 bundle and the target tensorrt.",
 )
 @click.option(
     "--plugins",
@@ -61,7 +62,7 @@ from h2o_runtime.names import Int4Products
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be built; needs no TensorRT and writes nothing."
 )
-@click.option("--force", is_flag=True, help="Replace engines that are there already.")
+@click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option
 @verbose_option
 @guarded
@@ -83,7 +84,7 @@ def main(
 
     \b
     tensorrt      dense and attention graphs, on the GPU that will run them (a Jetson, for example)
-    tensorrt-rtx  dense graphs, for any GPU that TensorRT for RTX knows, also on a machine without one
+    tensorrt-rtx  dense graphs, for any GPU that TensorRT for RTX knows, also on a machine without a GPU
 
     An engine runs only with the TensorRT version that built it.
     """

@@ -184,7 +184,7 @@ def show(*renderables: RenderableType) -> None:
 
 
 def verbose_option(command: Command) -> Command:
-    verbose = click.option("-v", "--verbose", count=True, help="Say more; -vv says everything.")
+    verbose = click.option("-v", "--verbose", count=True, help="Show more messages; -vv shows all.")
     return grouped(Group.OUTPUT, verbose)(command)
 
 

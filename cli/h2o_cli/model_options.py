@@ -21,21 +21,21 @@ _EXECUTION = (
         type=click.Choice(BACKENDS),
         default=BACKENDS[0],
         show_default=True,
-        help="What executes the dense graphs; the TensorRT backends need engines of h2o-build.",
+        help="Executes the dense graphs; the TensorRT backends need engines from h2o-build.",
     ),
     click.option(
         "--device",
         type=click.Choice(DEVICES),
         default="auto",
         show_default=True,
-        help="auto takes an NVIDIA GPU where the backend can use it.",
+        help="auto: an NVIDIA GPU if the backend can use it.",
     ),
     click.option(
         "--attention",
         type=click.Choice(PROVIDERS),
         default="auto",
         show_default=True,
-        help="Who executes attention: native kernels, or the ONNX function bodies.",
+        help="Executes attention: native kernels, or the ONNX function bodies.",
     ),
     click.option(
         "--attention-precision",
@@ -50,8 +50,8 @@ dense_form_option = click.option(
     type=click.Choice(("auto", *DENSE_FORMS)),
     default="auto",
     show_default=True,
-    help="How ONNX Runtime multiplies on a CPU: auto is native for float32, if this CPU is fast at it, and for "
-    "integer weights what h2o-bench dense found best.",
+    help="How ONNX Runtime multiplies on a CPU. auto: for integer weights the best form that h2o-bench "
+    "dense found; for float32 native, if this CPU is fast at it.",
 )
 speculate_option = grouped(
     Group.DECODE,
@@ -60,21 +60,21 @@ speculate_option = grouped(
         type=click.Choice(SPECULATIONS),
         default=SPECULATIONS[0],
         show_default=True,
-        help="lookup drafts tokens that followed the same words before, and verifies several in one step: the "
-        "answer is the same, and quotes come faster.",
+        help="lookup drafts tokens that followed the same words earlier, and verifies several in one "
+        "step. The answer is the same; quotes are faster.",
     ),
 )
 _VERIFY = click.option(
     "--verify",
     is_flag=True,
-    help="First check that every file of the bundle is what was exported.",
+    help="First check every file of the bundle against its hash.",
 )
 _CONTEXT = click.option(
     "-c",
     "--ctx-size",
     "context",
     type=click.IntRange(min=1, max=2**31 - 1),  # the runtime stores positions as int32
-    help="Most tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
+    help="Maximum tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
 )
 
 

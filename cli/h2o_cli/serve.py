@@ -51,7 +51,7 @@ _server_options = grouped(
     Group.SERVER,
     click.option("--host", default=ServerSettings.host, show_default=True, help="Address to listen on."),
     click.option(
-        "--port", type=int, default=ServerSettings.port, show_default=True, help="0 takes a free one."
+        "--port", type=int, default=ServerSettings.port, show_default=True, help="0: any free port."
     ),
     click.option("--alias", help="The model's name in the API.  [default: the bundle's folder]"),
     click.option(
@@ -60,28 +60,28 @@ _server_options = grouped(
         multiple=True,
         envvar="H2O_API_KEY",
         metavar="KEY",
-        help="Let in who knows this key; repeatable. Others on this machine can see it in the list of "
-        "processes: prefer --api-key-file or the environment's H2O_API_KEY.",
+        help="Key that clients must send; repeatable. Other users of this machine can see it in the list "
+        "of processes: prefer --api-key-file or the variable H2O_API_KEY.",
     ),
     click.option(
         "--api-key-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Keys, one a line; lines that begin with # are comments.",
+        help="File of keys, one per line; lines that begin with # are comments.",
     ),
     click.option(
         "--cors-origin",
         "cors_origin",
         multiple=True,
         metavar="ORIGIN",
-        help="A web page's origin that may use the API; repeatable, * is all.  [default: this machine's]",
+        help="Origin of web pages that may use the API; repeatable, * is all.  [default: this machine's]",
     ),
     click.option(
         "--allowed-host",
         "allowed_hosts",
         multiple=True,
         metavar="NAME",
-        help="A name that the server answers to, as a proxy's; repeatable, * is any.  "
-        "[default: this machine's; any where a key is asked for]",
+        help="Host name that the server accepts, such as a proxy's; repeatable, * is any.  [default: "
+        "this machine's; any if a key is required]",
     ),
     click.option(
         "--slots",
@@ -89,65 +89,68 @@ _server_options = grouped(
         default=str(LoadOptions.slots),
         metavar="N|auto",
         show_default=True,
-        help="Requests that are answered at once, each with a whole context of its own; auto: as many as half of "
-        "the free memory holds, up to 8.",
+        help="Requests answered at once, each with its own full context. auto: as many as fit into half "
+        "of the free memory, at most 8.",
     ),
     click.option(
         "--piece",
         type=int,
         default=ServerSettings.prompt_piece,
         show_default=True,
-        help="With several --slots: tokens of a prompt that are read while answers to others wait, in whole "
-        "chunks.",
+        help="With several --slots: prompt tokens read while other answers wait, in whole chunks.",
     ),
     click.option(
         "--max-queue",
         type=int,
         default=RequestLimits.queue,
         show_default=True,
-        help="Most requests that wait.",
+        help="Maximum waiting requests.",
     ),
-    click.option("--queue-timeout", type=float, help="Refuse what waited so many seconds.  [default: never]"),
+    click.option(
+        "--queue-timeout",
+        type=float,
+        help="Refuse requests that have waited this many seconds.  [default: never]",
+    ),
     click.option(
         "--max-body",
         type=click.IntRange(min=1),
         default=RequestLimits.body_bytes // _MIB,
         show_default=True,
-        help="Longest request body, in MiB; a context that holds less text takes less.",
+        help="Maximum request body in MiB; less if the context holds less text.",
     ),
     click.option(
         "--body-memory",
         type=click.IntRange(min=1),
-        help="MiB that the bodies of all requests together may take.  "
-        f"[default: {RequestLimits.memory_bytes // _MIB}, or --max-body where that is more]",
+        help="Maximum MiB for the bodies of all requests together.  "
+        f"[default: {RequestLimits.memory_bytes // _MIB}, or --max-body if that is more]",
     ),
     click.option(
         "--body-timeout",
         type=float,
         default=RequestLimits.body_timeout,
         show_default=True,
-        help="Seconds in which headers and body must have arrived.",
+        help="Seconds in which headers and body must arrive.",
     ),
     click.option(
         "--stall-timeout",
         type=float,
         default=RequestLimits.stall_timeout,
         show_default=True,
-        help="Seconds without a sign of life of running requests after which /health is 503.",
+        help="Seconds without progress of running requests after which /health is 503.",
     ),
     click.option(
         "--grace",
         type=float,
         default=ServerSettings.grace,
         show_default=True,
-        help="Seconds that running requests get to finish when the server is stopped.",
+        help="Seconds for running requests to finish when the server stops.",
     ),
     click.option(
         "--metrics-names",
         type=click.Choice(METRICS_NAMES),
         default=ServerSettings.metrics_names,
         show_default=True,
-        help="vllm adds vLLM's names to /metrics, for routers that know no others.",
+        help="vllm adds vLLM's names to /metrics, for routers that expect them.",
     ),
     click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
 )
@@ -158,28 +161,28 @@ _pool_options = grouped(
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
-        help="MiB of memory for waiting conversations, which then need not be read again. Those that waited "
-        "longest make room.",
+        help="MiB of memory for waiting conversations, which then need not be read again. The oldest are "
+        "dropped first.",
     ),
     click.option(
         "--cache-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Folder for conversations that exceed --cache-pool, and for all of them when the server stops. They "
-        "continue after a restart.",
+        help="Folder for conversations that exceed --cache-pool, and for all of them when the server "
+        "stops. They survive a restart.",
     ),
     click.option(
         "--cache-dir-shared",
         is_flag=True,
-        help="Other servers use --cache-dir too: write each conversation as soon as it is answered, so that a "
-        "prompt which one server has read is not read again by the next.",
+        help="Other servers use --cache-dir too: write each conversation right after its answer, so that "
+        "no other server reads the same prompt again.",
     ),
     click.option(
         "--cache-dir-limit",
         type=click.IntRange(min=1),
         default=LoadOptions.folder_bytes // _MIB,
         show_default=True,
-        help="MiB that they take there; those not used for longest make room.",
+        help="Maximum MiB in --cache-dir; the least recently used are dropped.",
     ),
 )
 
@@ -196,8 +199,8 @@ _pool_options = grouped(
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a page to talk to it.
 
-    Prefill flags are what requests start from; each may override them. The first Ctrl-C or SIGTERM lets the
-    running requests finish, the second does not.
+    Prefill flags are the defaults of requests; each request may override them. The first Ctrl-C or SIGTERM lets
+    running requests finish, the second ends them.
     """
     try:
         from h2o_runtime.server.logs import start_logging

@@ -146,7 +146,7 @@ class Generator:
 
     @property
     def context(self) -> int:
-        """Most tokens of prompt and answer."""
+        """Maximum tokens of prompt and answer."""
         return self.spec.context
 
     def keeps(self, ids: Sequence[int] | IntArray, config: PrefillConfig | None = None) -> int:

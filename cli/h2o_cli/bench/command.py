@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Measure, in interleaved rounds, against the tools that people use today.
+    """Measure speed against widely used tools, in interleaved rounds.
 
     BUNDLE_OR_SHAPE is a bundle's folder, or smollm2-135m or llama-3.2-1b: a random checkpoint of that shape is
     then written and exported. Every contestant runs in a process of its own, with the same threads; peers that
@@ -57,7 +57,7 @@ def main() -> None:
 @grouped(Group.MACHINE, dense_form_option)
 @guarded
 def prefill(**flags: Any) -> None:
-    """Time to the first token, and where it goes."""
+    """Time to the first token, by phase."""
     _measure("prefill", flags)
 
 
@@ -66,14 +66,14 @@ def prefill(**flags: Any) -> None:
 @grouped(
     Group.MEASUREMENT,
     click.option(
-        "--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens a round."
+        "--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens per round."
     ),
 )
 @decode_options
 @grouped(Group.MACHINE, dense_form_option)
 @guarded
 def decode(tokens: int, **flags: Any) -> None:
-    """Time of one more token, at contexts of the given lengths."""
+    """Time per generated token, at contexts of the given lengths."""
     _measure("decode", flags, tokens)
 
 
@@ -82,7 +82,7 @@ def decode(tokens: int, **flags: Any) -> None:
 @grouped(Group.MEASUREMENT, beside_option)
 @guarded
 def attention(**flags: Any) -> None:
-    """One layer's attention alone, scores and selection included."""
+    """Attention of one layer, including scores and selection."""
     _measure("attention", flags)
 
 

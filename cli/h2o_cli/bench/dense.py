@@ -38,7 +38,7 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 
 @click.command()
 @click.argument("folder", metavar="BUNDLE", type=click.Path(path_type=Path))
-@click.option("--rows", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens of a call.")
+@click.option("--rows", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens per call.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=7, show_default=True)
 @threads_option
 @json_option
@@ -47,7 +47,7 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 def dense(
     folder: Path, rows: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
 ) -> None:
-    """Measure once how integer weights run best here; ONNX Runtime on a CPU uses it from then on."""
+    """Find the fastest dense form for integer weights on this machine; later commands use it on the CPU."""
     start_logging(verbose)
     bundle = Bundle.open(folder)
     if not bundle.manifest.model.quantized:

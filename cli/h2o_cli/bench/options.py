@@ -59,13 +59,13 @@ beside_option = click.option(
     "--beside",
     type=click.Choice(PREFILL.names),
     multiple=True,
-    help="Also this policy of ours; repeatable. full always takes part.",
+    help="Also measure this policy; repeatable. full is always measured.",
 )
 
 losses_option = click.option(
     "--losses",
     is_flag=True,
-    help="Also what sparse attention does to the perplexity of the --text, beside the time that it takes.",
+    help="Also measure the perplexity of --text under sparse attention.",
 )
 
 
@@ -100,13 +100,13 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             type=NotNegative(),
             default=600.0,
             show_default=True,
-            help="Leave out who would need more seconds for one run.",
+            help="Leave out contestants that need more seconds for one run.",
         ),
         click.option(
             "--text",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Prompts are this file's beginnings, in place of random tokens: where a policy's work depends on "
-            "what it reads.",
+            help="Take prompts from the start of this file instead of random tokens, for policies whose "
+            "work depends on the text.",
         ),
         click.option(
             "--dtype",
@@ -118,18 +118,18 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         click.option(
             "--checkpoint",
             type=click.Path(path_type=Path, file_okay=False),
-            help="The bundle's checkpoint, where it is no longer where it was exported from.",
+            help="The bundle's checkpoint, if it has moved since the export.",
         ),
         click.option(
             "--openvino-model",
             type=click.Path(path_type=Path, file_okay=False),
-            help="OpenVINO's folder of the same model, in any precision, in place of one made of the checkpoint.",
+            help="OpenVINO folder of the same model, in any precision, instead of converting the checkpoint.",
         ),
         click.option(
             "--work-dir",
             type=click.Path(path_type=Path, file_okay=False),
             default=default_work_dir,
-            help="Where checkpoints, bundles and peers' files are made and kept.",
+            help="Folder for generated checkpoints, bundles and peers' files.",
         ),
         execution_options,
         prefill_options,
@@ -139,12 +139,17 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             "--csv",
             "csv_file",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Write rows here, as they are made.",
+            help="Write rows to this file as they are measured.",
         ),
         click.option(
-            "--resume", is_flag=True, help="Keep the lengths that are done in the file of --csv, and go on."
+            "--resume", is_flag=True, help="Continue: keep the finished lengths in the file of --csv."
         ),
-        click.option("--png", "png_file", type=click.Path(path_type=Path, dir_okay=False), help="Draw here."),
+        click.option(
+            "--png",
+            "png_file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Draw the results to this file.",
+        ),
         verbose_option,
     )
 

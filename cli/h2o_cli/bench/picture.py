@@ -36,7 +36,10 @@ def import_pyplot() -> Any:
     try:
         matplotlib: Any = importlib.import_module("matplotlib")
     except ImportError as error:
-        raise BackendError(f"a picture needs matplotlib ({error}): pip install 'h2o-edge[bench]'") from None
+        raise BackendError(
+            f"pictures need matplotlib ({error}): pip install 'h2o-edge[bench]', or in a checkout "
+            "pip install '.[bench]'"
+        ) from None
     matplotlib.use("Agg")
     return importlib.import_module("matplotlib.pyplot")
 

@@ -92,7 +92,7 @@ _answer_options = grouped(
         type=click.IntRange(min=1),
         default=512,
         show_default=True,
-        help="Most tokens of an answer.",
+        help="Maximum tokens of an answer.",
     ),
     click.option(
         "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable."
@@ -127,8 +127,9 @@ def main(
 ) -> None:
     """Answer a prompt with the model in the folder BUNDLE.
 
-    The answer streams to standard output; all else goes to standard error. Ctrl-C stops it. Flags of the
-    prefill that are not given have the bundle's own values, which --json tells.
+    The answer streams to standard output, everything else to standard error. Ctrl-C stops it. With - in place
+    of --prompt, the prompt comes from standard input. Prefill flags that are not given take the bundle's values,
+    which --json shows.
     """
     start_logging(verbose)
     prepare_output()

@@ -33,6 +33,6 @@ CACHES: Registry[Cache] = Registry(
     field="cache",
     flag="--cache",
     label="Cache",
-    meaning="How keys and values are kept",
+    meaning="How keys and values are stored",
     group="h2o_edge.caches",
 )

@@ -36,10 +36,8 @@ class Offload(Cache):
     name: ClassVar[str] = "offload"
     title: ClassVar[str] = "layers on the host"
 
-    ring_buffers: int = option(2, "Layers that --cache offload has on the device at once.", least=1)
-    cache_file: str = option(
-        "", "File for the layers of --cache offload, which is made anew and goes with the process."
-    )
+    ring_buffers: int = option(2, "Layers that --cache offload keeps on the device.", least=1)
+    cache_file: str = option("", "New file for the layers of --cache offload; removed when the process ends.")
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]

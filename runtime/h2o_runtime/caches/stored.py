@@ -105,7 +105,7 @@ class StoredCache(Cache):
 
     cache_dtype: Literal["model", "float16", "int8"] = option(
         "model",
-        "What keys and values are stored as: model is what the model computes in; int8 has a scale a row and head.",
+        "Format of keys and values: model is the model's own; int8 has a scale per row and head.",
         label="Keys and values as",
         symbol="kv",
     )

@@ -11,7 +11,8 @@ from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill import PREFILL
 
 MEANING: Final = (
-    "Several settings by one word. guarded: a chunk that misses keys sees all; exact: full attention."
+    "A preset of several settings. guarded: a chunk that would miss important keys sees all; exact: full "
+    "attention."
 )
 
 

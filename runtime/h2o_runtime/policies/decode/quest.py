@@ -43,7 +43,7 @@ class Quest(DecodePolicy[PageState]):
     quest_page: int = option(16, "Rows of a page.", least=1)
     quest_dense_layers: int = option(2, "First layers that attend to everything.", least=0)
     quest_heads: Literal["query", "kv"] = option(
-        "query", "Heads that have a list of pages each: query or key/value heads."
+        "query", "Which heads have their own list of pages: query or key/value heads."
     )
 
     def __post_init__(self) -> None:

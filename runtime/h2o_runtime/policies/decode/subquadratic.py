@@ -24,12 +24,12 @@ class SubquadraticDecode(DecodePolicy[Landmarks]):
     decode_global_tokens: int = option(
         1, "First tokens of the prompt that every generated token sees.", least=0
     )
-    decode_log_stride: bool = option(True, "Generated tokens see tokens and landmarks at powers of two.")
+    decode_log_stride: bool = option(
+        True, "Generated tokens see tokens and landmarks at distances that are powers of two."
+    )
     decode_landmarks: bool = option(True, "Generated tokens see means of blocks of keys and values.")
     decode_landmark_block: int = option(64, "Tokens that a landmark of decode is the mean of.", least=0)
-    decode_landmark_count_bias: bool = option(
-        False, "Weigh a landmark of decode by the tokens that it stands for."
-    )
+    decode_landmark_count_bias: bool = option(False, "Weight a landmark of decode by its number of tokens.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -188,7 +188,7 @@ class PrefillPolicy(ABC, Generic[State]):
 
     batch_size: int = option(
         4096,
-        "Logical batch B: most tokens in one dense call.",
+        "Logical batch B: maximum tokens in one dense call.",
         symbol="B",
         flags=("-b", "--batch-size"),
         least=1,

@@ -55,18 +55,18 @@ class VerticalSlash(PrefillPolicy[LineStore]):
     phases: ClassVar[tuple[str, ...]] = ("estimate", "attention")
 
     chunk_size: int = chunk_option()
-    vertical: int = option(512, "Columns that a head sees: keys that many queries attend to.", least=1)
-    slash: int = option(1024, "Diagonals that a head sees: distances that many queries attend at.", least=1)
+    vertical: int = option(512, "Columns that a head sees: keys to which many queries attend.", least=1)
+    slash: int = option(1024, "Diagonals that a head sees: distances at which many queries attend.", least=1)
     line_fraction: float = option(
         0.0,
-        "Columns and diagonals as a fraction of the keys so far, in place of counts; 0: by counts.",
+        "Columns and diagonals as a fraction of the keys so far, instead of counts; 0: use the counts.",
         symbol="",
         least=0,
     )
     estimate: Literal["chunk", "prompt"] = option(
         "chunk",
-        "Whose last queries find the lines: each chunk's, or as published the whole prompt's, where early rows "
-        "depend on late ones.",
+        "Whose last queries choose the lines: each chunk's, or the whole prompt's as published. With "
+        "prompt, early rows depend on late ones.",
         symbol="",
     )
 

@@ -27,13 +27,15 @@ class Subquadratic(PrefillPolicy[Landmarks]):
     global_tokens: int = option(
         1, "First tokens of the prompt that every query sees.", symbol="globals", least=0
     )
-    log_stride: bool = option(True, "See tokens and landmarks at powers of two.", label="Strides 2^k")
+    log_stride: bool = option(
+        True, "See tokens and landmarks at distances that are powers of two.", label="Strides 2^k"
+    )
     landmarks: bool = option(True, "See means of blocks of keys and values.")
     landmark_block: int = option(
         64, "Tokens that a landmark is the mean of.", label="Landmark block", symbol="block", least=0
     )
     landmark_count_bias: bool = option(
-        False, "Weigh a landmark by the tokens that it stands for.", label="Landmarks by count", symbol="bias"
+        False, "Weight a landmark by its number of tokens.", label="Landmarks by count", symbol="bias"
     )
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ Store = TypeVar("Store", bound=PartialScratch)
 
 def score_rule(name: str) -> Any:
     """The field `score` of a rule's class: its name, which is all that the option may be."""
-    return option(name, "How heavy hitters are found.")
+    return option(name, "How heavy hitters are chosen.")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class H2O(PrefillPolicy[Store]):
 
     Cost grows with N: every chunk costs S²/2 + S·(L + H) dot products a head, whatever came before it.
 
-    How heavy hitters are found is a score rule: a subclass, registered in `SCORES` by its `score`. It has options
+    How heavy hitters are chosen is a score rule: a subclass, registered in `SCORES` by its `score`. It has options
     of its own, whose names begin with `score_`, a state, the steps of Phase 2 and checks.
 
     score_title      what the rule is, as people read it
@@ -62,7 +62,7 @@ class H2O(PrefillPolicy[Store]):
     chunk_size: int = chunk_option()
     local: int = option(
         64,
-        "Local window L: the end of a chunk that is always remembered.",
+        "Local window L: last tokens of a chunk that are always remembered.",
         label="Local window",
         symbol="L",
         flags=("--h2o-local",),
@@ -70,8 +70,8 @@ class H2O(PrefillPolicy[Store]):
     )
     heavy: int | Literal["auto"] = option(
         448,
-        "Heavy hitters H: earlier tokens remembered by score. auto, where the score rule can: L + H grow with the "
-        "past.",
+        "Heavy hitters H: earlier tokens remembered by score. auto: L + H grow with the past, if the "
+        "score rule supports it.",
         label="Heavy hitters",
         symbol="H",
         flags=("--h2o-heavy",),
@@ -79,7 +79,7 @@ class H2O(PrefillPolicy[Store]):
     )
     score: str = score_rule("")
     score_heads: Literal["kv", "query"] = option(
-        "kv", "Heads that have a memory set each: key/value or query heads.", symbol="heads"
+        "kv", "Which heads have their own memory set: key/value or query heads.", symbol="heads"
     )
     sink: int = option(
         0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0

@@ -69,13 +69,14 @@ class OwnQueries(H2O[QueryStore]):
     score: Literal["query"] = score_rule("query")
     score_tile: int = option(
         128,
-        "Most queries that share a memory under --score query; a chunk is cut into equal tiles.",
+        "Maximum queries that share a memory set under --score query; a chunk is cut into equal tiles.",
         symbol="",
         least=1,
     )
     score_queries: int = option(
         32,
-        "Queries of a tile that choose its memory under --score query; a tile of fewer takes all.",
+        "Queries of a tile that choose its memory set under --score query; a smaller tile uses all of "
+        "its queries.",
         symbol="",
         least=1,
     )
@@ -89,15 +90,15 @@ class OwnQueries(H2O[QueryStore]):
 
     score_checks: int = option(
         2,
-        "Queries of a tile whose attention is compared with exact attention, to tell how much a prompt saw; on the "
-        "CPU.",
+        "Queries of a tile whose attention is compared with exact attention, to report how much of it a "
+        "prompt saw; on the CPU.",
         symbol="",
         least=0,
     )
     score_missed: float = option(
         1.0,
-        "Most attention that a chunk's queries may give to likeliest tokens that they do not see: a chunk of more "
-        "sees all of its past. On the CPU; 1 allows all.",
+        "Maximum share of attention that a chunk may miss; a chunk that misses more sees its whole past. "
+        "On the CPU; 1 allows all.",
         symbol="missed",
         least=0,
     )
