@@ -149,7 +149,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p.weights(lambda tensors: tensors.pop("model.layers.1.mlp.down_proj.weight")),
         ("{ck}", "-o", "{out}"),
         1,
-        "{ck}: no tensor 'model.layers.1.mlp.down_proj.weight'",
+        "{ck}: its safetensors files have no tensor 'model.layers.1.mlp.down_proj.weight'",
     ),
     "another size": (
         lambda p: p.configure(intermediate_size=128),

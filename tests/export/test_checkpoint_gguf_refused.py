@@ -112,7 +112,7 @@ def test_it_is_refused_when_it_is_opened(small_checkpoint: Path, tmp_path: Path,
 
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "a missing tensor": ({"blk.0.ffn_up.weight": None}, "no tensor 'blk.0.ffn_up.weight' in it"),
+    "a missing tensor": ({"blk.0.ffn_up.weight": None}, "has no tensor 'blk.0.ffn_up.weight'"),
     "another shape": (
         {"blk.0.attn_norm.weight": np.ones(65, np.float32)},
         r"tensor 'blk.0.attn_norm.weight' has shape \[65\], but the metadata imply \[64\]",

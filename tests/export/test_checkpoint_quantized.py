@@ -189,12 +189,12 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] 
     "half of the words": (
         "awq",
         lambda w: w.update({f"{Q}.qweight": w[f"{Q}.qweight"][:, ::2].contiguous()}),
-        "do not fit each other",
+        "do not match",
     ),
     "scales of another module": (
         "awq",
         lambda w: w.update({f"{Q}.scales": torch.ones(3, 128)}),
-        "do not fit each other",
+        "do not match",
     ),
     "an index too long": (
         "gptq-4",
@@ -204,7 +204,7 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] 
     "groups that are not there": (
         "gptq-4",
         lambda w: w.update({f"{Q}.g_idx": torch.full((64,), 9, dtype=torch.int32)}),
-        "do not fit each other",
+        "do not match",
     ),
     "a shape of other words": (
         "compressed-4",

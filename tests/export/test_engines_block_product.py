@@ -140,7 +140,7 @@ def test_dense_engines_hold_the_plugin_where_it_was_asked_for(
 @pytest.mark.parametrize(
     ("target", "dtype", "weights", "block_size", "says"),
     [
-        ("tensorrt-rtx", "float16", "int4", 32, "int4 plugin is for the target tensorrt"),
+        ("tensorrt-rtx", "float16", "int4", 32, "`int4=plugin` needs the target tensorrt"),
         ("tensorrt", "float32", "int4", 32, "needs a float16 bundle, and this one is float32"),
         ("tensorrt", "float16", "int8", 32, "needs weights of 4 bits in blocks of 32"),
         ("tensorrt", "float16", "int4", 64, "needs weights of 4 bits in blocks of 32"),

@@ -158,7 +158,7 @@ MISFITS: list[tuple[Callable[[Place], Any], type[H2OError], str]] = [
     (on(sm=110), BackendError, "built for a GPU of SM87, the one here is SM110"),
     (on(sm=None), BackendError, "built for a GPU of SM87, and no NVIDIA GPU was found here"),
     (on(plugins=None), BackendError, "needs the plugin library libh2o_trt_plugins.so"),
-    (change_plugins, BackendError, "not the plugin library that the engines in .* were built with"),
+    (change_plugins, BackendError, "its engines were built with another plugin library than"),
     (change_plan, BundleError, "dense_00.plan: its content is not what h2o-build wrote"),
     (cut_plan, BundleError, "dense_00.plan: has 3 bytes, the manifest says 4: truncated or replaced"),
     (remove_plan, BundleError, "dense_00.plan: missing"),

@@ -40,8 +40,8 @@ class ExpertsConfig:
         """Raises CheckpointError."""
         if self.count % self.groups or self.chosen_groups > self.groups:
             raise CheckpointError(
-                f"config.json: {self.count} experts (n_routed_experts) in {self.groups} groups (n_group), of which "
-                f"{self.chosen_groups} are chosen (topk_group), is impossible; the file is damaged"
+                f"config.json: {self.count} experts (n_routed_experts) cannot form {self.groups} groups "
+                f"(n_group) of which {self.chosen_groups} are chosen (topk_group); the file is damaged"
             )
         if self.chosen > self.group_size * self.chosen_groups:
             raise CheckpointError(

@@ -70,7 +70,7 @@ class LatentConfig:
         shared = integer(raw, "num_key_value_heads", heads)
         if shared != heads:
             raise CheckpointError(
-                f"config.json: num_key_value_heads is {shared}, and latent attention has a key for each of its "
+                f"config.json: num_key_value_heads is {shared}, but latent attention needs one for each of its "
                 f"{heads} heads; the file is damaged"
             )
         return heads, heads, self.query_size

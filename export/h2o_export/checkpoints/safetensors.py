@@ -93,7 +93,7 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         file = self.files.get(name)
         if file is None:
             raise CheckpointError(
-                f"{self.source}: no tensor '{name}' in its safetensors files; is it incomplete?"
+                f"{self.source}: its safetensors files have no tensor '{name}'; download it again"
             )
         try:
             with safe_open(file, framework="pt") as handle:

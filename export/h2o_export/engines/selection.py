@@ -103,7 +103,7 @@ def _check_block_products(bundle: Bundle, target: Target) -> None:
     weights = model.weights
     if not target.plugins:
         raise ConfigError(
-            f"int4 plugin is for the target tensorrt: networks of {target.title} hold no plugins",
+            f"`int4=plugin` needs the target tensorrt: {target.title} has no plugins",
             field="int4",
         )
     if weights is None or not weights.projections.startswith("int4") or weights.block_size != PRODUCT_BLOCK:

@@ -66,8 +66,8 @@ def _check_machine(manifest: EngineManifest, machine: Machine, folder: Path, aga
     title = machine.target.title
     if manifest.tensorrt != machine.tensorrt:
         raise BackendError(
-            f"{folder}: built by {title} {manifest.tensorrt}, here is {title} {machine.tensorrt}, and engines run "
-            f"with the version that built them only; {again}"
+            f"{folder}: built with {title} {manifest.tensorrt}, but this machine has {title} {machine.tensorrt}, "
+            f"and engines run only with the version that built them; {again}"
         )
     built_for = " and ".join(f"SM{sm}" for sm in manifest.sm)
     if machine.sm is None:
@@ -84,7 +84,7 @@ def _check_machine(manifest: EngineManifest, machine: Machine, folder: Path, aga
             raise BackendError(f"{folder}: needs the plugin library libh2o_trt_plugins.so, none was given")
         if file_sha256(machine.plugins) != manifest.plugins:
             raise BackendError(
-                f"{machine.plugins}: not the plugin library that the engines in {folder} were built with; {again}"
+                f"{folder}: its engines were built with another plugin library than {machine.plugins}; {again}"
             )
 
 

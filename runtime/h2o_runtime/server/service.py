@@ -78,7 +78,8 @@ class Service:
         silence, most = self.handler.silence, self.settings.limits.stall_timeout
         if silence > most:
             raise unavailable(
-                f"a request has given no sign of life for {silence:.0f} s, and {most:g} s are what one may take",
+                f"a running request has made no progress for {silence:.0f} s, the limit is {most:g} s; "
+                "restart the server",
                 code="stalled",
             )
         return Health(status="ok")

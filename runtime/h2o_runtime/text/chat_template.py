@@ -95,7 +95,7 @@ class ChatTemplate:
         if continue_final_message:
             text, mark, _ = text.rpartition(_END)
             if not mark:
-                raise InputError("the chat template does not show the last message, which is to be continued")
+                raise InputError("the last message cannot be continued: the chat template does not show it")
         return text
 
     def _rendered(self, name: str, names: Mapping[str, Any]) -> str:
@@ -110,7 +110,7 @@ class ChatTemplate:
                     "it expects, usually a role and a content that is text"
                 ) from error
             raise BundleError(
-                f"{self.source}: the chat template does what no template may: {error}; do not trust it"
+                f"{self.source}: the chat template broke a limit: {error}; do not trust this checkpoint"
             ) from error
 
     def close(self) -> None:

@@ -19,7 +19,8 @@ def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
     tool = shutil.which("optimum-cli")
     if tool is None:
         raise Absent(
-            "no converted model: pip install 'optimum-intel[openvino]' (it may need an older transformers)"
+            "converting the model needs optimum: pip install 'optimum-intel[openvino]' "
+            "(it may need an older transformers)"
         )
     command = [tool, "export", "openvino", "--model", str(checkpoint), "--task", "text-generation-with-past"]
     command += ["--weight-format", "fp16" if dtype == "float16" else "fp32", str(folder)]

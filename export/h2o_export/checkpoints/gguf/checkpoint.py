@@ -135,7 +135,7 @@ class GGUFCheckpoint(CheckpointInFiles):
     def _stored(self, name: str, own: str) -> TensorEntry:
         stored = self.header.tensors.get(own)
         if stored is None:
-            raise CheckpointError(f"{self.source}: no tensor '{own}' in it; is it incomplete?")
+            raise CheckpointError(f"{self.source}: has no tensor '{own}'; download it again")
         experts = self.config.experts
         return stored if experts is None else latent.one_expert(name, stored, experts.count)
 

@@ -27,7 +27,7 @@ class AWQ(Method):
         version, bits = settings.get("version", "gemm"), settings.get("bits", BITS)
         if str(version).lower() != "gemm" or bits != BITS:
             raise UnsupportedModelError(
-                f"AWQ of version {version!r} with {bits} bits is not supported; version 'gemm' with {BITS} bits is"
+                f"AWQ of version {version!r} with {bits} bits is not supported, only version 'gemm' with {BITS}"
             )
 
     def integers(self, module: str, names: Mapping[str, Any]) -> str | None:

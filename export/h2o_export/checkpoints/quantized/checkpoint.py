@@ -127,7 +127,8 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
             raise type(error)(f"{self.source}: tensor '{name}': {error}") from error
         except (ValueError, IndexError) as error:  # shapes that do not match
             raise CheckpointError(
-                f"{self.source}: the packed tensors of '{module}' do not fit each other: {error}"
+                f"{self.source}: the shapes of the packed tensors of '{module}' do not match ({error}); "
+                "download the checkpoint again"
             ) from error
 
     def _array(self, name: str) -> NDArray[Any]:

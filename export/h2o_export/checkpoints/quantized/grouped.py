@@ -43,7 +43,7 @@ class Grouped:
         if not fits:
             raise CheckpointError(
                 f"integers {list(self.q.shape)}, scales {list(self.scales.shape)} and zeros "
-                f"{list(self.zeros.shape)} do not fit each other; download the checkpoint again"
+                f"{list(self.zeros.shape)} do not match; download the checkpoint again"
             )
 
     def dequantize(self) -> NDArray[np.float32]:
