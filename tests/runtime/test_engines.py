@@ -154,7 +154,11 @@ def broken_manifest(text: str) -> Callable[[Place], None]:
 
 
 MISFITS: list[tuple[Callable[[Place], Any], type[H2OError], str]] = [
-    (on(tensorrt="10.13.3"), BackendError, "built by TensorRT 10.3.0, here is TensorRT 10.13.3"),
+    (
+        on(tensorrt="10.13.3"),
+        BackendError,
+        "built with TensorRT 10.3.0, but this machine has TensorRT 10.13.3",
+    ),
     (on(sm=110), BackendError, "built for a GPU of SM87, the one here is SM110"),
     (on(sm=None), BackendError, "built for a GPU of SM87, and no NVIDIA GPU was found here"),
     (on(plugins=None), BackendError, "needs the plugin library libh2o_trt_plugins.so"),
