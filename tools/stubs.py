@@ -1,7 +1,7 @@
 """Type stubs of the native modules, from nanobind's own generator: make stubs
 
-They are committed: a type checker reads h2o_plugins from its source folder, also where nothing was built and where
-the CUDA module never is. A test holds them to what the modules say.
+They are committed, because a type checker reads h2o_plugins from its source folder, even where nothing is
+built. A test compares them with the modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from h2o_plugins import load_cpu_kernels
 
 STUBS = Path(__file__).resolve().parents[1] / "plugins" / "h2o_plugins"
 MODULES = ("_cpu", "_cuda")
-# What the module holds, where it is another thing under the emulation.
+# The module's contents, if they differ under the emulation.
 PATTERNS = """\
 ^_cuda\\.MEMORY$:
     MEMORY: str  # where the addresses point, in ONNX Runtime's words: "cuda"; "cpu" in the emulation on a CPU
@@ -26,12 +26,12 @@ PATTERNS = """\
 
 
 def header() -> str:
-    """The first line of a stub; the generator's words differ a little from version to version."""
+    """The first line of a stub; the generator's own line differs between versions."""
     return f"# By nanobind {version('nanobind')}: make stubs\n"
 
 
 def generate(module: str) -> str:
-    """The stub of h2o_plugins' module of that name, in the repository's format."""
+    """The stub of h2o_plugins' module `name`, in the repository's format."""
     file = load_cpu_kernels().__file__ if module == "_cpu" else str(emulation.build_module())
     assert file is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +42,7 @@ def generate(module: str) -> str:
         subprocess.run([sys.executable, "-m", "nanobind.stubgen", *arguments], check=True)
         raw = header() + stub.read_text()
     for command in (["check", "--fix-only", "--quiet"], ["format"]):
-        # Named as what it becomes, so that the repository's rules are those that count.
+        # Under its final name, so that the repository's rules apply.
         name = ["--stdin-filename", str(STUBS / f"{module}.pyi"), "-"]
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, *name],

@@ -1,4 +1,4 @@
-"""The table of what is supported, made from the registries, in README.md.
+"""Writes README.md's table of supported features, from the registries.
 
 python -m tools.supported      # puts it between the README's markers
 """
@@ -21,7 +21,7 @@ BEGIN, END = "<!-- by python -m tools.supported -->", "<!-- end -->"
 
 
 def rows() -> dict[str, tuple[Iterable[str], str]]:
-    """What a row is about → its names, the default first, and the page that says more."""
+    """A row's topic → its names, the default first, and the page about it."""
     return {
         "model types": (FAMILIES, "export.md"),
         "checkpoints": (("safetensors", "gguf", *METHODS), "export.md"),

@@ -2,9 +2,9 @@
 
     python -m tools.wheels --arch x86_64 --arch aarch64 --python python3.10 --python python3.12 --out dist
 
-One wheel for each Python before 3.12, and one with the stable ABI for all from there on. Another architecture than
-this machine's is cross-compiled (cmake/toolchains); headers of Python are the same for both. A wheel that needs
-anything of the system that came after glibc 2.28 and the C++ library of its time is refused.
+One wheel for each Python before 3.12, and one with the stable ABI for all later versions. Other architectures
+are cross-compiled (cmake/toolchains); Python's headers are the same for both. A wheel is refused if it needs
+a newer system than glibc 2.28 and the C++ library of that time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ARCHITECTURES = ("x86_64", "aarch64")
 
 
 class BuildError(Exception):
-    """Why there is no wheel."""
+    """The reason why there is no wheel."""
 
 
 def build(python: str, arch: str, folder: Path) -> Path:
-    """The wheel of one Python and architecture, as compiled. Raises BuildError."""
+    """The compiled wheel of one Python and architecture. Raises BuildError."""
     env = dict(os.environ)
     command = [python, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", str(ROOT)]
     command += [
@@ -52,7 +52,9 @@ def build(python: str, arch: str, folder: Path) -> Path:
 
 
 def repair(wheel: Path, out: Path) -> Path:
-    """The wheel in `out`, named after the earliest systems that it runs on. Raises BuildError for later ones."""
+    """The wheel in `out`, named after the oldest systems that it runs on. Raises BuildError if it needs newer
+    ones.
+    """
     with tempfile.TemporaryDirectory() as folder:
         env = {
             **os.environ,
@@ -80,7 +82,7 @@ def repair(wheel: Path, out: Path) -> Path:
 
 
 def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """What it printed. Raises BuildError with what it complained of."""
+    """The command's output. Raises BuildError with its error message."""
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"{shlex.join(command)} failed:\n{done.stderr or done.stdout}")

@@ -20,9 +20,9 @@ BEGIN, END = "<!-- by python -m tools.kernel_table -->", "<!-- end -->"
 
 
 def collect(architectures: Sequence[int], cubins: Path, sources: Path) -> list[table.Row]:
-    """A row for each kernel of the folder `sources` and GPU; cubins are kept in `cubins`."""
+    """A row for each kernel of the folder `sources` and each GPU; cubins are stored in `cubins`."""
     wanted = [(source, to) for to in architectures for source in sorted(sources.glob("*.cu"))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a compiler
         found = pool.map(lambda of: list(toolkit.kernels(*of, cubins)), wanted)
         kernels = [kernel for each in found for kernel in each]
     dynamic = shared.dynamic_bytes(kernels, sources)
@@ -30,7 +30,7 @@ def collect(architectures: Sequence[int], cubins: Path, sources: Path) -> list[t
 
 
 def rewrite(page: Path, content: str) -> None:
-    """Puts the tables between the page's markers."""
+    """Write the tables between the page's markers."""
     text = page.read_text()
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     page.write_text(f"{text[:begin]}\n\n{content}\n\n{text[end:]}")

@@ -1,4 +1,4 @@
-"""What a GPU makes of a kernel's loop, by arithmetic: blocks a multiprocessor, and the share of its peak.
+"""A model of a kernel's loop on a GPU: blocks per multiprocessor, and the share of its peak.
 
 A multiprocessor has four schedulers, each with the warps and pipes of its quarter. A scheduler issues one
 instruction a cycle; a pipe is then busy for some cycles with it. Figures below are cycles of a quarter's pipe a
@@ -59,14 +59,14 @@ class Gpu:
     shared: int  # KB
 
     def blocks_that_fit(self, threads: int, registers: int, shared: int) -> tuple[int, str]:
-        """How many blocks run at once, and what does not allow more."""
+        """How many blocks run at once, and which limit stops more."""
         warps = -(-threads // 32)
-        of_warp = -(-registers * 32 // 256) * 256  # registers come 256 at a time
+        of_warp = -(-registers * 32 // 256) * 256  # registers are allocated in units of 256
         limits = {
             "blocks": self.blocks,
             "warps": self.warps // warps,
             "registers": 65536 // of_warp // warps,
-            "shared memory": self.shared * 1024 // (shared + 1024),  # 1 KB a block is the system's
+            "shared memory": self.shared * 1024 // (shared + 1024),  # the system reserves 1 KB per block
         }
         least = min(limits, key=lambda each: limits[each])
         return limits[least], least
@@ -83,7 +83,7 @@ GPUS = {
 
 
 def pipes(counted: Counter[str], gpu: Gpu) -> dict[str, float]:
-    """Cycles that each pipe of a quarter is busy with these instructions of one warp."""
+    """Cycles for which these instructions of one warp keep each pipe of a quarter busy."""
     busy = {
         "tensor": 0.0,
         "float32": 0.0,
@@ -120,7 +120,7 @@ def _bytes(opcode: str) -> int:
 
 @dataclass(frozen=True)
 class Share:
-    """Of peak, and which pipe is the busiest. Two of them: see above."""
+    """Shares of peak (the two defined above), and the busiest pipe."""
 
     overlapped: float
     in_turn: float

@@ -1,8 +1,9 @@
-"""The loop of a kernel that does its work, and what a warp issues each time round.
+"""A kernel's main loop, and the instructions that a warp issues per iteration.
 
-Machine code is cut into blocks, loops are found by their branches back, and of all ways round a loop the one is
-taken that computes and copies most and otherwise does least: a tile in the middle, which no mask touches and in
-which no row meets a new maximum. Instructions that a predicate switches off count: they are issued all the same.
+Machine code is cut into basic blocks, and loops are found by their backward branches. Of all paths through a
+loop, the one with the most products and copies and the least other work counts. This is a tile in the middle,
+without masks and without a new maximum. Instructions that a predicate disables count, because they are issued
+too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LABEL = re.compile(r"^(\.L_x_\d+):", re.M)
 TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 GROWN = re.compile(r"\s*(U?R\d+), (?:U?PT, U?PT, )?\1(?:\.reuse)?, (-?0x[0-9a-f]+)")
 ENDED = re.compile(r"\s*U?P\d+, U?PT, (U?R\d+)(?:\.reuse)?, (-?0x[0-9a-f]+|U?RZ)")
-MOST_ROUNDS = 64  # of a loop inside the one over tiles
+MOST_ROUNDS = 64  # of a loop inside the loop over tiles
 PRODUCTS = {"HMMA", "FFMA"}
 COPIES = {"LDGSTS", "LDG", "STS"}
 
@@ -26,7 +27,7 @@ COPIES = {"LDGSTS", "LDG", "STS"}
 class Instruction:
     opcode: str  # with its suffixes: LDSM.16.M88.4
     operands: str
-    predicate: str  # "" where it always runs
+    predicate: str  # "" if it always runs
 
     @property
     def kind(self) -> str:
@@ -34,12 +35,16 @@ class Instruction:
 
     @property
     def counted_as(self) -> str:
-        """What never runs is issued alone: nvcc puts such loads before asynchronous copies for some GPUs."""
+        """Dead instructions are still issued: nvcc puts such loads before asynchronous copies for some
+        GPUs.
+        """
         return "NOP" if self.predicate == "@!PT" else self.opcode
 
     @property
     def jumps(self) -> bool:
-        """Calls to a label are branches that nothing returns from; those to a function are like any instruction."""
+        """A call to a label is a branch that never returns; a call to a function counts as one
+        instruction.
+        """
         return self.kind in {"BRA", "EXIT", "RET", "BRX", "BSYNC"} or (
             self.kind == "CALL" and bool(self.target)
         )
@@ -67,7 +72,9 @@ class Loop:
 
 @dataclass(frozen=True)
 class Round:
-    """Once round a loop. `counted` by opcode; `known` is False where an inner loop's rounds could not be told."""
+    """One iteration of a loop. `counted` by opcode; `known` is False if an inner loop's iterations are
+    unknown.
+    """
 
     counted: Counter[str]
     known: bool = True
@@ -81,7 +88,7 @@ class Round:
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """What makes one way round better than another."""
+        """The order of preference among paths."""
         products = self.of("HMMA") or self.of("FFMA")
         return products, self.of(*COPIES), -self.issued
 
@@ -112,13 +119,15 @@ class Code:
         return [Loop(header, frozenset(body)) for header, body in bodies.items()]
 
     def hot(self) -> Round | None:
-        """Once round the loop over tiles: the innermost one with barriers and most products. None without one."""
+        """One iteration of the loop over tiles: the innermost loop with barriers and the most products. None
+        if there is none.
+        """
         rounds = []
         for loop in self.loops:
             kinds = {i.kind for at in loop.blocks for i in self.blocks[at].instructions}
             if not kinds & PRODUCTS or "BAR" not in kinds:
                 continue
-            # Smaller loops with barriers of their own are the ones that are meant.
+            # Smaller loops with their own barriers are preferred.
             inner = [each for each in self.loops if each.inside(loop)]
             if any(self._has(each, "BAR") and self._has(each, *PRODUCTS) for each in inner):
                 continue
@@ -131,7 +140,7 @@ class Code:
     def around(self, loop: Loop) -> Round:
         inner = [each for each in self.loops if each.inside(loop)]
         children = [each for each in inner if not any(each.inside(other) for other in inner)]
-        # A child is one step: its rounds, and then whatever follows it.
+        # An inner loop is one step: its iterations, and then what follows it.
         child_of = {at: child for child in children for at in child.blocks if child.header != loop.header}
         best: dict[int, Round] = {}
         finished: Round | None = None
@@ -157,7 +166,7 @@ class Code:
         return finished or Round(Counter(), False)
 
     def _order(self, loop: Loop, child_of: dict[int, Loop]) -> list[int]:
-        """The loop's blocks, of a child its first alone, none before what leads to it."""
+        """The loop's blocks, of an inner loop only the first, without the blocks that lead to it."""
         done: dict[int, None] = {}
 
         def visit(at: int) -> None:
@@ -177,7 +186,7 @@ class Code:
         return list(reversed(done))
 
     def times(self, loop: Loop) -> int | None:
-        """How often a loop with a counter goes round: a register that grows by a constant up to another."""
+        """The iterations of a loop with a counter: a register that grows by a constant up to another one."""
         steps, ends = {}, {}
         for at in loop.blocks:
             for i in self.blocks[at].instructions:
@@ -195,7 +204,7 @@ class Code:
         return rounds if 0 < rounds <= MOST_ROUNDS else None
 
     def _start(self, register: str, loop: Loop) -> int | None:
-        """The constant that a register was given last before a loop; None if it was anything else."""
+        """The constant last assigned to a register before a loop; None if it was anything else."""
         constant = re.compile(rf"\s*{register}, (?:U?RZ, U?RZ, )?(U?RZ|-?0x[0-9a-f]+)\s*$")
         for at in range(loop.header - 1, -1, -1):
             for i in reversed(self.blocks[at].instructions):
@@ -245,7 +254,7 @@ def _blocks(text: str) -> list[Block]:
     for at, block in enumerate(blocks):
         for i in block.instructions:
             if i.kind == "BSSY" and i.target:
-                joins[i.operands.split(",")[0].strip()] = i.target  # where lanes that part meet again
+                joins[i.operands.split(",")[0].strip()] = i.target  # where diverged lanes converge
         last = block.instructions[-1] if block.instructions else Instruction("", "", "")
         to = joins.get(last.operands.strip()) if last.kind == "BSYNC" else last.target
         if last.jumps and to in names:

@@ -1,7 +1,8 @@
-"""How much dynamic shared memory a launch of a kernel asks for, from the sources themselves.
+"""The dynamic shared memory of a kernel's launch, from the sources.
 
-Each kernel's expression below is what its launch passes. It is put as the size of an array into a small program
-that includes the source, compiled against the stand-in for the CUDA runtime; the symbol table has the answers.
+Each expression below is the one that the kernel's launch passes. A small program that includes the source
+declares an array of that size, and is compiled against the stand-in for the CUDA runtime. The symbol table
+gives the size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tools.kernel_table.toolkit import REPO, SOURCES, Kernel, includes, run
 
 EMULATOR = REPO / "tests" / "plugins" / "cuda" / "emulator"
 MOST_PARTS = 128  # of a decode step's keys
-# Kernels that are not here use none. {0}, {1}, ... are the template's arguments.
+# Kernels that are not listed use none. {0}, {1}, ... are template arguments.
 EXPRESSIONS = {
     "attention_f16": "AttentionTile<{0}, {1}, {2}, {3}, {4}, {5}>::kSharedBytes",
     "attention_f32": "AttentionTileF32<{0}, {1}, {2}>::kSharedBytes",
@@ -33,7 +34,7 @@ EXPRESSIONS = {
 
 
 def dynamic_bytes(kernels: Iterable[Kernel], sources: Path = SOURCES) -> dict[str, int]:
-    """By title, for the kernels that use any; a block's bytes."""
+    """Bytes per block by kernel title, for the kernels that use any."""
     wanted = {k.title: k for k in kernels if k.name in EXPRESSIONS}
     by_source: dict[str, dict[str, str]] = {}
     for title, kernel in wanted.items():

@@ -1,4 +1,4 @@
-"""Rows of the table, and how a page shows them."""
+"""Rows of the table, and their form on the page."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ MAIN = {
 
 @dataclass(frozen=True)
 class Row:
-    """One instantiation on one GPU; what stands after `limit` is None without a loop over tiles."""
+    """One instantiation on one GPU; fields after `limit` are None without a loop over tiles."""
 
     kernel: str
     architecture: int
     registers: int
     spills: int  # bytes a thread
-    shared: int  # bytes a block, static and dynamic
-    blocks: int  # that a multiprocessor runs at once
+    shared: int  # bytes per block, static and dynamic
+    blocks: int  # run at once on a multiprocessor
     limit: str
     issued: int | None = None
-    at_least: bool = False  # an inner loop's rounds could not be told
+    at_least: bool = False  # an inner loop's iterations are unknown
     counted: dict[str, int] | None = None
     overlapped: float | None = None
     in_turn: float | None = None
@@ -72,7 +72,7 @@ def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The loops of the main kernels, a table a GPU, and one line for each of all kernels."""
+    """The loops of the main kernels in one table per GPU, and one line for every kernel."""
     lines: list[str] = []
     architectures = sorted({each.architecture for each in rows})
     for architecture in architectures:
@@ -122,7 +122,7 @@ def _all(rows: list[Row], architectures: list[int]) -> Iterator[str]:
 
 
 def _span(rows: list[Row]) -> str:
-    """Registers from fewest to most, and what is spilled."""
+    """Registers from fewest to most, and spills."""
     fewest, most = min(each.registers for each in rows), max(each.registers for each in rows)
     spilled = [each.spills for each in rows if each.spills]
     span = f"{fewest}" if fewest == most else f"{fewest}–{most}"

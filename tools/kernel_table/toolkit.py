@@ -39,13 +39,13 @@ class Kernel:
 
     @property
     def spills(self) -> int:
-        """Bytes a thread of all stores to and loads from local memory, as ptxas counts them."""
+        """Bytes per thread of stores to and loads from local memory, as ptxas counts them."""
         found = re.findall(r"\b(?:STL|LDL)(?:\.\w+)*?(\.64|\.128)?\s", self.sass)
         return sum({"": 4, ".64": 8, ".128": 16}[width] for width in found)
 
 
 def tool(name: str) -> str | None:
-    """On PATH, with the toolkit, or from NVIDIA's packages of single tools."""
+    """On PATH, in the toolkit, or in NVIDIA's packages of single tools."""
     folders = [
         *sorted(Path(sysconfig.get_path("purelib"), "nvidia").glob("cu*/bin")),
         Path("/usr/local/cuda/bin"),
@@ -54,7 +54,7 @@ def tool(name: str) -> str | None:
 
 
 def missing() -> str | None:
-    """What keeps this machine from making the table."""
+    """Why this machine cannot make the table; empty if it can."""
     absent = [
         name for name in ("nvcc", "cuobjdump", "nvdisasm", "c++filt", "g++", "nm") if tool(name) is None
     ]
@@ -62,7 +62,7 @@ def missing() -> str | None:
 
 
 def run(name: str, *arguments: object, stdin: str | None = None) -> str:
-    """A tool's output; RuntimeError with its own words where it fails."""
+    """A tool's output. Raises RuntimeError with the tool's message if it fails."""
     found = tool(name)
     if found is None:
         raise RuntimeError(f"{name} is not installed, and the table cannot be made without it")
@@ -92,7 +92,7 @@ def includes(source: Path, folder: Path) -> list[str]:
 
 
 def cubin(source: Path, architecture: int, folder: Path) -> Path:
-    """The source's machine code in `folder`; one that is newer than every source there is taken as it is."""
+    """The source's machine code in `folder`; a cubin newer than every source is reused."""
     folder.mkdir(parents=True, exist_ok=True)
     to = folder / f"{source.stem}.sm_{architecture}.cubin"
     inputs = [each for each in source.parent.iterdir() if each.suffix in {".cu", ".cuh", ".h"}]
@@ -136,7 +136,7 @@ def kernels(source: Path, architecture: int, folder: Path) -> Iterator[Kernel]:
 def _resources(listed: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
     for name, usage in re.findall(r"Function (\w+):\s*\n(.*)", listed):
         of = {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", usage)}
-        # From SM90 on a block's kilobyte that is the system's is counted in.
+        # From SM90 on, the count includes the kilobyte per block that the system reserves.
         yield name, (of["REG"], of["STACK"], of["SHARED"] - (RESERVED if of["SHARED"] >= RESERVED else 0))
 
 
@@ -163,6 +163,6 @@ def _parsed(title: str) -> tuple[str, tuple[str, ...]]:
 
 
 def architectures(asked: Sequence[int]) -> list[int]:
-    """Of those asked for, what nvcc knows."""
+    """The requested ones that nvcc supports."""
     known = run("nvcc", "--list-gpu-code")
     return [each for each in asked if f"sm_{each}" in known.split()]
