@@ -1,10 +1,10 @@
-"""Prompt lookup beside plain decode: quoting tasks over real documents, and free text.
+"""Compares decode with and without prompt lookup: quoting tasks over real documents, and free text.
 
     python -m bench.decode.lookup BUNDLE [--threads 1] [--tokens 200] [--rounds 3] [--only NAME] [--temperature 0]
 
-Each task's answers are made in turns, with lookup and without, in one process: milliseconds of processor time a
-token, the median of the rounds, the ratio of both, and what became of drafts. Answers must be equal, token for
-token. Documents are files of this repository.
+Each task is answered with and without lookup in turn, in one process. Prints milliseconds of processor time
+per token (median of the rounds), their ratio, and drafted and accepted tokens. Answers must be equal, token
+for token. Documents are files of this repository.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def measured(model: TextModel, text: str, tokens: int, rounds: int, sampling: Sa
     for _ in range(rounds):
         for speculate, made in answers.items():
             config = PrefillConfig(policy="full")
-            # Read anew, so that all answers have the same logits to begin with.
+            # Read again each time, so that all answers start from the same logits.
             request = Request(prompt, tokens, config, sampling, reuse=False, speculate=speculate)
             for event in model.complete(request):
                 if isinstance(event, Prefilled):

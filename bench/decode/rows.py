@@ -1,9 +1,9 @@
-"""What a decode step of several rows costs beside one of one row: of one conversation, and of several.
+"""The cost of a decode step of several rows relative to one row, for one conversation and for several.
 
     python -m bench.decode.rows BUNDLE [--threads 1] [--length 1000] [--rounds 20]
 
-Steps of all sizes in turns, in one process; each one's processor time in milliseconds, the least and the median of
-all rounds, and the least in steps of one row.
+All step sizes run in turn, in one process. Prints processor time in milliseconds, minimum and median over the
+rounds, and the minimum relative to one row.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""One layer's dense graph on OpenVINO beside ONNX Runtime, as our backend loads it.
+"""Compares one layer's dense graph on OpenVINO and on ONNX Runtime, loaded as our backend does.
 
     pip install openvino
     python -m bench.dense.backends BUNDLE... [--rows 1 1024] [--threads 2] [--rounds 15]
 
-Rounds are interleaved; the median of each is told. Inputs are random, outputs are compared with the form `exact`.
-OpenVINO is asked twice: for activations that stay floats, and for integers in blocks of 32, where weights are such.
+Rounds are interleaved; prints medians. Inputs are random; outputs are compared with the dense form `exact`.
+OpenVINO runs twice: with float activations and, if weights are integers, with activations in integer blocks
+of 32.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def openvinos(path: Path, threads: int, settings: Mapping[str, Any]) -> Callable
     except ImportError as error:
         raise SystemExit(f"not installed ({error}): pip install openvino") from None
     core = openvino.Core()
-    graph = inliner.inline_local_functions(onnx.load(str(path)))  # OpenVINO knows no functions of ours
+    graph = inliner.inline_local_functions(onnx.load(str(path)))  # OpenVINO does not know our functions
     compiled = core.compile_model(
         core.read_model(graph.SerializeToString()),
         "CPU",

@@ -1,8 +1,8 @@
-"""Single products on ONNX Runtime, with integer weights and with floats: ours and its own, interleaved.
+"""Compares single products on ONNX Runtime, native and its own, with integer and float weights, interleaved.
 
     python -m bench.dense.products [--bits 8] [--threads 1] [--rounds 9]
 
-Milliseconds, the least of all rounds, and the rate of floating-point operations that this is.
+Prints milliseconds (minimum over the rounds) and the rate of floating-point operations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ onnxruntime = import_onnxruntime()
 BLOCK = 32
 SHAPES = ((576, 3072), (1536, 576), (2048, 2048))  # K, N
 ROWS = (1, 16, 1024)
-ALONE: dict[str, Any] = {"heads": [0], "rotated": 0, "epsilon": 0.0, "gate": 0}  # nothing around the product
+ALONE: dict[str, Any] = {
+    "heads": [0],
+    "rotated": 0,
+    "epsilon": 0.0,
+    "gate": 0,
+}  # the product alone
 
 Arrays = dict[str, NDArray[Any]]
 

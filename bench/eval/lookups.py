@@ -1,9 +1,9 @@
-"""A prompt that asks for more of its past than votes find: a table of codes, then most of them once more, shuffled.
+"""A prompt that needs more of its past than votes find: a table of codes, then most of them again, shuffled.
 
     python -m bench.eval.lookups BUNDLE 'heavy=448' 'score_missed=0.01' 'heavy=auto'
 
-Prints the mean loss of the codes where they are asked for, inside the prompt, under full attention and under each
-of the settings; what its tiles missed; and processor seconds. The text between is Python's manual.
+Prints, under full attention and each setting, the mean loss of the repeated codes, what the tiles missed, and
+processor seconds. The text between is Python's manual.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES, ASKED, SEED = 250, 130, 1
 
 
 def prompt(tokenizer: Tokenizer) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Token ids [N], and which of them are codes that were asked for."""
+    """Token ids [N], and which of them are repeated codes."""
     lot = random.Random(SEED)
     words = sorted(set(re.findall(r"\b[a-z]{4,9}\b", manual())))
     names = ["-".join(lot.sample(words, 2)) for _ in range(LINES)]
@@ -39,7 +39,7 @@ def prompt(tokenizer: Tokenizer) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     parts.append((prose[:800] + "\nNow the same codes, asked for in another order.\n", False))
     for index in lot.sample(range(LINES), ASKED):
         parts += [(f"{names[index]}:", False), (f" {codes[index]}", True), ("\n", False)]
-    parts.append((prose[800:2300], False))  # so that no question stands in the dense tail
+    parts.append((prose[800:2300], False))  # so that no question is in the dense tail
     ids, asked = [], []
     for text, is_code in parts:
         own = tokenizer.encode(text)

@@ -2,9 +2,9 @@
 
     python -m bench.eval.texts -o texts
 
-Four to choose settings by (texts/tune) and eight to report (texts/heldout), of at least 8,500 tokens each. All are
-documentation: of Python's own manual, from docstrings of packages, and from texts beside them. Nothing is
-imported and nothing fetched. Other versions of the packages have other texts; the sums that are printed tell.
+Four to choose settings by (texts/tune) and eight to report (texts/heldout), of at least 8,500 tokens each.
+All are documentation: of Python's own manual, from docstrings of packages, and from texts beside them.
+Nothing is imported or fetched. Other versions of the packages have other texts; the printed hashes show it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A whole bundle on the GPU against the same bundle on the CPU: python -m bench.gpu_check.end_to_end BUNDLE
 
-Greedy tokens after a long prompt must be equal under every policy, and two runs must agree to the last bit. The
-backend `torch` needs a GPU build of nothing but torch; with it lanes, staging and the recorded step run as they do
-with engines. Exit code 0: so it was; 1: it was not; 77: it could not be run here, and the last line says why.
+Greedy tokens after a long prompt must be equal under every policy, and two runs must agree to the last bit.
+The backend `torch` needs no GPU library but torch; lanes, staging and the recorded step run as with engines.
+Exit code 0: all equal; 1: something differs; 77: cannot run here, and the last line says why.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CheckedBackend: TypeAlias = Literal[BackendName, "torch"]
 
 @dataclass(frozen=True)
 class Run:
-    """What one policy gave: greedy tokens, every step's logits [steps, vocab], and milliseconds."""
+    """The results of one policy: greedy tokens, every step's logits [steps, vocab], and milliseconds."""
 
     tokens: list[int]
     logits: NDArray[np.float32]
@@ -69,7 +69,7 @@ def greedy(generator: Generator, ids: Ids, config: PrefillConfig, steps: int) ->
 
 
 def load(bundle: Path, backend: CheckedBackend, context: int, device: DeviceName) -> Generator:
-    """As Generator.load, which knows nothing of the backend `torch`."""
+    """As Generator.load, which does not know the backend `torch`."""
     if backend != "torch":
         return Generator.load(bundle, backend=backend, context=context, device=device)
     from bench.gpu_check.torch_dense import load_on_torch
@@ -78,12 +78,12 @@ def load(bundle: Path, backend: CheckedBackend, context: int, device: DeviceName
 
 
 def truth_of(backend: CheckedBackend) -> CheckedBackend:
-    """What runs the dense graphs on the CPU: torch, too, where that is all there is."""
+    """The CPU backend for dense graphs: torch, too, if nothing else is installed."""
     return "torch" if backend == "torch" and find_spec("onnxruntime") is None else "onnxruntime"
 
 
 def compare(bundle: Path, backend: CheckedBackend, n: int, steps: int) -> list[dict[str, Any]]:
-    """One row a policy. Raises what `Generator.load` raises."""
+    """One row per policy. Raises what `Generator.load` raises."""
     rows = []
     with (
         load(bundle, backend, n + steps, "cuda") as gpu,

@@ -1,4 +1,4 @@
-"""Products with weights of 4 bits on the GPU, beside torch's with the same matrices in float16."""
+"""Products with 4-bit weights on the GPU, compared with torch's on the same matrices in float16."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ SHAPES = (
     (2048, 8192),
     (8192, 2048),
 )  # inputs and outputs, of Llama-3.2-1B's layers
-CACHE = 128 << 20  # bytes that no chip keeps: as much is read in turn, so that weights come from memory
+CACHE = (
+    128 << 20
+)  # bytes, more than any cache holds: weights must come from memory
 
 
 def times(library: Library, n: int, inputs: int, outputs: int) -> list[Callable[[], None]]:
-    """What to time: ours, then torch's, each over as many matrices as fill `CACHE`."""
+    """The products to time: ours, then torch's, each over enough matrices to fill `CACHE`."""
     size = inputs * outputs // 2
     count = -(-CACHE // size)
     x = torch.randn(n, inputs, dtype=torch.float16)

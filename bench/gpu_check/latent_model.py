@@ -1,7 +1,7 @@
 """A small random model with latent attention: python -m bench.gpu_check.latent_model TOKENIZER FOLDER
 
-Latents are as wide as DeepSeek's, 512 numbers and 64 that are rotated; all else is as small as it can be. Needs
-transformers and torch. TOKENIZER is a checkpoint whose tokenizer it takes.
+Latents are as wide as DeepSeek's, 512 elements and 64 rotated ones; everything else is as small as possible.
+Needs transformers and torch. TOKENIZER is a checkpoint whose tokenizer it takes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write(tokenizer: Path, folder: Path) -> None:
         bos_token_id=0,
         eos_token_id=1,
         tie_word_embeddings=True,
-        initializer_range=0.1,  # so that no two tokens are about as likely
+        initializer_range=0.1,  # so that no two tokens are nearly equally likely
     )
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Runs a module of this folder: python -m bench.gpu_check.launch BUILD MODULE [ARGUMENT ...]
 
-Packages come from this checkout first, with the native modules of BUILD; then from this Python; and those that it
-lacks from BUILD/wheels. A package that none of them has is no failure: the exit code then says so.
+Packages come from this checkout first, with the native modules of BUILD, then from this Python, then from
+BUILD/wheels. A missing package is no failure: an exit code reports it.
 """
 
 from __future__ import annotations

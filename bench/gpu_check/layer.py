@@ -62,7 +62,9 @@ class Layer:
         )  # fmt: skip
 
     def step(self, chunk: int, replace: bool) -> None:
-        """The end of chunk `chunk`: its sums into the scores of the memory it saw, and the next memory."""
+        """The end of chunk `chunk`: adds its sums to the scores of its memory set, and selects the next
+        set.
+        """
         before = None if chunk == 0 else self.memory[chunk - 1]
         slots, values = (0, None) if chunk == 0 else (SLOTS, self.colsum)
         first, stop = chunk * CHUNK, min(self.n, (chunk + 1) * CHUNK)
@@ -73,7 +75,7 @@ class Layer:
         )  # fmt: skip
 
     def attend_memory(self, chunk: int, scores: bool = True) -> None:
-        """Chunk `chunk` attends to the memory of the one before; with scores, their sums are taken."""
+        """Chunk `chunk` attends to the memory set of the previous one; with scores, also its column sums."""
         first, memory = chunk * CHUNK, self.memory[chunk - 1]
         rows, state = min(CHUNK, self.n - first), self._state(first)
         colsum = self.colsum if scores else None
@@ -83,7 +85,7 @@ class Layer:
         )  # fmt: skip
 
     def attend_memories(self) -> None:
-        """All chunks but the first attend to the memories of those before, at once."""
+        """All chunks but the first attend to the previous chunks' memory sets at once."""
         state = self._state(CHUNK)
         self.run(
             self.kernels.tiled_memory_attention, self.shape, self.n - CHUNK, CHUNK, SLOTS, offset(self.q, CHUNK),
@@ -91,14 +93,14 @@ class Layer:
         )  # fmt: skip
 
     def prefill(self) -> None:
-        """Both phases, scores included, as the runtime does them."""
+        """Both phases, including scores, as in the runtime."""
         self.phase1()
         for chunk in range(self.chunks - 1):
             self.step(chunk, replace=False)
             self.attend_memory(chunk + 1)
 
     def vote(self, chunk: int) -> None:
-        """The last queries of chunk `chunk` re-rank it and the memory it saw."""
+        """The last queries of chunk `chunk` rate it and its memory set again."""
         first, stop = chunk * CHUNK, min(self.n, (chunk + 1) * CHUNK)
         voters, slots = min(VOTERS, stop - first), 0 if chunk == 0 else SLOTS
         memory = self.memory[chunk - 1]
@@ -126,7 +128,7 @@ class Layer:
         )  # fmt: skip
 
     def decode_step(self) -> None:
-        """The last token's row is put into the cache, where it is already, and attends to all of it."""
+        """The last token's row is stored in the cache again, and attends to all of it."""
         last = self.n - 1
         self.run(
             self.kernels.step_attention, self.shape, offset(self.q, last), offset(self.k, last),

@@ -30,7 +30,7 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class Declarations:
-    """What the headers declare: structures by their C name, functions by theirs without `h2o_cuda_`."""
+    """The declarations of the headers: structures by C name, functions by name without `h2o_cuda_`."""
 
     structures: dict[str, type[ctypes.Structure]] = field(default_factory=dict)
     functions: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)  # result, arguments

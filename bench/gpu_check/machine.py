@@ -1,4 +1,4 @@
-"""What this machine is, as far as a report must say. Nothing here takes longer than a moment."""
+"""A description of this machine for the report. Everything here is fast."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 class Gpu:
     name: str
     architecture: str  # such as 87
-    driver: str  # the CUDA version that it knows
+    driver: str  # the CUDA version that it supports
 
 
 def first_gpu() -> Gpu | None:
-    """Asked of the driver itself, which every machine with a GPU has; None where there is none."""
+    """From the driver itself, which every machine with a GPU has; None without a GPU."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -18,10 +18,10 @@ TABLES = (
     *("ceilings", "flash", "phase1", "phase2", "decode", "query", "pages", "lines", "subquadratic"),
     *("int4", "latent", "layer", "repeatable"),
 )
-SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck comes first, by itself
+SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck runs first, on its own
 BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")  # torch, which every machine for this has, comes first
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats")
-# What NVIDIA's tools print where a machine keeps them from the device.
+# What NVIDIA's tools print on a machine that denies access to the device.
 REFUSAL = r"Device not supported|Failed to initialize the profiler|ERR_NVGPUCTRPERM"
 
 
@@ -108,10 +108,10 @@ def steps(options: Options) -> list[Step]:
 
 
 def configure(options: Options) -> list[str]:
-    """Everything that this machine has what it takes for; where that cannot be configured, the kernels alone."""
+    """Everything that this machine can build; if CMake cannot configure that, the kernels alone."""
     if shutil.which("cmake") is None:
         raise NotRun("cmake is not installed")
-    architecture = f"{options.architecture}-real"  # no PTX: what is built runs on this GPU alone
+    architecture = f"{options.architecture}-real"  # no PTX: the build runs on this GPU only
     defines = [f"-DH2O_CUDA_ARCHITECTURES={architecture}", "-DH2O_CUDA=ON", "-DH2O_CUDA_TESTS=ON"]
     python = "OFF" if lacking_for_modules() else "ON"
     defines += [f"-DH2O_PYTHON={python}", f"-DPython_EXECUTABLE={sys.executable}"]
@@ -132,7 +132,7 @@ def has(package: str) -> bool:
 
 
 def lacking_for_modules() -> str | None:
-    """What keeps this machine from building the native modules."""
+    """Why this machine cannot build the native modules; empty if it can."""
     if not has("nanobind"):
         return "nanobind is not installed"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -147,7 +147,7 @@ def modules() -> list[str]:
 
 
 def plugins(options: Options) -> list[str]:
-    # CMake says in its cache whether it found TensorRT's headers.
+    # CMake's cache says whether it found TensorRT's headers.
     cache = (options.build / "CMakeCache.txt").read_text()
     if "TensorRT_INCLUDE_DIR:PATH=" not in cache or "TensorRT_INCLUDE_DIR-NOTFOUND" in cache:
         raise NotRun("TensorRT's headers were not found")
@@ -167,7 +167,7 @@ def sanitizer(tool: str) -> list[str]:
 
 
 def profiler() -> list[str]:
-    """Clocks stay as they are: a machine that is lent may not let a process set them."""
+    """Clocks stay as they are: a process may not be allowed to set them."""
     program = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
     if program is None:
         raise NotRun("ncu is not installed")
@@ -177,7 +177,7 @@ def profiler() -> list[str]:
 
 
 def unpack(options: Options) -> list[str]:
-    """pip needs no index for wheels that it is given, and none of what they say they need."""
+    """With given wheels, pip needs no index, and installs no dependencies."""
     if options.wheels is None:
         raise NotRun("no --wheels were given")
     wheels = sorted(map(str, options.wheels.glob("*.whl")))

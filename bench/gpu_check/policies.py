@@ -2,8 +2,8 @@
 
     python -m bench.gpu_check.policies [ROWS]
 
-Compares outputs and memory sets, and measures what the host takes to enqueue a chunk's work. Exit code 0: all
-agree; 1: something differs; 77: there are no CUDA kernels, or no GPU. A row a case is appended to the file ROWS.
+Compares outputs and memory sets, and measures the host time for enqueueing a chunk's work. Exit code 0: all
+agree; 1: something differs; 77: no CUDA kernels or no GPU. One row per case is appended to the file ROWS.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from h2o_runtime.schedule import Span
 
 DType: TypeAlias = Literal["float32", "float16"]
 LAYERS = 2
-# Relative Frobenius error of the output, and the share of all sets' rows that may differ: sums in another order
-# move scores by less than what lies between most of them, but not between all. Near ties then go another way.
+# Relative Frobenius error of the output, and the share of memory set rows that may differ. A sum in another
+# order moves scores by less than most gaps between them, but near ties may be decided differently.
 OUTPUT: dict[DType, float] = {"float32": 1e-5, "float16": 3e-3}
 SETS = {"float32": 1e-3, "float16": 1e-2}
 
@@ -131,7 +131,7 @@ class Drive:
                     prefix=Prefix.NONE,
                     provider=self.provider,
                     timer=HostDevice().stopwatch(()),
-                    flow=flow or HostFlow(),  # one lane does all the work, and waits for nobody
+                    flow=flow or HostFlow(),  # one lane does all the work and waits for nothing
                     checkpoint=lambda done: None,
                 )
                 device.synchronize()
@@ -155,7 +155,7 @@ def random_inputs(case: Case, query_heads: int, kv_heads: int) -> list[tuple[np.
 
 
 def sets_differ(got: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """How many rows of each true set the other one lacks [...], of int32 [..., M]; their order means nothing."""
+    """How many rows of each reference set the other one lacks [...], for int32 [..., M] in any order."""
     pairs = zip(got.reshape(-1, got.shape[-1]), truth.reshape(-1, truth.shape[-1]), strict=True)
     return np.array([len(np.setdiff1d(b, a)) for a, b in pairs], np.int64).reshape(truth.shape[:-1])
 
@@ -167,7 +167,7 @@ def same_sets(differ: np.ndarray, result: Result) -> np.ndarray:
     """
     same = np.ones(result.o.shape[:2], np.bool_)
     changed = np.asarray(differ.any(-1))  # [boundaries, layers]
-    for rows, layers in zip(result.seen_by, changed, strict=False):  # nobody may have seen the last
+    for rows, layers in zip(result.seen_by, changed, strict=False):  # the last set may have no readers
         same[layers, rows.start : rows.stop] = False
     return same
 
@@ -177,7 +177,7 @@ def compare(case: Case, gpu: CudaDevice, query_heads: int = 32, kv_heads: int = 
     model = model_of(case, query_heads, kv_heads)
     inputs = random_inputs(case, query_heads, kv_heads)
     ours = Drive(case, model, gpu, NativeCudaProvider(gpu))
-    ours.run(inputs)  # workspaces grow, and kernels are loaded
+    ours.run(inputs)  # workspaces grow and kernels are loaded in this run
     got = ours.run(inputs)
     truth = Drive(case, model, HostDevice(), NativeCpuProvider()).run(inputs)
     lacking = sets_differ(got.sets, truth.sets) if truth.sets.size else np.zeros((0, 0, 0), np.int64)

@@ -1,4 +1,4 @@
-"""The report of one GPU run, as JSON for machines and Markdown for people, from what there is so far."""
+"""The report of one GPU run, as JSON and Markdown, from the results so far."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ GOALS = [
     ("decode", "of_copy", 0.60),
     ("decode", "step_of_copy", 0.60),
 ]
-LONG = 16384  # tokens from which on a layer's goals hold: shorter ones are mostly launches
+LONG = 16384  # the goals apply from this length on: shorter prompts are mostly launches
 
 
 def tables(folder: Path) -> Tables:
-    """Rows by their table as timings wrote them, with the ratios that the rest of the run allows."""
+    """Rows by table as measured, with the ratios that the other rows allow."""
     found: Tables = {}
     file = folder / "rows.jsonl"
     for line in file.read_text().splitlines() if file.exists() else ():
         try:
             row = json.loads(line)
-        except ValueError:  # of a process that was ended while it wrote
+        except ValueError:  # of a process that was killed while writing
             continue
         found.setdefault(row.pop("table"), []).append(row)
     with_ratios(found)

@@ -1,13 +1,12 @@
 """Everything that needs a GPU, in one command: python -m bench.gpu_check.run --out FOLDER
 
-Builds the kernels for the GPU that is there, runs their tests, times them beside torch's flash attention, compares
-policies and whole bundles with the CPU, and runs the tests again under compute-sanitizer; the most valuable first.
-Each step is a process with a time limit of its own: one that fails or hangs stops no other, and one that lacks
-something is "not run". FOLDER has everything as soon as it is known, in four files: report.md, report.json,
-rows.jsonl with the timings as they were made, and log.txt with everything that was printed. What is built lies
-elsewhere.
+Builds the kernels for this GPU, runs their tests, and times them against torch's flash attention. Compares
+policies and whole bundles with the CPU, and runs the tests again under compute-sanitizer. The most valuable
+steps come first. Each step is a process with a time limit: a step that fails or hangs stops no other, and one
+that lacks something is "not run". FOLDER gets results at once, in four files: report.md, report.json,
+rows.jsonl with the timings, and log.txt with all output. The build is in another folder.
 
-Exit code 0: all good, or nothing could be run; 1: a check failed; 3: a speed goal was missed.
+Exit code 0: all passed, or nothing could run; 1: a check failed; 3: a speed goal was missed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from bench.gpu_check import report as reports
 from bench.gpu_check.plan import REPO, Options, steps
 from bench.gpu_check.steps import FAILED, Outcome, Runner
 
-LIMIT = 600.0  # seconds for all steps; for a machine so slow that this is not enough, every step gets more
+LIMIT = 600.0  # seconds for all steps; a larger value, for a slow machine, gives every step more
 
 
 def arguments() -> argparse.Namespace:

@@ -1,7 +1,6 @@
-"""Sparse attention on the GPU: what chooses keys, and what attends to the chosen ones.
+"""Sparse attention on the GPU: selection of keys, and attention to the selected keys.
 
-Each function gives the work of one call by its name, and the products that it takes, in FLOP. All read the
-cache of a `Layer`.
+Each function returns the calls by name, and the FLOP of their products. All read the cache of a `Layer`.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def query(library: Library, layer: Layer) -> Calls:
 
 
 def pages(library: Library, layer: Layer) -> Calls:
-    """One token: the pages whose bounds promise most, and attention to them."""
+    """One token: selection of pages by their bounds, and attention to them."""
     count, last = layer.n // PAGE, layer.n - 1
     paged = layer.k[: count * PAGE].float().view(count, PAGE, KV_HEADS, layer.d)
     least, most = paged.amin(1), paged.amax(1)
@@ -96,7 +95,7 @@ def pages(library: Library, layer: Layer) -> Calls:
 
 
 def lines(library: Library, layer: Layer) -> Calls:
-    """The last queries find columns and diagonals, and the last chunk's rows attend to them."""
+    """The last queries choose the lines, and the last chunk's rows attend to them."""
     shape = library.Shape(QUERY_HEADS, KV_HEADS, QUERY_HEADS, layer.d, layer.d**-0.5, 1)
     columns, distances = _rows(QUERY_HEADS, COLUMNS), _rows(QUERY_HEADS, DISTANCES)
     first, n = layer.n - layer.chunk, layer.chunk
@@ -115,7 +114,7 @@ def lines(library: Library, layer: Layer) -> Calls:
             columns, DISTANCES, distances, offset(layer.o, first), runs, runs.numel(),
         )  # fmt: skip
 
-    # Of columns and distances at most: some lie above the diagonal, or twice.
+    # For the most columns and distances: some are above the diagonal, or counted twice.
     pair = 4 * layer.d * QUERY_HEADS
     return {
         "select": (select, 1.5 * pair * VOTERS * layer.n),
@@ -139,7 +138,7 @@ def subquadratic(library: Library, layer: Layer) -> Calls:
             layer.length, *means, 1, sink, offset(layer.o, first),
         )  # fmt: skip
 
-    seen = WINDOW + 2 + layer.n.bit_length() + blocks.bit_length()  # about as many keys a row
+    seen = WINDOW + 2 + layer.n.bit_length() + blocks.bit_length()  # about the same number of keys per row
     return {"attend": (attend, 4 * layer.d * QUERY_HEADS * BATCH * seen)}
 
 

@@ -1,4 +1,4 @@
-"""Steps of a check: each is a process of its own with a time limit, so that none can stop the others."""
+"""Steps of a check. Each is a process with a time limit, so that none can stop the others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-NOT_HERE = 77  # exit code of a script that cannot run here; its last line says why
+NOT_HERE = 77  # exit code of a script that cannot run here; its last line gives the reason
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 
 
 class NotRun(Exception):  # noqa: N818 - says what is the case, and is no error
-    """Why a step cannot run here."""
+    """The reason why a step cannot run here."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Outcome:
 class Runner:
     """Runs steps in order. What they print goes to one log file; `tell` is called with all outcomes after each.
 
-    deadline  on the clock of `time.monotonic`: steps that are running then end, later ones are not begun
+    deadline  on the clock of `time.monotonic`: running steps then end, and later ones do not start
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Runner:
             try:
                 code = process.wait(limit)
             except BaseException as error:
-                os.killpg(process.pid, signal.SIGKILL)  # the session that it leads: compilers, too
+                os.killpg(process.pid, signal.SIGKILL)  # its process group, including compilers
                 process.wait()
                 if isinstance(error, subprocess.TimeoutExpired):
                     return FAILED, f"not done after {limit:.0f} s"

@@ -2,7 +2,7 @@
 
     python -m bench.gpu_check.timings LIBRARY TABLE ROWS
 
-One table a process. Every row is appended to the file ROWS as soon as it is measured.
+One table per process. Every row is appended to the file ROWS as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ LENGTHS = (4096, 8192, 16384, 32768)
 
 
 def roomy() -> bool:
-    """Whether the device has memory for sizes well past its caches; a small Jetson gets smaller ones."""
+    """Whether the device has memory for sizes well beyond its caches; a small Jetson gets smaller sizes."""
     return bool(torch.cuda.mem_get_info()[1] > 32 << 30)
 
 
 def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
     """Median time of one replay of `work`, captured as a CUDA graph.
 
-    A capture fails on an allocation by the library or a wait for the device, so that a time is also
-    evidence that there is none; torch's own allocations come from the graph's pool.
+    A capture fails if the library allocates memory or waits for the device, so a time also shows that it does
+    neither. torch's own allocations come from the graph's pool.
     """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -68,7 +68,7 @@ def flash(q: Any, k: Any, v: Any, causal: bool = True) -> Any:
 
 
 def ceilings(library: Library) -> Iterator[Row]:
-    """What this device does at best: bytes copied (read plus written) and float16 products."""
+    """This device's peak rates: bytes copied (read plus written) and float16 products."""
     source = torch.randn(1 << (29 if roomy() else 26))
     target = torch.empty_like(source)
     copy = 2 * source.numel() * 4 / milliseconds(lambda: target.copy_(source)) / 1e6
@@ -78,7 +78,7 @@ def ceilings(library: Library) -> Iterator[Row]:
 
 
 def long_flash(library: Library) -> Iterator[Row]:
-    """FlashAttention-2 where it is at its best: long, and without a diagonal. Other rates are shares of this."""
+    """FlashAttention-2 in its best case: long, and without a causal mask. Other rates are shares of this."""
     n = 16384 if roomy() else 4096
     for d in HEAD_SIZES:
         layer = Layer(library, n, d)
@@ -87,7 +87,7 @@ def long_flash(library: Library) -> Iterator[Row]:
 
 
 def phase1(library: Library) -> Iterator[Row]:
-    """Intra-chunk attention of 32 chunks; torch gets the chunks as a batch. Column sums count as nothing."""
+    """Intra-chunk attention of 32 chunks; torch gets the chunks as a batch. Column sums count as no FLOP."""
     n = 32 * CHUNK
     for d in HEAD_SIZES:
         layer = Layer(library, n, d)
@@ -102,7 +102,7 @@ def phase1(library: Library) -> Iterator[Row]:
 
 
 def phase2(library: Library) -> Iterator[Row]:
-    """One chunk's step in its parts, and gather."""
+    """The parts of one chunk's step, and gather."""
     for d in HEAD_SIZES:
         layer = Layer(library, 16 * CHUNK, d)
         layer.prefill()
@@ -129,7 +129,7 @@ def phase2(library: Library) -> Iterator[Row]:
 
 
 def decode(library: Library) -> Iterator[Row]:
-    """One token against a long cache. Several caches in turn, so that none is still in the chip's own cache."""
+    """One token against a long cache. Several caches in turn, so that none is still in L2."""
     for d in HEAD_SIZES:
         for n in (8192, 32768):
             several = [Layer(library, n, d) for _ in range(8 if roomy() else 2)]
@@ -172,7 +172,7 @@ def latents(library: Library) -> Iterator[Row]:
 
 
 def int4_products(library: Library) -> Iterator[Row]:
-    """Weights of 4 bits: one token, as many rows as are hardly slower, and a batch."""
+    """4-bit weights: one token, as many rows as cost hardly more, and a batch."""
     for n in (1, 16, 2048):
         for inputs, outputs in int4.SHAPES:
             yield int4.row(library, n, inputs, outputs, milliseconds)
@@ -197,7 +197,7 @@ def layers(library: Library) -> Iterator[Row]:
 
 
 def sparse_calls(group: str) -> Callable[[Library], Iterator[Row]]:
-    """A table of one group of `sparse`, behind 32,768 rows."""
+    """One group of `sparse` as a table, after 32,768 rows."""
 
     def table(library: Library) -> Iterator[Row]:
         for d in HEAD_SIZES:
@@ -210,7 +210,7 @@ def sparse_calls(group: str) -> Callable[[Library], Iterator[Row]]:
 
 
 def every_kernel(library: Library) -> Iterator[Row]:
-    """No times: each kernel launched once, for a profiler."""
+    """Launches each kernel once, for a profiler; measures nothing."""
     for d in HEAD_SIZES:
         layer = Layer(library, 16 * CHUNK, d)
         for work in (layer.prefill_window, lambda: layer.attend_memory(8), lambda: layer.cached(128),  # noqa: B023

@@ -1,7 +1,7 @@
 """Dense graphs on torch, for checks on machines where neither ONNX Runtime nor TensorRT can use the GPU.
 
-Executes the few operators and functions that dense graphs of plain float weights are made of, on the memory and the
-stream of the runtime's device. Slow, and for no other use: each operator is a call of torch.
+Executes the few operators and functions of dense graphs with float weights, on the memory and stream of the
+runtime's device. Each operator is a call of torch, which is slow: for checks only.
 """
 
 from __future__ import annotations
@@ -114,10 +114,11 @@ class _Graph:
 
 
 class TorchBackend:
-    """A step's calls take memory from torch, which has kept as much since the step's first run: it can be recorded.
+    """A step's calls allocate from torch, which reuses memory since the step's first run, so the step can be
+    recorded.
 
-    A recording keeps no such memory for itself. It is that of the lane alone, where everything comes in order, and
-    nothing that is kept for longer is made there after a step has run.
+    The recording shares this memory with the rest of the lane. That is safe because the lane runs in order,
+    and no allocation of the lane outlives the step.
     """
 
     name = "torch"
@@ -126,16 +127,16 @@ class TorchBackend:
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.bundle = bundle
         self.device = device
-        self.recordable = device.memory == "cuda"  # the host's torch runs at once, recording or not
+        self.recordable = device.memory == "cuda"  # torch on the host runs at once, recording or not
         self._graphs: dict[str, _Graph] = {}
-        self._shared: dict[tuple[str, int], Tensor] = {}  # weights that several graphs read
+        self._shared: dict[tuple[str, int], Tensor] = {}  # weights that several graphs share
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         for spec in self.bundle.manifest.weighty_graphs():
             if only is None or spec.name in only:
                 self._graphs[spec.name] = _Graph(self.bundle.path(spec), self._weights)
         if self.device.memory == "cuda":
-            torch.cuda.synchronize()  # weights went down torch's own stream
+            torch.cuda.synchronize()  # weights were copied on torch's own stream
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         self._run(self._graphs[graph], self._views(inputs), self._views(outputs))
@@ -182,7 +183,7 @@ class TorchBackend:
         return torch.from_numpy(host.view(array.dtype).reshape(array.shape))
 
     def _weights(self, value: Any, folder: Path) -> Tensor:
-        """An initializer: large ones on the device and there once, sizes and axes on the host."""
+        """An initializer: large ones once on the device, sizes and axes on the host."""
         entries = {entry.key: entry.value for entry in value.external_data}
         if not entries:
             tensor = torch.from_numpy(numpy_helper.to_array(value).copy())
@@ -215,7 +216,7 @@ class _Interface:
 
 
 def load_on_torch(folder: Path, context: int, device: DeviceName) -> Generator:
-    """As Generator.load. Raises BackendError where a graph has an operator that is not here."""
+    """As Generator.load. Raises BackendError if a graph has an unsupported operator."""
     torch.backends.cuda.matmul.allow_tf32 = False
     bundle = Bundle.open(folder)
     place = make_device(device, "onnxruntime")

@@ -2,10 +2,10 @@
 
     python -m bench.h2o_bench.allocations BUNDLE --tokens 32768 [--threads 2]
 
-Counts are calls of malloc and its like, and of mmap, by size, made by a small library that this script compiles
-and preloads (Linux, needs a C compiler). They are read at every step of the prefill: a layer's dense tile, a
-chunk's Phase 2. Small requests are Python's own objects; an array would be large. The prompt runs twice: a thread
-of ONNX Runtime takes four blocks of 64 KiB at its first matrix product, whenever that is.
+A small library, which this script compiles and preloads (Linux, needs a C compiler), counts calls of malloc,
+similar functions and mmap by size. The counts are read at every step of the prefill: a layer's dense tile, a
+chunk's Phase 2. Small requests are Python objects; an array would be large. The prompt runs twice, because a
+thread of ONNX Runtime allocates four blocks of 64 KiB at its first matrix product.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRELOADED = "H2O_COUNT_ALLOCATIONS"
 
 
 def start_again_preloaded() -> None:
-    """Compile the counting library and run this very command under it."""
+    """Compile the counting library and run this command under it."""
     with tempfile.TemporaryDirectory() as folder:
         library = str(Path(folder) / "count_allocations.so")
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", str(SOURCE), "-o", library, "-ldl"], check=True)
@@ -63,8 +63,8 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
         each_layer = len(steps) // 2 // generator.model.layers
     peak = peak_bytes()
     first, second = steps[: len(steps) // 2], steps[len(steps) // 2 :]
-    # The first layer holds nearly every first time: the largest tile, the first chunk, the first Phase 2. Its
-    # dense graph is not that of the others, so the second layer's first tile is a first time too.
+    # The first layer has nearly all first times: the largest tile, the first chunk, the first Phase 2. Its
+    # dense graph differs from the others, so the second layer's first tile is a first time too.
     warm = first[each_layer + (tokens + config.batch_size - 1) // config.batch_size]
     return {
         "tokens": tokens,

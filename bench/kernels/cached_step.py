@@ -1,9 +1,9 @@
-"""A generated token of a whole model on every form of a cache, in one run.
+"""Times a generated token of a whole model with every kind of cache, in one run.
 
     python -m bench.kernels.cached_step BUNDLE [--threads 2] [--lengths 8192,32760] [--rounds 4]
 
-Caches are filled with random rows, so that no prompt has to be read: speed does not depend on them. Rounds are
-interleaved, 8 tokens a form each; milliseconds a token are told, the median and the least.
+Caches are filled with random rows instead of a prompt: speed does not depend on the values. Rounds are
+interleaved, with 8 tokens per cache. Prints milliseconds per token, median and minimum.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CACHES: dict[str, Cache] = {
     "paged model": Paged(),
     "paged int8": Paged(cache_dtype="int8"),
 }
-STEPS = 9  # of a round; the first only finds its way into the processor's caches
+STEPS = 9  # per round; the first token only warms the processor's caches
 
 
 def fill(generator: Generator, length: int) -> None:
@@ -44,7 +44,7 @@ def fill(generator: Generator, length: int) -> None:
 
 
 def measure(generators: dict[str, Generator], rounds: int) -> dict[str, dict[str, float]]:
-    """Milliseconds a token by cache."""
+    """Milliseconds per token by cache."""
     times: dict[str, list[float]] = {name: [] for name in generators}
     for _ in range(rounds):
         for name, generator in generators.items():

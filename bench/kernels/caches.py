@@ -1,11 +1,11 @@
-"""Attention of one generated token on every form of a cache, in one run.
+"""Times attention of one generated token with every kind of cache, in one run.
 
     python -m bench.kernels.caches [--threads 2] [--lengths 8192,32768] [--dtypes float32,int8] [--rounds 7]
 
-30 layers of 9 query heads on 3 key/value heads of 64, random keys: speed does not depend on them. Every layer has
-rows of its own, as a model has, so that a token's rows come from memory. Pages lie in the order in which a sequence
-that grows alone takes them, or in an order of chance. Rounds are interleaved: all forms meet the same machine;
-milliseconds are told, the median and the least.
+30 layers of 9 query heads on 3 key/value heads of 64, with random keys: speed does not depend on the values.
+Every layer has its own rows, as in a model, so that a token's rows come from memory. Pages are in the order
+of a single growing sequence, or in random order. Rounds are interleaved, so that load affects all caches
+alike. Prints milliseconds, median and minimum.
 """
 
 from __future__ import annotations
