@@ -1,4 +1,4 @@
-"""Which tokens may come next: the seam between sampling and whatever knows a grammar."""
+"""Which tokens may come next: the interface between sampling and grammars."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 
 
 class Constraint(Protocol):
-    """Follows one answer token by token. Serves one request; not to be shared between threads."""
+    """Follows one answer token by token. Serves one request; threads must not share it."""
 
     def allowed(self) -> NDArray[np.bool_]:
         """bool [vocab]: the tokens that may come next, at least one; valid until the next call.
 
-        Raises ConfigError when the grammar cannot be followed, Cancelled when nobody wants the answer.
+        Raises ConfigError if the grammar cannot be followed, Cancelled if the answer is no longer wanted.
         """
         ...
 
     def accept(self, token: int) -> None:
-        """Go on by a token that was allowed. Raises ConfigError when the grammar cannot be followed."""
+        """Continue with an allowed token. Raises ConfigError if the grammar cannot be followed."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds; the answer is done, or nobody wants it. Any number of times."""
+        """Free its resources, when the answer is done or no longer wanted. May be called repeatedly."""
         ...

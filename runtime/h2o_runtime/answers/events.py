@@ -1,4 +1,4 @@
-"""What an answer yields on its way: events for whoever reads it, and pauses for whoever drives it."""
+"""What a run of an answer yields: events for its reader, and pauses for its driver."""
 
 from __future__ import annotations
 
@@ -45,28 +45,25 @@ GenerationEvent = Prefilled | TokenGenerated | Finished
 
 @dataclass(frozen=True)
 class PromptPieceRead:
-    """A piece of the prompt is in the cache, and more follow: others may run before."""
+    """A prompt piece is in the cache, and more will follow: other runs may continue now."""
 
 
 @dataclass(frozen=True)
 class StepWanted:
-    """A step of the session with these rows is to be taken, and its logits [rows, vocab] are to be sent to the run.
-
-    tokens  the session's next, and behind it those that may follow. What becomes of their rows is up to the run
-    """
+    """Request for a step of the session with these rows; send its logits [rows, vocab] to the run."""
 
     tokens: tuple[int, ...]
 
 
 Pause = PromptPieceRead | StepWanted
 
-# A run goes from event to event, and from pause to pause: logits are sent where a step was wanted, else None. They
-# must stay as they are until the run's next step.
+# A run yields events and pauses. Send it logits after StepWanted, else None. The logits must not change until
+# the run's next step.
 Run: TypeAlias = Generator[Event | Pause, Float32 | None, None]
 
 
 def alone(run: Run[Event], step: Callable[[Sequence[int]], Float32]) -> Iterator[Event]:
-    """The events of a run that nothing else runs beside."""
+    """The events of a run that is driven alone."""
     logits = None
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Answers that follow a grammar by construction: llguidance says after each token which ones may follow."""
+"""Answers that follow a grammar by construction: llguidance computes the allowed tokens after each token."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ __all__ = ["Grammar", "GrammarCompiler"]
 
 log = logging.getLogger(__name__)
 
-_LOOK = 0.05  # seconds between two looks at whether an answer is still wanted
-_LONGEST = 30.0  # seconds for one step, where a busy machine gives its process no time
-_LONGEST_START = 120.0  # seconds, to read a large tokenizer
+_LOOK = 0.05  # seconds between two checks whether the answer is still wanted
+_LONGEST = 30.0  # seconds for one step, even on a busy machine
+_LONGEST_START = 120.0  # seconds to read a large tokenizer
 
-# A process that is ended does not say which of the two it was.
+# A killed process does not say which limit it exceeded.
 _TOO_MUCH = f"it takes more than {process.SECONDS} s or {process.MEMORY >> 20} MiB"
 
-# What llguidance says in a name of its own.
+# llguidance's wording that we translate.
 _REASONS = {"NoExtensionBias": "no answer fits it: it consists of itself"}
 
 IsCancelled = Callable[[], bool]
 
 
 class GrammarCompiler:
-    """Makes grammars for one bundle's tokenizer, which is read when it is first needed. Any thread may use it."""
+    """Makes grammars for one bundle's tokenizer, which is read on first use. Any thread may use it."""
 
     def __init__(self, folder: str | Path, vocab_size: int, end_ids: Collection[int]) -> None:
         """folder: of the bundle. vocab_size: the model's. end_ids: tokens that may follow a complete answer."""
@@ -57,15 +57,15 @@ class GrammarCompiler:
     def json_schema(
         self, schema: Mapping[str, Any], *, field: str, cancelled: IsCancelled = lambda: False
     ) -> Grammar:
-        """Answers that are one JSON value of `schema`; to be closed.
+        """Answers that are one JSON value of `schema`; the caller closes the constraint.
 
-        cancelled: whether nobody wants the answer any more, as long as the grammar lives; asked from whichever
-        thread waits for it. Raises ConfigError that names `field`, Cancelled, BackendError.
+        cancelled: whether the answer is no longer wanted; called from the waiting thread as long as the
+        grammar lives. Raises ConfigError with `field`, Cancelled, BackendError.
         """
         return self._grammar(process.JSON_SCHEMA, json.dumps(schema), "a JSON schema", field, cancelled)
 
     def gbnf(self, text: str, *, field: str, cancelled: IsCancelled = lambda: False) -> Grammar:
-        """Answers that follow a grammar in llama.cpp's notation. All else is as with `json_schema`."""
+        """Answers that follow a grammar in llama.cpp's notation. Otherwise as `json_schema`."""
         return self._grammar(process.GBNF, text, "a GBNF grammar", field, cancelled)
 
     def _grammar(self, kind: bytes, source: str, title: str, field: str, cancelled: IsCancelled) -> Grammar:
@@ -82,11 +82,11 @@ class GrammarCompiler:
         return grammar
 
     def token_bytes(self, token: int) -> bytes:
-        """What the token stands for, which may be a part of a character only. Raises BackendError."""
+        """The token's bytes, which may be an incomplete character. Raises BackendError."""
         return bytes(self._tokenizer.decode_bytes([token]))
 
     def close(self) -> None:
-        """End all processes, those of grammars in use too."""
+        """End all processes, including those of grammars in use."""
         with self._lock:
             if self._fork_server is not None:
                 self._fork_server.close()
@@ -108,7 +108,9 @@ class GrammarCompiler:
 
 
 class Grammar:
-    """A `Constraint` by a process of its own. Raises ConfigError that names `field`, where `title` was."""
+    """A `Constraint` with its own process. Raises ConfigError with `field`; `title` names the grammar in the
+    message.
+    """
 
     def __init__(
         self, child: _Child, vocab_size: int, title: str, field: str, cancelled: IsCancelled
@@ -118,10 +120,10 @@ class Grammar:
         self._vocab_size = vocab_size
         self._field = field
         self._cancelled = cancelled
-        self._mask: NDArray[np.bool_] | None = None  # None while the process works on it
+        self._mask: NDArray[np.bool_] | None = None  # None while the process computes it
 
     def compile(self, source: bytes) -> None:
-        """Before all else. A schema that leads nowhere compiles well enough, so the first mask is asked for."""
+        """Checked first. A schema without a valid answer compiles, so the first mask is requested here."""
         self._send(source)
         self.allowed()
 
@@ -131,7 +133,7 @@ class Grammar:
         return self._mask
 
     def accept(self, token: int) -> None:
-        """The process works on the next mask while the model works on the next logits."""
+        """The process computes the next mask while the model computes the next logits."""
         if not self.allowed()[token]:
             raise self._unfollowable(f"token {token} is not allowed here")
         self._mask = None
@@ -173,20 +175,21 @@ class Grammar:
 
 
 class _ForkServer:
-    """The process that reads the tokenizer and has a child for each grammar. Raises BackendError."""
+    """The process that reads the tokenizer and has one child per grammar. Raises BackendError."""
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, end_ids: list[int]) -> None:
         ours, theirs = socket.socketpair()
         self._socket = ours
         self._lock = threading.Lock()
-        self._retired: deque[int] = deque()  # children to be ended
+        self._retired: deque[int] = deque()  # children to end
         self.alive = True
         with theirs:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-c",
-                    # Neither -m, which would load the whole runtime, nor the file's folder before all others.
+                    # Neither -m, which would import the whole runtime, nor the file's folder first on the
+                    # path.
                     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(2)); "
                     f"runpy.run_path({process.__file__!r}, run_name='__main__')",
                     json.dumps(
@@ -236,7 +239,7 @@ class _ForkServer:
             self._sweep()
 
     def end(self, number: int) -> None:
-        """End a child. May be called at any moment, as objects are collected: it waits for nobody."""
+        """End a child. May be called at any time, also by the garbage collector: it never waits."""
         self._retired.append(number)
         self._sweep()
 
@@ -256,7 +259,7 @@ class _ForkServer:
     def _sweep(self) -> None:
         while (
             self.alive and self._retired and self._lock.acquire(blocking=False)
-        ):  # else whoever has it does it
+        ):  # otherwise the thread that holds the lock does it
             try:
                 with contextlib.suppress(BackendError):
                     self._retire()
@@ -282,7 +285,7 @@ def _close(server: _ForkServer, number: int, connection: Connection) -> None:
 
 
 def _end(connection: socket.socket, server: subprocess.Popen[bytes]) -> None:
-    connection.close()  # by which it ends its children and itself
+    connection.close()  # it ends its children and itself when this closes
     try:
         server.wait(1)
     except subprocess.TimeoutExpired:

@@ -1,20 +1,20 @@
 """Where foreign schemas are compiled and followed: processes that can be killed.
 
-llguidance's own limits do not hold while it compiles: a schema of 80 bytes takes minutes and gigabytes there, in
-one call that nothing interrupts. So a *fork server* reads the tokenizer once, and every grammar gets a process
-of its own, forked from it within milliseconds, with limits that the operating system keeps. What a grammar took is
-given back when its process ends, and no grammar can harm another, or the server.
+llguidance's own limits do not apply while it compiles: a schema of 80 bytes can take minutes and gigabytes,
+in one call that cannot be interrupted. So a *fork server* reads the tokenizer once, and every grammar gets a
+process, forked within milliseconds, with limits from the operating system. Its memory is freed when it ends,
+and no grammar can harm another or the server.
 
 Without a fork each process would read the tokenizer again, half a second for 49,152 tokens, and a request may ask
 for 64 answers. multiprocessing's fork server would import the user's main script in each process.
 
-This file is run as a script by `grammar`. It imports nothing of the package, so that the fork server stays small
-and has one thread, as forking needs.
+This file is run as a script by `grammar`. It imports nothing from the package, so the fork server stays small
+and has one thread, as forking requires.
 
-Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, asks for a process on that
-connection, and its id is the answer; an id asks for that process's end. Parent and process speak over a
-`Connection`: first JSON_SCHEMA or GBNF and the text, then one int64 a token; each answer is MASK and the bits of
-the tokens that may come next, or one of the words below and a sentence.
+Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, requests a process on
+that connection, and the answer is its id; an id ends that process. Parent and process speak over a
+`Connection`: first JSON_SCHEMA or GBNF and the text, then one int64 per token. Each answer is MASK and the
+bits of the allowed tokens, or one of the words below and a sentence.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 JSON_SCHEMA, GBNF = b"s", b"g"  # what a grammar is written in
-MASK, REFUSED, BROKEN = b"m", b"r", b"b"  # BROKEN: this is none at all
+MASK, REFUSED, BROKEN = b"m", b"r", b"b"  # BROKEN: the grammar is invalid
 READY = b"ready"
 
 INTEGER = struct.Struct("<q")
-SECONDS = 2  # of processor time, to compile; a whole number, as the operating system counts
-SECONDS_PER_TOKEN = 0.05  # more of it for every token of the answer, on average
-MEMORY = 256 << 20  # bytes beyond what the fork server has
+SECONDS = 2  # seconds of processor time to compile; whole numbers, as the operating system counts
+SECONDS_PER_TOKEN = 0.05  # more seconds for every token of the answer, on average
+MEMORY = 256 << 20  # bytes above the fork server's size
 
-# Small models love to fill an answer with blanks, which flexible whitespace would let them do for ever.
-# Of a `oneOf` whose members overlap, an answer follows at least one: nothing here can count them.
+# Small models tend to fill an answer with blanks, which flexible whitespace would allow endlessly. If members
+# of a `oneOf` overlap, an answer follows at least one of them, because llguidance cannot count matches.
 _COMPACT: Any = {
     "whitespace_flexible": False,
     "item_separator": ", ",
@@ -51,11 +51,11 @@ _COMPACT: Any = {
 
 
 def main(descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[int]) -> None:
-    """The fork server's life: until the parent is gone."""
+    """The fork server: runs until the parent exits."""
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # a service's manager tells all its processes; the parent decides
+    ):  # a service manager signals all processes; the parent decides
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as parent:
         import llguidance
@@ -79,10 +79,10 @@ class _ForkServer:
         self._library = library
         self._tokenizer = tokenizer
         self._mask_bytes = mask_bytes
-        self._children: set[int] = set()  # not waited for, so that their ids are nobody else's
+        self._children: set[int] = set()  # children are not reaped here, so their ids are not reused
 
     def serve(self) -> bool:
-        """Do one thing that the parent asks for → whether it still lives."""
+        """Handle one request of the parent → whether to continue."""
         data, descriptors, _, _ = socket.recv_fds(self._parent, INTEGER.size, 1)
         if len(data) < INTEGER.size:
             for child in list(self._children):
@@ -98,7 +98,7 @@ class _ForkServer:
         return True
 
     def _fork(self, descriptor: int) -> int:
-        """The id of a new process; -1 where the system has none to give."""
+        """The id of a new process; -1 if the system cannot create one."""
         try:
             child = os.fork()
         except OSError:
@@ -122,14 +122,14 @@ class _ForkServer:
             os.waitpid(child, 0)
 
     def _follow(self, connection: Connection) -> None:
-        """One grammar's life, until the parent hangs up."""
+        """One grammar's process, until the parent hangs up."""
         _limit()
         tokens = 0
         with contextlib.suppress(EOFError, OSError):
             asked = connection.recv_bytes()
             try:
                 source = self._source(asked[:1], asked[1:].decode())
-            except Exception as error:  # the converter stumbles over errors in many ways
+            except Exception as error:  # the converter fails on bad input in many ways
                 reason = str(error).partition("\n")[0] or type(error).__name__
                 connection.send_bytes(BROKEN + reason.encode("utf-8", "replace"))
                 return
@@ -160,11 +160,11 @@ class _ForkServer:
 
 
 def _limit() -> None:
-    """From here on a request for too much ends this process, and nothing is said or left behind."""
+    """From here on, exceeding a limit ends this process silently."""
     with open("/dev/null", "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError, ValueError):  # macOS keeps no such limit
+    with contextlib.suppress(OSError, ValueError):  # macOS has no such limit
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
         most = pages * resource.getpagesize() + MEMORY
@@ -173,7 +173,7 @@ def _limit() -> None:
 
 
 def _allow_seconds(tokens: int) -> None:
-    """Until the next token; the system counts whole seconds and ends a process that takes more."""
+    """For the next token; the system counts whole seconds and ends a process that takes more."""
     most = SECONDS + int(SECONDS_PER_TOKEN * tokens)
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 

@@ -1,8 +1,8 @@
-"""Prompt lookup: what may come next, from what came next in the conversation before.
+"""Prompt lookup: drafts the tokens that followed the same tokens earlier in the conversation.
 
-Summaries, extracts and changes of code quote their prompt. So the longest recent match of the last tokens says what
-may follow (Saxena, 2023, "Prompt Lookup Decoding"). The matches are found as LZ77 finds them, by chains of equal
-pairs.
+Summaries, extracts and code changes quote their prompt. So the longest recent match of the last tokens
+predicts the next ones (Saxena, 2023, "Prompt Lookup Decoding"). Matches are found as in LZ77, with chains of
+equal pairs.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 SHORTEST, LONGEST = 2, 8  # tokens of a match
-CANDIDATES = 64  # earlier places of the last pair that are looked at
-ROW_COST = 0.25  # of one more row in a decode step, in steps of one row: measured, see docs/decode.md
-PRIOR = 4.0  # tests that the first guess of an acceptance counts as
-MEMORY = 0.9  # what a test counts, once there is the next one
+CANDIDATES = 64  # earlier places of the last pair to look at
+ROW_COST = (
+    0.25  # cost of one more row in a step, relative to one row: measured, see docs/decode.md
+)
+PRIOR = 4.0  # weight of the prior acceptance rate, in tests
+MEMORY = 0.9  # factor of a test's weight with each later test
 
 
 class Match(NamedTuple):
-    """The last `length` tokens of a text also stand before its token number `end`."""
+    """The last `length` tokens of a text also come before its token number `end`."""
 
     end: int
     length: int
 
 
 class TextIndex:
-    """A text that grows, and where its last tokens stood before.
+    """A growing text, and the earlier places of its last tokens.
 
     tokens  the text
     match   of its end: the longest among the candidates, up to LONGEST, and of those the one that was the match
@@ -35,8 +37,8 @@ class TextIndex:
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens = list(tokens)
         self.match: Match | None = None
-        self._last: dict[tuple[int, int], int] = {}  # behind the last place of a pair
-        # By what is behind a pair: what is behind its place before, or 0 where it is new.
+        self._last: dict[tuple[int, int], int] = {}  # the index after the last place of a pair
+        # For the index after a pair: the index after its previous place, or 0 if there is none.
         self._before = [0] * min(len(self.tokens), 1)
         for end, pair in enumerate(zip(self.tokens, self.tokens[1:], strict=False), 2):
             self._before.append(self._last.get(pair, 0))
@@ -45,7 +47,7 @@ class TextIndex:
             self.match = self._longest()
 
     def append(self, token: int) -> None:
-        """The text's next token."""
+        """Append the text's next token."""
         tokens, match = self.tokens, self.match
         pair = (tokens[-1], token) if tokens else None
         goes_on = match is not None and tokens[match.end] == token
@@ -60,7 +62,9 @@ class TextIndex:
             self.match = self._longest()
 
     def following(self, count: int) -> list[int]:
-        """The tokens that follow the match. Where they reach the text's end they go on with themselves."""
+        """The tokens that follow the match. If they reach the text's end, they repeat from the match's
+        start.
+        """
         if self.match is None:
             return []
         tokens = self.tokens[self.match.end : self.match.end + count]
@@ -86,7 +90,7 @@ class TextIndex:
 
 
 class Acceptance:
-    """How often the token behind a match was the one that came, by the match's length: recent ones count more."""
+    """How often the token after a match was the right one, by the match's length; recent tests count more."""
 
     def __init__(self) -> None:
         self._tests = [PRIOR] * (LONGEST + 1)
@@ -100,7 +104,9 @@ class Acceptance:
         return self._hits[length] / self._tests[length]
 
     def draft_length(self, match: int, most: int) -> int:
-        """How many tokens behind a match of this length give most tokens for a step's time; 0 where none does."""
+        """The draft length with the most tokens per step time after a match of this length; 0 if no draft
+        gains.
+        """
         best, chosen, tokens, all_came = 1.0, 0, 1.0, 1.0
         for count in range(1, most + 1):
             all_came *= self.rate(min(match + count - 1, LONGEST))
@@ -112,10 +118,10 @@ class Acceptance:
 
 
 class Drafter:
-    """Drafts for one answer. Nothing is done for a token but to look for the match of its end.
+    """Drafts for one answer. The only work per token is the search for a match of its end.
 
-    Every match is tested by the token that came, whether it was drafted or not, so that drafts come back where
-    the text begins to repeat.
+    Every match is compared with the generated token, drafted or not, so that drafts resume when the text
+    starts to repeat.
     """
 
     def __init__(self, tokens: Iterable[int]) -> None:
@@ -124,7 +130,7 @@ class Drafter:
         self._acceptance = Acceptance()
 
     def append(self, token: int) -> None:
-        """The token that came."""
+        """The generated token."""
         index = self._index
         if index.match is not None:
             self._acceptance.seen(index.match.length, index.tokens[index.match.end] == token)

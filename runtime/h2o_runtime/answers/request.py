@@ -1,4 +1,4 @@
-"""What is asked of a model and what it answers, as plain values; `completion` does the work."""
+"""A model's requests and answers as plain values; `completion` does the work."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Timings:
     predicted_per_token_ms: float
     predicted_per_second: float
     draft_n: int  # tokens that were drafted and verified
-    draft_n_accepted: int  # those of them that are in the answer
+    draft_n_accepted: int  # the accepted ones among them
 
     @classmethod
     def of(
@@ -117,10 +117,10 @@ class Timings:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """The text that the answer has grown by: whole characters, and nothing of a stop string.
+    """The text added to the answer: whole characters, and nothing of a stop string.
 
-    `tokens` are those that came since the last delta. Their text may end later than this one's, since an
-    unfinished character or what may become a stop string is held back.
+    `tokens` are those since the last delta. Their text may end later than this one, because an unfinished
+    character, or a possible start of a stop string, is held back.
     """
 
     text: str

@@ -31,14 +31,14 @@ from h2o_runtime.errors import BackendError, ConfigError, UnknownTokenError
 
 __all__ = ["SampledToken", "Sampler", "Sampling"]
 
-_FIRST_GUESS = 64  # tokens tried as the nucleus before the next, eight times larger, guess
+_FIRST_GUESS = 64  # tokens tried as the nucleus before the next guess, eight times larger
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. The defaults are greedy decoding with nothing else switched on.
+    """How the next token is chosen. The defaults are greedy decoding without other options.
 
-    Every value is checked here, once: a bad one raises `ConfigError`, whose `field` names it.
+    Every value is checked here, once: a bad one raises `ConfigError` with its `field`.
     """
 
     temperature: float = 0.0
@@ -123,9 +123,8 @@ class SampledToken(NamedTuple):
 class Sampler:
     """Draws tokens for one request at a time; holds its history, its random stream and its buffers.
 
-    `sample` does not remember what it returned: call `accept` with the token that was really used, and
-    `reset(prompt)` before the first, since the penalties count the prompt too, as llama.cpp's do.
-    Not to be shared between threads.
+    `sample` does not record its result: call `accept` with the token that was used, and `reset(prompt)`
+    before the first, because penalties also count the prompt, as in llama.cpp. Threads must not share it.
 
     Raises `ConfigError` when `logit_bias` names a token outside the vocabulary.
     """
@@ -146,7 +145,7 @@ class Sampler:
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float64, len(sampling.logit_bias))
         self._all_ids = np.arange(vocab_size)
         self._scores = np.empty(vocab_size, np.float32)  # logits after penalties and bias
-        self._scratch = np.empty(vocab_size, np.float32)  # what partition shuffles, what exp writes
+        self._scratch = np.empty(vocab_size, np.float32)  # partition reorders it, exp writes to it
         self._weights = np.empty(vocab_size, np.float64)  # unnormalised probabilities of the candidates
         self._mass = np.empty(vocab_size, np.float64)  # their running sum
         self._counts = np.zeros(vocab_size, np.int32)  # how often each token is in the window
@@ -154,7 +153,7 @@ class Sampler:
         self.reset()
 
     def reset(self, history: Iterable[int] = ()) -> None:
-        """Begin a new request: the random stream restarts at the seed, `history` is all that was accepted."""
+        """Begin a new request: the random stream restarts at the seed; `history` is the accepted text."""
         self._bits = np.random.PCG64(self.seed)
         self._counts.fill(0)
         self._accepted = 0
@@ -179,9 +178,9 @@ class Sampler:
     def sample(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> SampledToken:
         """Choose the next token.
 
-        logits: float32 [vocab], left unchanged. -inf is a token of probability zero; NaN, +inf or nothing but
-        -inf raise `BackendError`. `ConfigError` when the penalties or the bias leave no token to choose.
-        allowed: bool [vocab], tokens that a grammar permits; None permits all.
+        logits: float32 [vocab], left unchanged. -inf is a token of probability zero; NaN, +inf or only -inf
+        raise `BackendError`. `ConfigError` when the penalties or the bias leave no token to choose. allowed:
+        bool [vocab], tokens that a grammar permits; None permits all.
         """
         logits = self._checked(logits)
         log_total = self._log_sum_exp(logits)
@@ -194,9 +193,10 @@ class Sampler:
         return SampledToken(token, float(logits[token]) - log_total, self._top(logits, log_total))
 
     def distribution(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """What `sample` would draw from now: token ids [c] and their probabilities [c], which sum to 1.
+        """The distribution that `sample` would draw from: token ids [c] and their probabilities [c], which
+        sum to 1.
 
-        Draws nothing and changes nothing. Greedy sampling gives its one token. Errors as for `sample`.
+        Draws nothing and changes nothing. Greedy sampling gives one token. Errors as for `sample`.
         """
         scores = self._adjusted(self._checked(logits))
         if self.sampling.temperature == 0:
@@ -231,14 +231,14 @@ class Sampler:
     def _adjusted(
         self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None
     ) -> NDArray[np.float32]:
-        """Logits after penalties, bias and grammar; the logits themselves when none is in use."""
+        """Logits after penalties, bias and grammar; the given logits if none is in use."""
         s = self.sampling
         penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
         if not penalised and not self._bias_ids.size and allowed is None:
             return logits
         scores = self._scores
         np.copyto(scores, logits)
-        with np.errstate(over="ignore"):  # an overflow ends as an infinity, which is refused below
+        with np.errstate(over="ignore"):  # an overflow becomes an infinity, which is refused below
             if penalised:
                 seen = np.flatnonzero(self._counts)
                 values = scores[seen].astype(np.float64)
@@ -259,8 +259,8 @@ class Sampler:
     def _candidates(self, scores: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Ids [c] that survive top-k, top-p and min-p, and weights [c] in proportion to their probability.
 
-        The best candidate's weight is exactly 1. Temperature is applied after top-k has chosen: it cannot
-        change the order, and this way only k exponentials are computed.
+        The best candidate's weight is exactly 1. Temperature is applied after top-k: it does not change the
+        order, and only k exponentials are computed.
         """
         s = self.sampling
         ids = self._all_ids
@@ -268,8 +268,8 @@ class Sampler:
             ids = _best(scores, s.top_k, self._scratch)
             scores = scores[ids]
         weights = self._weights[: ids.size]
-        # In float64, and dividing: 1 / temperature overflows for a tiny one, where the quotients become -inf
-        # and their weights 0, as they should.
+        # In float64, and as a division: 1 / temperature may overflow, while the quotients become -inf and
+        # their weights 0, as they should.
         np.subtract(scores, scores.max(), out=weights, dtype=np.float64)
         with np.errstate(over="ignore"):
             np.divide(weights, s.temperature, out=weights)
@@ -286,10 +286,10 @@ class Sampler:
         """An index into `weights`, with probability in proportion; never one of weight 0."""
         mass = np.cumsum(weights, out=self._mass[: weights.size])
         total = float(mass[-1])
-        # From raw bits: NumPy promises that a bit generator's stream never changes between versions, and does
-        # not promise it for the distributions on top.
+        # From raw bits: NumPy guarantees that a bit generator's stream does not change between versions, but
+        # not its distributions.
         uniform = (int(self._bits.random_raw()) >> 11) * 2.0**-53
-        # The product may round up to the total, for which there is no index.
+        # The product may round up to the total, which has no index.
         point = min(uniform * total, math.nextafter(total, 0.0))
         return int(mass.searchsorted(point, side="right"))
 
@@ -317,8 +317,8 @@ def _first_bad(logits: NDArray[np.float32]) -> np.intp:
 def _best(values: NDArray[np.float32], k: int, scratch: NDArray[np.float32]) -> NDArray[np.int64]:
     """Indices [min(k, n)] of the k largest of `values` [n]; among equal ones the lower index wins.
 
-    Finds the k-th value by a partition of a copy, in time linear in n. A partition of the indices would pick
-    among equal values as it likes, and is slower.
+    Finds the k-th value by a partition of a copy, in time linear in n. A partition of the indices would
+    choose among equal values arbitrarily, and is slower.
     """
     n = values.size
     if k >= n:
@@ -341,10 +341,10 @@ def _sorted_best(values: NDArray[np.float32], k: int, scratch: NDArray[np.float3
 def _nucleus(
     scores: NDArray[np.float32], weights: NDArray[np.float64], top_p: float, scratch: NDArray[np.float32]
 ) -> NDArray[np.int64]:
-    """Indices of the fewest best tokens with at least `top_p` of the weight: one at least, best first.
+    """Indices of the fewest best tokens with at least `top_p` of the weight, at least one, best first.
 
-    Sorts only a few of the best, and eight times as many while they do not reach, because a model that is
-    sure of itself needs few and a full sort of a large vocabulary at every token is slow.
+    Sorts a few of the best tokens, and eight times as many until they suffice. A confident model needs few,
+    and sorting a large vocabulary for every token is slow.
     """
     need = top_p * float(weights.sum())
     guess = _FIRST_GUESS

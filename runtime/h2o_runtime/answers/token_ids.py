@@ -1,4 +1,4 @@
-"""What a prompt of token ids must be."""
+"""Checks prompts of token ids."""
 
 from __future__ import annotations
 
