@@ -1,11 +1,11 @@
-"""The contract between policies and whatever executes the attention operators.
+"""The interface between policies and attention providers.
 
-One method, `run`, for every operator in `h2o_runtime.operators`. It writes into arrays that the caller owns, so
-that nothing is allocated per chunk or per token. The table says what an operator's arguments are called and what
-sizes they have; docs/operators.md says what each computes.
+One method, `run`, executes every operator in `h2o_runtime.operators`. It writes into the caller's arrays, so
+that nothing is allocated per chunk or token. The table has each operator's argument names and sizes;
+docs/operators.md describes each operator.
 
-Values may be a part of the keys (`KV.latent`). dv may differ from d, and Hs be less than Hkv, in the operators that
-docs/operators.md names. The other operators refuse such calls.
+Values may be stored in keys (`KV.latent`). dv may differ from d, and Hs may be below Hkv, in the operators
+that docs/operators.md names. The other operators refuse such calls.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class PartialSoftmax:
 
 @dataclass(frozen=True)
 class NextMemory:
-    """Where a memory set goes that was chosen: `memory`, int32 [Hs, M]; and what else is stored of it."""
+    """Where a selected memory set is written: `memory`, int32 [Hs, M], and what else is stored of it."""
 
     memory: Int32
     last: Int32 | None = None  # as `memory`
     boundary: Int32 | None = None  # as `memory`
-    scores: Float32 | None = None  # [Hs, M], of what is in it
+    scores: Float32 | None = None  # [Hs, M], of its rows
 
     @property
     def out(self) -> dict[str, Tensor | None]:
@@ -75,7 +75,7 @@ class NextMemory:
 class AttentionProvider(Protocol):
     """Executes the operators of ONNX domain ``h2o`` for one model shape.
 
-    in_graphs  whether ONNX Runtime's graphs may do instead what it does to a step, by the same kernels
+    in_graphs  whether ONNX Runtime graphs may run its decode steps instead, with the same kernels
     """
 
     name: str
@@ -88,27 +88,27 @@ class AttentionProvider(Protocol):
         """Prepare to run; called once before any operator."""
 
     def deactivate(self) -> None:
-        """Give back what `activate` took."""
+        """Free what `activate` allocated."""
 
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
         """Execute one operator of the table.
 
-        `kv` stands for the tensors k_cache, v_cache and length. The other tensors and the attributes have the
-        table's names; an optional tensor may be absent or None. An output that may be in an input's memory is there
-        where it is absent. The scale may be absent: it is the model's. So may an attribute that follows from the
-        size of a tensor, as `heavy` does from `local` and M. Integers that a kernel reads from a tensor, such as
-        `start`, may be Python's: an int, or a tuple of two.
+        `kv` provides the tensors k_cache, v_cache and length. Other tensors and attributes have the table's
+        names; an optional tensor may be absent or None. If an output that may share an input's memory is
+        absent, it does. The scale may be absent: it is the model's. So may an attribute that follows from a
+        tensor's size, as `heavy` does from `local` and M. Integers that a kernel reads from a tensor, such as
+        `start`, may be Python ints or a tuple of two.
 
-        Raises ValueError for arguments that do not agree; it says which.
+        Raises ValueError that names the argument that does not agree.
         """
 
 
 def append_rows(provider: AttentionProvider, k: Tensor, v: Tensor | None, at: int | Tensor, kv: KV) -> None:
-    """Rows of `kv` from `at` on become k [n, Hkv, d] and v [n, Hkv, dv] as `kv` stores them.
+    """Store k [n, Hkv, d] and v [n, Hkv, dv] as the rows of `kv` from `at` on, in the format of `kv`.
 
-    k and v have the model's dtype. Where values are a part of the keys, v is not read. `at` is an int64 [1] on the
-    device for the one row of a decode step: so that it can be recorded. Otherwise the rows come behind dense graphs
-    that were enqueued before, and dense graphs that come now see them.
+    k and v have the model's dtype. If values are stored in keys, v is not read. For the row of a decode step,
+    `at` is an int64 [1] on the device, so that the call can be recorded. Other rows are stored after the
+    dense graphs enqueued so far, and later dense graphs see them.
     """
     where = {"first": at} if isinstance(at, int) else {"first": 0, "at": at}
     provider.run(CACHE_APPEND, kv, k=k, v=k if v is None else v, **where)
@@ -117,7 +117,7 @@ def append_rows(provider: AttentionProvider, k: Tensor, v: Tensor | None, at: in
 def each_tile(
     provider: AttentionProvider, q: Tensor, kv: KV, memory: Int32, tile: int, state: PartialSoftmax
 ) -> None:
-    """TiledMemoryAttention by one MemoryFusedAttention a tile."""
+    """TiledMemoryAttention as one MemoryFusedAttention per tile."""
     for i in range(len(memory)):
         rows = slice(i * tile, min((i + 1) * tile, len(q)))
         partial = state.rows(rows.start, rows.stop)

@@ -14,16 +14,16 @@ from h2o_runtime.operators import CACHE_APPEND, Operator
 if TYPE_CHECKING:
     from h2o_plugins import _cuda
 
-MOST_INTEGERS = 8  # that one call reads on the device
+MOST_INTEGERS = 8  # the most that one call reads on the device
 
 MOST_KEY, MOST_VALUE = 576, 512  # elements of a head
-ROW_BYTES = 16  # of which a head's row is a multiple
+ROW_BYTES = 16  # a head's row is a multiple of this
 
 
 class NativeCudaProvider:
-    """Enqueues on the device's attention lane; nothing waits, and nothing is allocated once sizes have been met.
+    """Enqueues on the device's attention lane; nothing waits, and nothing is allocated for sizes seen before.
 
-    A step has a workspace of its own: maybe it is recorded, and keeps its address.
+    Steps have their own workspace, because a recording keeps its address.
     """
 
     name = "native-cuda"
@@ -32,7 +32,7 @@ class NativeCudaProvider:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._kernels: _cuda.Kernels | None = None
-        self._integers = device.empty((MOST_INTEGERS,), np.int64)  # read by the kernel right behind
+        self._integers = device.empty((MOST_INTEGERS,), np.int64)  # read by the next kernel
         self._workspace = device.empty((0,), np.uint8)
         self._step_workspace = device.empty((0,), np.uint8)
 
@@ -42,7 +42,7 @@ class NativeCudaProvider:
         return all(size <= most and size * shape.dtype.itemsize % ROW_BYTES == 0 for size, most in sizes)
 
     def activate(self, shape: AttentionShape) -> None:
-        # Every step leaves the counters as it finds them: zeros. Steps follow one another on one stream.
+        # Every step leaves the counters at zero. Steps run one after the other on one stream.
         self._counters = self._device.zeros((shape.query_heads,), np.uint32)
         self._kernels = self._device.module.Kernels(
             query_heads=shape.query_heads,
@@ -61,7 +61,7 @@ class NativeCudaProvider:
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
         if self._kernels is None:
             raise RuntimeError("activate() the attention provider before its operators")
-        lanes = self._device.lanes  # of a step, both are one
+        lanes = self._device.lanes  # in a step, both are one
         lane = lanes.dense if operator is CACHE_APPEND else lanes.attention
         if kv is None:
             self._kernels.run(lane, operator.name, None, arguments, self._reserve)
@@ -72,7 +72,9 @@ class NativeCudaProvider:
 
     def _reserve(self, nbytes: int) -> tuple[int, int]:
         if self._workspace.nbytes < nbytes:
-            self._workspace = self._device.empty((0,), np.uint8)  # the old one goes before the new one comes
+            self._workspace = self._device.empty(
+                (0,), np.uint8
+            )  # free the old one before allocating the new one
             self._workspace = self._device.empty((nbytes,), np.uint8)
         return self._workspace.address, self._workspace.nbytes
 

@@ -1,7 +1,7 @@
-"""The reference provider: operators run as their ONNX function bodies, on ONNX Runtime.
+"""The reference provider: runs operators as their ONNX function bodies, on ONNX Runtime.
 
-It executes the very functions that the bundle's attention graphs carry, with whatever attributes the prefill
-asks for. It is exact and runs everywhere, but is made for checking rather than for speed.
+It executes the functions of the bundle's attention graphs, with the attributes of the prefill. It is exact
+and runs everywhere, but is made for checking, not for speed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from h2o_runtime.operators import (
 from h2o_runtime.ort.session import open_session, run_bound
 from h2o_runtime.process import default_threads
 
-SCORE_BYTES = 64 << 20  # of a score matrix: of many rows, as many at once as keep theirs below this are taken
-ROWS_TOGETHER = {VERTICAL_SLASH_ATTENTION: 64}  # rows that see the same diagonals: calls are not cut inside
+SCORE_BYTES = 64 << 20  # of a score matrix; as many rows are computed at once as stay below this
+ROWS_TOGETHER = {VERTICAL_SLASH_ATTENTION: 64}  # rows with the same diagonals: calls are not cut inside
 
 
 class FunctionProvider:
@@ -87,7 +87,7 @@ class FunctionProvider:
             self.run_body(operator, kv, arguments)
 
     def run_body(self, operator: Operator, kv: KV | None, arguments: dict[str, Any]) -> None:
-        """Execute an operator's body; of its outputs only those that somebody takes are computed."""
+        """Execute an operator's body; computes only the outputs that are used."""
         given = {name: value for name, value in arguments.items() if value is not None}
         unknown = (
             set(given)
@@ -104,7 +104,7 @@ class FunctionProvider:
                 outputs[tensor.name] = given[tensor.name]
             elif tensor.in_place:
                 outputs[tensor.name] = given[tensor.in_place]
-        for name, array in inputs.items():  # the graph may not write over its own input
+        for name, array in inputs.items():  # the graph must not write over its own input
             if any(array is output for output in outputs.values()):
                 inputs[name] = array.copy()
         attributes = {
@@ -135,7 +135,7 @@ class FunctionProvider:
         return inputs
 
     def _attribute(self, operator: Operator, attribute: Attribute, given: dict[str, Any]) -> float:
-        """As it is given, or as it follows from the model or the size of an output."""
+        """The given attribute, or the value that follows from the model or an output's size."""
         if attribute.name in given:
             number: float = given[attribute.name]
             return number
@@ -154,7 +154,7 @@ class FunctionProvider:
 
     @staticmethod
     def _may_be_cut(operator: Operator) -> bool:
-        """Whether all outputs are of single rows, row r of which stands at row length - n + r."""
+        """Whether all outputs are per row, with row r at cache row length - n + r."""
         return LENGTH in operator.input_names and all(each.shape[0] == "n" for each in operator.outputs)
 
     def _run_in_blocks(self, operator: Operator, kv: KV | None, arguments: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ class FunctionProvider:
     ) -> bytes:
         from onnx import helper
 
-        # Every dimension is left free: one session serves all sizes.
+        # All dimensions are free: one session serves all sizes.
         def info(name: str, array: Any) -> Any:
             element = helper.np_dtype_to_tensor_dtype(array.dtype)
             return helper.make_tensor_value_info(name, element, [None] * array.ndim)
@@ -212,7 +212,7 @@ def _chunk_by_chunk(
     l: Tensor,
     colsum: Tensor | None = None,
 ) -> None:
-    """The body holds a whole score matrix, and chunks do not see each other."""
+    """The body computes the whole score matrix, although chunks do not see each other."""
     values = np.ascontiguousarray(k[:, :, : provider.shape.value_size]) if v is k else v
     rows = {"q": q, "k": k, "v": values, "o": o, "m": m, "l": l, "colsum": colsum}
     for start in range(0, len(q), chunk_size):
@@ -246,7 +246,7 @@ def _tile_by_tile(
 
 
 def _gather_and_score(provider: FunctionProvider, kv: KV, memory: Tensor, **arguments: Tensor) -> None:
-    """The body takes the memory's keys by themselves."""
+    """The body takes gathered keys of the memory set."""
     shape = provider.shape
     k_mem = np.empty((*memory.shape, shape.head_size), shape.dtype)
     if memory.size:

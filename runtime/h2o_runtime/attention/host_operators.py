@@ -1,4 +1,4 @@
-"""Operators that move rows and scores, in the host's memory, for providers that work there without a kernel."""
+"""Operators that move rows and scores in host memory, for providers without kernels for them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def check_scales(kv: KV) -> None:
 def contiguous_rows(
     kv: KV, dtype: np.dtype[Any], value_size: int | None = None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """k and v as floats of `dtype`, row i at i: themselves where they are that, else copies of rows in use.
+    """k and v as floats of `dtype`, row i at i: the arrays themselves if possible, otherwise copies of the
+    rows in use.
 
-    Values that are a part of the keys, `value_size` numbers of each, are copied too.
+    Values that are stored in keys, `value_size` elements of each, are copied too.
     """
     check_scales(kv)
     if kv.latent:
@@ -66,7 +67,7 @@ def _contiguous(
 def run_on_host(
     provider: AttentionProvider, operator: Operator, kv: KV | None, arguments: dict[str, Any]
 ) -> None:
-    """Run an operator that the provider has no kernel of. Raises ValueError for one that is unknown here."""
+    """Run an operator that the provider has no kernel for. Raises ValueError for any other operator."""
     if operator not in _ON_HOST:
         raise ValueError(f"{provider.name} cannot run {operator.name}")
     _ON_HOST[operator](provider, kv, **arguments)
@@ -85,7 +86,7 @@ def _cache_append(
     rows = kv.places(np.arange(start, start + len(k)))
     stored = kv.tensors
     for name, new in (("k", k), ("v", v)):
-        if name not in stored:  # values that are a part of the keys
+        if name not in stored:  # values are stored in keys
             continue
         assert new is not None
         if kv.scales is None:

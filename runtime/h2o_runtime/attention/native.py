@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from h2o_plugins import _cpu
 
 MOST_SCORED = 16  # query heads that share a key, in ScoredAttention
-KEY_UNIT, VALUE_UNIT = 8, 4  # which sizes of keys and of values are multiples of
+KEY_UNIT, VALUE_UNIT = 8, 4  # sizes of keys and values must be multiples of these
 
 
 class NativeCpuProvider:
-    """Raises h2o_plugins.NativeKernelsMissing on construction where the kernels are not built.
+    """Raises h2o_plugins.NativeKernelsMissing on construction if the kernels are not built.
 
-    `threads` None takes all cores that the process may use. `isa` names an instruction set ("scalar",
-    "avx2", "avx512", "neon") instead of the best that the machine has. `precision` is that of the factors of
-    attention's products over many rows; sums, states and decode are float32 always. activate() raises ValueError
-    where the instruction set lacks it.
+    `threads` None: all cores that the process may use. `isa`: an instruction set ("scalar", "avx2", "avx512",
+    "neon") instead of the best of this machine. `precision`: of the factors of attention's products over many
+    rows; sums, states and decode are always float32. activate() raises ValueError if the instruction set
+    lacks the precision.
     """
 
     name = "native"
@@ -38,7 +38,7 @@ class NativeCpuProvider:
         self._threads = threads
         self._isa = isa
         self.precision = precision
-        self.in_graphs = isa is None  # they take the best instruction set
+        self.in_graphs = isa is None  # these use the best instruction set
         self._kernels: _cpu.Kernels | None = None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The number format of attention's products, chosen."""
+"""Chooses the precision of attention's products."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from h2o_runtime.names import PRECISIONS, AttentionPrecision, PrecisionChoice, P
 def choose_precision(
     choice: PrecisionChoice, provider: ProviderName, device: Device, model: ModelSpec
 ) -> AttentionPrecision:
-    """Of the provider that was chosen for the model. "auto" is bfloat16 where weights are integers, whose error is
-    larger than its own, and where the processor multiplies such numbers.
+    """For the model's provider. "auto" is bfloat16 if weights are integers, whose error is larger, and the
+    processor has bfloat16 products; otherwise float32.
 
     Raises ConfigError for an unknown precision, and for one that the provider or the processor lacks.
     """
@@ -37,7 +37,7 @@ def choose_precision(
 
 
 def _missing(provider: ProviderName, device: Device) -> str | None:
-    """What bfloat16 needs and is not here."""
+    """What bfloat16 needs and this machine lacks."""
     if device.name == "cuda":
         return "the CPU, for on a GPU the model's own type is multiplied"
     kernels = cpu_kernels() if provider == "native" else None

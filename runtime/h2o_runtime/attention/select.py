@@ -23,10 +23,10 @@ def make_provider(
     threads: int | None,
     precision: PrecisionChoice = "float32",
 ) -> AttentionProvider:
-    """ "auto" takes the native kernels where they are built and take the model's heads, else the ONNX function
-    bodies, which need a CPU. `precision` is as `choose_precision` takes it.
+    """ "auto" is the native kernels if they are built and support the model's heads, otherwise the ONNX
+    function bodies, which need a CPU. `precision` as in `choose_precision`.
 
-    Raises ConfigError for a name or a precision that is unknown, or not for the device or the model, and
+    Raises ConfigError for a name or precision that is unknown, or not for the device or model, and
     BackendError for missing kernels.
     """
     if name not in PROVIDERS:
@@ -68,7 +68,9 @@ def provider_factory(
     threads: int | None,
     precision: PrecisionChoice = "float32",
 ) -> Callable[[], AttentionProvider]:
-    """Makes as many as are wanted of what `make_provider` chooses, which is chosen, and told, once."""
+    """Makes several providers of the kind that `make_provider` chooses; the choice is made and logged
+    once.
+    """
     first = make_provider(name, bundle, device, threads, precision)
     chosen = "functions" if first.name == "functions" else name
     ready = [first]
