@@ -1,1 +1,1 @@
-"""What all that can be added has in common: options that it declares, and the registry that finds it."""
+"""Shared by all extensible parts: options that a class declares, and the registry that finds classes."""

@@ -1,6 +1,6 @@
-"""Configuration that says itself what it is: fields of a dataclass with a meaning, a check and a flag.
+"""Self-describing configuration: dataclass fields with a meaning, a check and a flag.
 
-Flags of every command, the server's request schema, its page's form and every report are made of these.
+The commands' flags, the server's request schema, its page's form and all reports are generated from them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def option(
 
 
 def options_of(configuration: Any) -> tuple[Option, ...]:
-    """The options of a dataclass, the class itself, in the order of its fields."""
+    """The options of a dataclass, in the order of its fields."""
     return _read_options(configuration)
 
 
@@ -110,7 +110,7 @@ def _read_options(configuration: Any) -> tuple[Option, ...]:
 
 
 def check_options(configuration: Any) -> None:
-    """Check every option of an instance by itself. Raises ConfigError that names the first one out of range."""
+    """Check every option of an instance separately. Raises ConfigError for the first one out of range."""
     for one in options_of(type(configuration)):
         one.check(getattr(configuration, one.name))
 
@@ -126,7 +126,9 @@ def _option(
     least: int | None,
     numeric: bool,
 ) -> Option:
-    """Raises TypeError for a field that can be no option, ConfigError for a default that its own check refuses."""
+    """Raises TypeError for a field that cannot be an option, ConfigError for a default that fails its own
+    check.
+    """
     if not isinstance(default, bool | int | float | str):
         raise TypeError(f"the option {name} needs a number, a string or a truth value as its default")
     if flags and not all(_FLAG.fullmatch(flag) for flag in flags):

@@ -1,6 +1,6 @@
-"""Kinds of things that can be named: those of this package, and those that other packages bring.
+"""Registries of named classes: this package's own, and those of other packages.
 
-Nothing is looked for at import: entry points are loaded when a registry is first asked.
+Nothing happens at import: entry points are loaded when a registry is first used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Named(Protocol):
 
 
 class Variant(Named, Protocol):
-    """A subclass that takes an entry's place under some settings of it."""
+    """A subclass that replaces an entry under some of its settings."""
 
     @classmethod
     def serves(cls, settings: Mapping[str, Any]) -> bool: ...
@@ -37,10 +37,10 @@ T = TypeVar("T", bound=Named)
 
 
 def load_entry_points(group: str, take: Callable[[Any], None]) -> None:
-    """Give `take` everything that other packages registered in `group`.
+    """Call `take` with everything that other packages registered in `group`.
 
-    What cannot be loaded, or makes `take` raise, is left out with one warning: a broken package must not stop a
-    command that does not use it.
+    Whatever cannot be loaded, or makes `take` raise, is skipped with one warning: a broken package must not
+    stop a command that does not use it.
     """
     for point in entry_points(group=group):
         try:
@@ -58,7 +58,7 @@ class _Found(Generic[T]):
     options: dict[str, Option] = field(default_factory=dict)
 
     def add_options(self, kind: type[Any], options: Iterable[Option]) -> None:
-        """Kinds share options with the same name. Raises ConfigError where two mean different things by one."""
+        """Classes may share options with the same name. Raises ConfigError if the definitions differ."""
         merged = dict(self.options)
         owners = {flag: one.name for one in merged.values() for flag in one.flags}
         for one in options:
@@ -77,7 +77,7 @@ class _Found(Generic[T]):
 class Registry(Generic[T]):
     """Classes by their `name`. The first one is the default.
 
-    Another package registers its own by an entry point in `group`, as in its pyproject.toml:
+    Another package registers its own with an entry point in `group`, in its pyproject.toml:
 
         [project.entry-points."h2o_edge.prefill_policies"]
         mine = "my_package.my_policy:MyPolicy"
@@ -125,7 +125,9 @@ class Registry(Generic[T]):
         return found
 
     def _check(self, one: Any) -> None:
-        """Raises TypeError for what is no entry, ConfigError for one whose defaults contradict."""
+        """Raises TypeError for an object that is no entry, ConfigError for one with contradictory
+        defaults.
+        """
         if not (inspect.isclass(one) and issubclass(one, self._base)):
             raise TypeError(f"{one!r} is no subclass of {self._base.__name__}")
         for attribute in (self._name, self._title):
@@ -150,7 +152,9 @@ class Registry(Generic[T]):
         return name
 
     def _options_of(self, one: type[T]) -> tuple[Option, ...]:
-        """An entry's options, with those of a family's members; without the choice. Raises ConfigError."""
+        """An entry's options, including those of a family's members; without the choice. Raises
+        ConfigError.
+        """
         family, found = self._families.get(one), {option.name: option for option in options_of(one)}
         if family is not None:
             found |= {option.name: option for option in family.options}
@@ -167,7 +171,7 @@ class Registry(Generic[T]):
         return iter(self._found.entries.values())
 
     def __getitem__(self, name: str) -> type[T]:
-        """Raises ConfigError for a name that nobody has."""
+        """Raises ConfigError for an unknown name."""
         if name not in self.names:
             raise ConfigError(
                 f"{self._field} must be one of {', '.join(self.names)}, but is {name!r}", field=self._field
@@ -176,7 +180,7 @@ class Registry(Generic[T]):
 
     @property
     def kinds(self) -> tuple[type[T], ...]:
-        """Every class that `make` may make one of: members in place of their family."""
+        """Every class that `make` may instantiate: members in place of their family."""
         variants: tuple[Any, ...] = self._variants
         own = (
             kind for one in self for kind in (self._families[one].kinds if one in self._families else (one,))
@@ -184,7 +188,7 @@ class Registry(Generic[T]):
         return (*own, *variants)
 
     def having(self, option: Option) -> tuple[str, ...]:
-        """Names of the entries that have the option, or a member of theirs does."""
+        """Names of the entries with this option, in themselves or a member."""
         return tuple(
             name
             for name, one in self._found.entries.items()
@@ -193,11 +197,13 @@ class Registry(Generic[T]):
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The choice itself, then every entry's and variant's options; they share those with the same name."""
+        """The choice itself, then every entry's and variant's options; options with the same name are
+        shared.
+        """
         return (self._choice(), *self._found.options.values())
 
     def make(self, settings: Mapping[str, Any]) -> T:
-        """The entry that `settings` choose, with those that are its own; what is left out has its default."""
+        """The entry that `settings` choose, with its own settings; missing ones have their defaults."""
         kind = self._chosen_kind(settings)
         own = {one.name for one in options_of(kind)}
         return kind(**{name: value for name, value in settings.items() if name in own})
@@ -210,21 +216,21 @@ class Registry(Generic[T]):
         return next((one for one in variants if one.serves(settings) and issubclass(one, entry)), entry)
 
     def settings_of(self, made: T) -> dict[str, Any]:
-        """What chooses it, and its options by name."""
+        """The choice's option, and the entry's options by name."""
         own = {one.name: getattr(made, one.name) for one in options_of(type(made))}
         return {self._field: self.name_of(type(made))} | own
 
     def chosen(self, given: Mapping[str, Any]) -> T:
-        """What `make` makes of settings that somebody gave. Raises ConfigError for one that would do nothing."""
+        """The result of `make` for given settings. Raises ConfigError for a setting without effect."""
         made = self.make(given)
         self.check_used(given, made)
         return made
 
     def check_used(self, given: Iterable[str], *made: T, flags: bool = True) -> None:
-        """Raises ConfigError for a setting that somebody gave and that none of `made` has.
+        """Raises ConfigError for a given setting that none of `made` has.
 
-        given: names of settings. made: entries, and what need not be registered. flags: whether the sentence calls
-        settings as the command line does.
+        given: names of settings. made: entries, registered or not. flags: whether the message names settings
+        as flags.
         """
         used = {self._field} | {one.name for entry in made for one in options_of(type(entry))}
         choice = self._flag if flags else self._field
