@@ -1,1 +1,3 @@
-"""What can be set: a prefill's configuration, qualities, how a bundle is loaded, and which parts go together."""
+"""Configuration: prefill settings, quality presets, how a bundle is loaded, and which parts are
+compatible.
+"""

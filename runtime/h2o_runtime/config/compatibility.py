@@ -1,4 +1,4 @@
-"""Which parts go together: each function raises ConfigError for what does not, before anything has changed."""
+"""Which parts are compatible. Each function raises ConfigError before anything has changed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 
 
 def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> None:
-    """Raises ConfigError for a policy that the device cannot run, or whose operators do not take the rows of the
-    model's layers."""
+    """Raises ConfigError for a policy that the device cannot run, or whose operators do not support the rows
+    of the model's layers.
+    """
     if refusal := policy.refusal(device.name):
         raise ConfigError(refusal, field="policy")
     for kind in layers.kinds.values():
@@ -26,12 +27,13 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> 
             raise ConfigError(
                 f"`policy={policy.name}` {MIXED}: use `policy=h2o` or `policy=full`", field="policy"
             )
-        policy.state_bytes(model, 1)  # raises where its state wants as many heads in all layers
+        policy.state_bytes(model, 1)  # raises if its state needs the same number of heads in all layers
 
 
 def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> None:
-    """Raises ConfigError for a cache that cannot keep the rows of the model's layers, and for a decode policy whose
-    operators do not take them."""
+    """Raises ConfigError for a cache that cannot store the rows of the model's layers, and for a decode
+    policy whose operators do not support them.
+    """
     for kind in layers.kinds.values():
         if reason := kind.cache_refusal(cache):
             raise ConfigError(reason, field="cache")
@@ -47,7 +49,7 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
 
 
 def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
-    """Raises ConfigError for what does not go with a cache that forgets. `pools`: sessions wait."""
+    """Raises ConfigError for settings that exclude a cache that evicts. `pools`: sessions wait in a pool."""
     if cache.most_rows is None:
         return
     if not decoding.exact:

@@ -1,4 +1,4 @@
-"""How a prompt is prefilled: a policy, and the settings of all policies that there are."""
+"""How a prompt is prefilled: the chosen policy, and the settings of all policies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PrefillConfig:
 
     @classmethod
     def of(cls, algorithm: PrefillPolicy[Any]) -> PrefillConfig:
-        """The configuration of a policy, which need not be registered: baselines of evaluations are not."""
+        """The configuration of a policy, registered or not: baselines of evaluations are not."""
         config = cls.__new__(cls)
         defaults = {one.name: one.default for one in PREFILL.options}
         config._fill(algorithm, defaults | PREFILL.settings_of(algorithm))
@@ -56,7 +56,7 @@ class PrefillConfig:
 
     def __getattr__(self, name: str) -> Any:
         """A setting. Raises AttributeError."""
-        settings = self.__dict__.get("_settings", {})  # absent while an instance is being made or copied
+        settings = self.__dict__.get("_settings", {})  # absent while an instance is created or copied
         if name in settings:
             return settings[name]
         raise AttributeError(_lacks(name, settings))
@@ -69,7 +69,7 @@ class PrefillConfig:
         return f"PrefillConfig({', '.join(f'{name}={value!r}' for name, value in own.items())})"
 
     def altered(self, **changes: Any) -> PrefillConfig:
-        """With other settings. Raises ConfigError where they contradict."""
+        """With other settings. Raises ConfigError if they contradict."""
         return PrefillConfig(**(self._settings | changes))
 
 

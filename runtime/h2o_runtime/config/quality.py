@@ -1,4 +1,4 @@
-"""Speed against quality as one word, over the presets of policies: see docs/quality.md."""
+"""Speed against quality as one word, from the policies' presets: see docs/quality.md."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ MEANING: Final = (
 
 
 def stands_for(quality: Quality) -> Mapping[str, Any]:
-    """Settings of a `PrefillConfig`, the policy among them: those of the first policy that has such a preset."""
+    """The preset's settings for `PrefillConfig`, including the policy: from the first policy with such a
+    preset.
+    """
     kind = next(kind for kind in PREFILL.kinds if quality in kind.presets)
     return {"policy": kind.name} | dict(kind.presets[quality])
 
 
 def configured(base: PrefillConfig, given: Mapping[str, Any], quality: Quality | None) -> PrefillConfig:
-    """`base`, overridden by what a quality stands for and by the settings that were given.
+    """`base`, overridden by the preset of `quality` and by the given settings.
 
-    Raises ConfigError where the two contradict, or the result contradicts itself.
+    Raises ConfigError if the two contradict, or if the result contradicts itself.
     """
     settings = {} if quality is None else stands_for(quality)
     for name, value in settings.items():
