@@ -1,1 +1,3 @@
-"""Files that users name: inputs are read, outputs replaced as a whole, and names stay in their folder."""
+"""Files named by users: inputs are read, outputs are replaced as a whole, and names stay inside their
+folder.
+"""

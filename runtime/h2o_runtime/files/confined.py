@@ -1,7 +1,7 @@
-"""Files of a folder that somebody else made: none outside it is read, and nothing that is no plain file.
+"""Files of an untrusted folder: only regular files inside it are read.
 
-A checkpoint's index and a bundle's manifest name files. What they name may be `../../secret`, a link to anywhere,
-or a FIFO that keeps its reader waiting for ever.
+A checkpoint's index and a bundle's manifest name files. A name may be `../../secret`, a link to anywhere, or
+a FIFO that blocks its reader for ever.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from h2o_runtime.files.inputs import kind_of
 def confined(folder: Path, name: str, error: type[H2OError] = BundleError) -> Path:
     """The file `name` of `folder`, which need not exist.
 
-    Links may lead to other files of the folder, and from a snapshot in the Hugging Face hub's cache to the blobs
-    beside it. Raises `error` for names that lead elsewhere, and for what is neither a file nor a folder.
+    Links may lead to other files of the folder, and from a snapshot in the Hugging Face hub's cache to the
+    blobs beside it. Raises `error` for names that lead elsewhere, and for anything but a file or a folder.
     """
     path = folder / name
     if "\0" in name or os.path.isabs(name) or ".." in Path(name).parts:
@@ -31,7 +31,7 @@ def confined(folder: Path, name: str, error: type[H2OError] = BundleError) -> Pa
     try:
         mode = place.stat().st_mode
     except OSError:
-        return path  # whoever opens it says what is wrong
+        return path  # opening it reports the problem
     kind = None if stat.S_ISDIR(mode) else kind_of(mode)
     if kind:
         raise error(f"{path}: is {kind}, not a file; put a file there")
@@ -39,7 +39,7 @@ def confined(folder: Path, name: str, error: type[H2OError] = BundleError) -> Pa
 
 
 def _blobs(home: Path) -> list[Path]:
-    """Where the hub's cache keeps the files of the snapshot that `home` is, or is in."""
+    """The blobs folder of the hub's cache if `home` is, or is in, a snapshot."""
     return [_real(snapshots.parent / "blobs") for snapshots in home.parents if snapshots.name == "snapshots"]
 
 

@@ -1,4 +1,4 @@
-"""Files that somebody names: regular ones of a bounded size. A FIFO is not waited for, a device is not read."""
+"""Input files: regular files of a bounded size. FIFOs and devices are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from h2o_runtime.errors import InputError
 
 MOST_TEXT = 256 << 20  # bytes of a prompt or another text
-MOST_AT_ONCE = 64 << 20  # bytes that one read of an opened file may ask for
+MOST_AT_ONCE = 64 << 20  # limit of a single read from an open file, in bytes
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -22,7 +22,9 @@ _KINDS = {
 
 
 class InputFile(io.BufferedReader):
-    """Refuses a single read of more than MOST_AT_ONCE bytes, which a damaged header may ask for: ValueError."""
+    """Refuses a single read of more than MOST_AT_ONCE bytes, which a damaged header may request:
+    ValueError.
+    """
 
     def read(self, size: int | None = -1, /) -> bytes:
         asked = os.fstat(self.fileno()).st_size - self.tell() if size is None or size < 0 else size
@@ -32,12 +34,12 @@ class InputFile(io.BufferedReader):
 
 
 def kind_of(mode: int) -> str | None:
-    """What a file that is not regular is called; None for a regular one."""
+    """The name of a file's type if it is not regular; None for a regular file."""
     return _KINDS.get(stat.S_IFMT(mode))
 
 
 def open_input(path: Path) -> InputFile:
-    """Raises InputError for what cannot be opened or is not a regular file; OSError never leaves."""
+    """Raises InputError for anything that cannot be opened or is not a regular file; never OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except FileNotFoundError as error:
@@ -52,7 +54,7 @@ def open_input(path: Path) -> InputFile:
 
 
 def read_input(path: Path, most: int = MOST_TEXT) -> bytes:
-    """The whole file. Raises InputError, also for one of more than `most` bytes."""
+    """The whole file. Raises InputError, also for more than `most` bytes."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

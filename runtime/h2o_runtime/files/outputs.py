@@ -1,4 +1,6 @@
-"""A file that is either the one of before or the new one, whole; and which places may be written to."""
+"""Output files: a file is always the old or the new one, complete. Also checks which places may be
+written.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ ABANDONED = 24 * 3600  # seconds
 
 
 def check_target(path: Path) -> Path:
-    """The regular file that `path` is or will be, links followed. Called before the work whose result it gets.
+    """The regular file that `path` is or will be, with links resolved. Called before the work whose result is
+    written there.
 
-    Raises OutputError for a folder, a FIFO or a device, a place inside a bundle, and a folder that does not exist
-    or that cannot be written.
+    Raises OutputError for a folder, a FIFO or a device, a place inside a bundle, and a folder that is missing
+    or cannot be written.
     """
     check_outside_bundles(path)
     found = None
@@ -61,19 +64,21 @@ def is_bundle(folder: Path) -> bool:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a whole file at once: whoever is ended meanwhile leaves the one of before. Raises OutputError."""
+    """Write a whole file at once: a process that is killed leaves the old one. Raises OutputError."""
     with replaced(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Where to write what becomes `path` when the block ends well. Raises OutputError; see `check_target`."""
+    """A temporary path, which becomes `path` when the block succeeds. Raises OutputError; see
+    `check_target`.
+    """
     target = check_target(path)
     partial = _partial(target)
     try:
         with suppress(FileNotFoundError):
-            partial.unlink()  # a link that somebody put there
+            partial.unlink()  # a link that was already there
         remove_abandoned(target.parent, glob.escape(target.name))
         yield partial
         os.replace(partial, target)
@@ -85,9 +90,9 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path, names: str) -> None:
-    """Remove what processes that were ended meanwhile have left of files. names: a pattern of the files' names.
+    """Remove temporary files of killed processes. names: a pattern of the files' names.
 
-    Of another machine's processes nobody knows here: what they have not written to for a day is removed.
+    Processes of other machines cannot be checked: their files are removed after a day without writes.
     """
     for partial in folder.glob(f".{names}.*.partial"):
         with suppress(OSError, ValueError, OverflowError):
@@ -101,7 +106,7 @@ def remove_abandoned(folder: Path, names: str) -> None:
 
 
 def _partial(target: Path) -> Path:
-    """Each process of each machine has its own: two that write the same file do not write into each other's."""
+    """Different for each process of each machine, so that two writers of one file do not share it."""
     return target.with_name(f".{target.name}.{_machine()}.{os.getpid()}.partial")
 
 
